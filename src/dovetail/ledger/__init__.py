@@ -1,0 +1,51 @@
+"""The ledger room: fenced, append-only storage of entries.
+
+A *ledger* is a sequence of entries with ids 0, 1, 2, ... that one writer under one *term*
+appends. An *entry* is opaque bytes. The writer chooses the ids, so replicas agree and a repeated
+append is harmless. A new owner *fences* a ledger with a higher term: from then on the storage
+node refuses the old writer, whatever that writer believes.
+
+From the bottom up:
+
+    disk.py          files: write, sync, read                 faulty_disk.py: its evil twin
+    frame.py         how a record lies in a segment file, and how a scan tells torn from damaged
+    run.py           where entries lie: compact rows, in memory and in index files
+    segment.py       one segment file and its birth
+    index.py         which entries there are, for the writing thread and for readers
+    recovery.py      from files back to state, at start
+    store.py         the storage node's deciding and writing core; one thread, no asyncio
+    node.py          StorageNode: the store behind asyncio, with group commit
+    writer.py        LedgerWriter: ids, order and confirmation for one ledger
+    reading.py       forward reads and recovery of an unclosed ledger
+
+All ledgers of a node share one sequence of segment files. That is what makes one sync enough for
+everything that waits, however many partitions are written: 1,000 files would need 1,000 syncs.
+The price is that space comes back only when a segment has no live entry left, or when what lives
+in it is moved (`store.py`, compaction).
+"""
+
+from dovetail.ledger.disk import Disk, RealDisk
+from dovetail.ledger.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger.node import LocalStorageNode, StorageNode
+from dovetail.ledger.reading import recover
+from dovetail.ledger.store import Durability, LedgerStore, StoreSettings
+from dovetail.ledger.writer import LedgerWriter, SingleWriter
+
+__all__ = [
+    "NO_ENTRY",
+    "Disk",
+    "Durability",
+    "Entry",
+    "EntryId",
+    "LedgerId",
+    "LedgerState",
+    "LedgerStore",
+    "LedgerWriter",
+    "LocalStorageNode",
+    "RealDisk",
+    "SingleWriter",
+    "StorageNode",
+    "StoreSettings",
+    "Term",
+    "recover",
+]
