@@ -5,7 +5,8 @@
     │   ├── InvalidSetting         a setting that is unknown, or a value that does not fit
     │   ├── ProtocolViolation      bytes that are no request
     │   ├── InvalidBatch           a record batch that is malformed
-    │   │   └── ChecksumMismatch   a record batch that changed on its way
+    │   │   ├── ChecksumMismatch   a record batch that changed on its way
+    │   │   └── BatchTooLarge      a record batch above the topic's limit
     │   └── OffsetOutOfRange       a position that the partition does not hold
     ├── NotFound                   it does not exist, or not any more
     │   ├── TopicUnknown
@@ -17,8 +18,7 @@
     │   ├── Fenced                 an older term writes
     │   ├── EntryConflict          another entry has this id
     │   ├── SequenceGap            an idempotent producer skipped a batch
-    │   ├── ProducerFenced         an older producer epoch writes
-    │   └── ProducerUnknown        the partition no longer remembers this producer
+    │   └── ProducerFenced         an older producer epoch writes
     ├── Unavailable                try again later                              (retriable)
     │   ├── DiskFull
     │   ├── StorageOut             the storage node took itself out
@@ -61,6 +61,10 @@ class InvalidBatch(InvalidInput):
 
 class ChecksumMismatch(InvalidBatch):
     """A record batch that changed on its way."""
+
+
+class BatchTooLarge(InvalidBatch):
+    """A record batch above the topic's limit."""
 
 
 class OffsetOutOfRange(InvalidInput):
@@ -109,10 +113,6 @@ class SequenceGap(Refused):
 
 class ProducerFenced(Refused):
     """An older producer epoch writes."""
-
-
-class ProducerUnknown(Refused):
-    """The partition no longer remembers this producer."""
 
 
 class Unavailable(DovetailError):

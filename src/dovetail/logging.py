@@ -56,19 +56,19 @@ class Logger:
     def __init__(self, component: str) -> None:
         self._logger = logging.getLogger(f"{ROOT_NAME}.{component}")
 
-    def debug(self, message: str, **fields: object) -> None:
+    def debug(self, message: str, /, **fields: object) -> None:
         self._write(logging.DEBUG, message, fields)
 
-    def info(self, message: str, **fields: object) -> None:
+    def info(self, message: str, /, **fields: object) -> None:
         self._write(logging.INFO, message, fields)
 
-    def warning(self, message: str, **fields: object) -> None:
+    def warning(self, message: str, /, **fields: object) -> None:
         self._write(logging.WARNING, message, fields)
 
-    def error(self, message: str, **fields: object) -> None:
+    def error(self, message: str, /, **fields: object) -> None:
         self._write(logging.ERROR, message, fields)
 
-    def exception(self, message: str, **fields: object) -> None:
+    def exception(self, message: str, /, **fields: object) -> None:
         """An error line with the traceback of the exception being handled."""
         self._write(logging.ERROR, message, fields, with_traceback=True)
 
@@ -247,19 +247,19 @@ class RateLimitedLog:
         self._clock = clock
         self._limit = RateLimit(lines_per_second_max=lines_per_second_max)
 
-    def warning(self, kind: str, message: str, **fields: object) -> None:
+    def tell(self, kind: str, message: str, /, **fields: object) -> None:
         """Writes the line, or counts it if its kind has had its share of this second."""
         admitted, untold = self._limit.admit(kind, now_ms=self._clock.monotonic_ms())
         if untold:
-            self._tell(kind, untold)
+            self._tell_suppressed(kind, untold)
         if admitted:
-            self._logger.warning(message, kind=kind, **fields)
+            self._logger.warning(message, **{**fields, "kind": kind})
 
     def flush(self, *, final: bool = False) -> None:
         """Tells what was suppressed in seconds that are over, or at the end in all."""
         now_ms = None if final else self._clock.monotonic_ms()
         for kind, suppressed in self._limit.settle(now_ms=now_ms).items():
-            self._tell(kind, suppressed)
+            self._tell_suppressed(kind, suppressed)
 
-    def _tell(self, kind: str, suppressed: int) -> None:
+    def _tell_suppressed(self, kind: str, suppressed: int) -> None:
         self._logger.warning("lines suppressed", kind=kind, suppressed=suppressed)

@@ -34,7 +34,9 @@ class Stretch(NamedTuple):
 class EntryIndex:
     """The runs of every live ledger."""
 
-    def __init__(self, disk: Disk, segments: dict[int, Segment], *, deleted: Container[int]) -> None:
+    def __init__(
+        self, disk: Disk, segments: dict[int, Segment], *, deleted: Container[int]
+    ) -> None:
         self._disk = disk
         self._segments = segments
         self._ledgers: dict[int, list[Run]] = {}

@@ -117,9 +117,7 @@ def write_index(disk: Disk, segment: Segment, runs: Iterable[Run]) -> None:
     file = disk.open(index_name(segment.number), create=True)
     try:
         file.truncate(0)
-        head, *rest = encode_index(
-            kept, segment=segment.number, segment_bytes=segment.position
-        )
+        head, *rest = encode_index(kept, segment=segment.number, segment_bytes=segment.position)
         file.write(len(head), rest)
         file.sync()
         # The head comes last: where it checks, the rows are on the disk.

@@ -1,0 +1,221 @@
+"""`dovetail bench`: how fast this machine gets records in and out of a node."""
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
+from dovetail.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import KafkaError, Message
+    from confluent_kafka.admin import AdminClient
+
+    from dovetail.cli.options import Target
+
+EPILOG = examples(
+    "dovetail bench",
+    "dovetail bench --messages 1000000 --bytes 100 --partitions 4",
+    "dovetail bench --bytes 1024 --json",
+)
+
+#: A bench that gets nothing for this long has failed; a healthy node never pauses so long.
+STALL_S_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How long one direction took."""
+
+    phase: str
+    messages: int
+    message_bytes: int
+    seconds: float
+
+    @property
+    def messages_per_second(self) -> float:
+        return self.messages / self.seconds
+
+    @property
+    def mib_per_second(self) -> float:
+        return self.messages * self.message_bytes / self.seconds / 1024**2
+
+
+def bench(
+    ctx: typer.Context,
+    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many.")] = 200_000,
+    size_bytes: Annotated[
+        int, typer.Option("--bytes", min=1, max=1_000_000, help="Size of each value.")
+    ] = 100,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="Of the topic made for it.")
+    ] = 1,
+    compression: Annotated[
+        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    keep: Annotated[bool, typer.Option("--keep", help="Do not delete the topic.")] = False,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure producing (acknowledged by the node) and consuming, in a topic of its own.
+
+    The figures are of the node with its durability setting, and of this client process.
+    """
+    from dovetail.cli.client import NewTopic, call, connect, wait_for
+    from dovetail.cli.output import print_json, print_table, progress_bar
+
+    target = target_of(ctx, bootstrap, timeout)
+    admin = connect(target)
+    topic = f"dovetail-bench-{secrets.token_hex(4)}"
+    doing = f"creating topic {topic!r}"
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=-1)
+    wait_for(doing, target, call(doing, target, lambda: admin.create_topics([new]))[topic])
+    try:
+        with progress_bar(quiet=as_json) as bar:
+
+            def watch(phase: str) -> "Callable[[int], None]":
+                task = bar.add_task(phase, total=messages)
+                return lambda done: bar.update(task, completed=done)
+
+            rates = [
+                _produce(target, topic, messages, size_bytes, compression, watch("producing")),
+                _consume(target, topic, partitions, messages, size_bytes, watch("consuming")),
+            ]
+    finally:
+        if not keep:
+            _delete(admin, target, topic)
+    rows = [
+        {
+            "phase": rate.phase,
+            "messages": rate.messages,
+            "bytes_each": rate.message_bytes,
+            "seconds": round(rate.seconds, 3),
+            "messages_per_second": round(rate.messages_per_second),
+            "mib_per_second": round(rate.mib_per_second, 2),
+        }
+        for rate in rates
+    ]
+    if as_json:
+        print_json({"node": target.bootstrap, "partitions": partitions, "phases": rows})
+    else:
+        columns = list(rows[0])
+        print_table(
+            [column.replace("_", " ") for column in columns],
+            ([row[column] for column in columns] for row in rows),
+        )
+
+
+def _produce(
+    target: "Target",
+    topic: str,
+    messages: int,
+    size_bytes: int,
+    compression: str,
+    on_progress: "Callable[[int], None]",
+) -> Rate:
+    from confluent_kafka import Producer
+
+    from dovetail.cli.client import call, client_config, error_of
+
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: "KafkaError | None", _: "Message") -> None:
+        if error is not None:
+            failures.append(error)
+
+    config = client_config(
+        target,
+        enable_idempotence=True,
+        linger_ms=5,
+        batch_size=1_000_000,
+        compression_type=compression,
+        delivery_report_only_error=True,
+    )
+    producer = call("opening a producer", target, lambda: Producer(config))
+    value = secrets.token_bytes(size_bytes)
+    started = time.monotonic()
+    for index in range(messages):
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if index % 2000 == 0:
+            producer.poll(0)
+            on_progress(index - len(producer))
+        if failures:
+            break
+    while len(producer) and not failures:
+        producer.flush(0.2)
+        on_progress(messages - len(producer))
+    seconds = time.monotonic() - started
+    if failures:
+        producer.purge()
+        raise error_of(f"producing to {topic!r}", failures[0], target)
+    return Rate("produce", messages, size_bytes, seconds)
+
+
+def _consume(
+    target: "Target",
+    topic: str,
+    partitions: int,
+    messages: int,
+    size_bytes: int,
+    on_progress: "Callable[[int], None]",
+) -> Rate:
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    from dovetail.cli.client import call, client_config, error_of
+
+    config = client_config(
+        target,
+        group_id="dovetail-cli",
+        enable_auto_commit=False,
+        fetch_message_max_bytes=8 * 1024 * 1024,
+        queued_min_messages=1_000_000,
+    )
+    consumer: Any = Consumer(config)
+    try:
+        started = last_s = time.monotonic()
+        consumer.assign(
+            [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
+        )
+        done = 0
+        while done < messages:
+            batch = call(
+                "reading", target, lambda: consumer.consume(num_messages=10_000, timeout=0.2)
+            )
+            for message in batch:
+                if message.error() is not None:
+                    raise error_of("reading", message.error(), target)
+            done += len(batch)
+            on_progress(done)
+            now_s = time.monotonic()
+            last_s = now_s if batch else last_s
+            if now_s - last_s > STALL_S_MAX:
+                raise Unavailable(
+                    f"only {done:,} of {messages:,} messages came back, and nothing for "
+                    f"{STALL_S_MAX:g} s"
+                )
+        return Rate("consume", messages, size_bytes, time.monotonic() - started)
+    finally:
+        consumer.close()
+
+
+def _delete(admin: "AdminClient", target: "Target", topic: str) -> None:
+    from dovetail.cli.client import call, wait_for
+    from dovetail.cli.output import note
+    from dovetail.errors import DovetailError
+
+    doing = f"deleting topic {topic!r}"
+    try:
+        wait_for(doing, target, call(doing, target, lambda: admin.delete_topics([topic]))[topic])
+    except DovetailError as error:
+        note(f"{error}\nThe topic is left behind; delete it with: dovetail topic delete {topic}")

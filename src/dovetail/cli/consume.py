@@ -1,0 +1,322 @@
+"""`dovetail consume`: read a topic, once or for ever, alone or in a group.
+
+Alone, it reads each partition from the position asked for up to the end as of the start, or, with
+`--follow`, on and on. In a group it goes on where the group stopped, and commits what it has
+printed, after printing it: a record can be printed twice after a crash, never skipped.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dovetail.cli.options import BootstrapOption, TimeoutOption, examples, target_of
+from dovetail.cli.position import Position, parse_position
+from dovetail.errors import InvalidInput, TopicUnknown
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, TopicPartition
+
+    from dovetail.cli.client import Partition
+    from dovetail.cli.options import Target
+
+EPILOG = examples(
+    "dovetail consume orders",
+    "dovetail consume orders --follow --from end",
+    "dovetail consume orders --from 2026-01-31T08:00 --count 10 --json",
+    "dovetail consume orders --group billing --follow",
+)
+
+#: Records asked for at once; the wait is short so that Ctrl-C is felt at once.
+BATCH_RECORDS_MAX = 500
+POLL_S = 0.2
+
+
+def consume(
+    ctx: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more at the end; Ctrl-C stops.")
+    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="POSITION", help="beginning (default), end, an offset or a time."
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as a member of this group.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Only this partition.")
+    ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="Print the key and a tab first.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print headers first.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with everything.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+) -> None:
+    """Print the records of a topic, one a line."""
+    target = target_of(ctx, bootstrap, timeout)
+    position = parse_position(start) if start else Position("beginning")
+    if group is not None and (partition is not None or position.kind in {"offset", "time"}):
+        raise InvalidInput(
+            "a group keeps its own positions: with --group, --from can only be beginning or end "
+            "(where the group has none yet), and --partition is not allowed; "
+            "move a group with `dovetail group reset`"
+        )
+    if as_json:
+        render: Callable[[Message], bytes] = render_json
+    else:
+        escape = sys.stdout.isatty()
+
+        def render(message: "Message") -> bytes:
+            return render_text(message, keys=keys, headers=headers, escape=escape)
+
+    if group is not None:
+        _read_in_group(target, topic, group, position, render=render, follow=follow, count=count)
+    else:
+        _read_alone(target, topic, partition, position, render=render, follow=follow, count=count)
+
+
+@contextmanager
+def _reading(consumer: "Consumer", *, follow: bool) -> "Iterator[None]":
+    """Closes the consumer at the end.
+
+    Ctrl-C is how following is meant to end, once it has begun: before, and without `--follow`, it
+    is an interruption, and the exit code must not call that a success.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    finally:
+        consumer.close()
+
+
+def _read_alone(
+    target: "Target",
+    topic: str,
+    partition: int | None,
+    position: Position,
+    *,
+    render: "Callable[[Message], bytes]",
+    follow: bool,
+    count: int | None,
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    from dovetail.cli.client import bounds_of, connect, partitions_of, resolve, topic_of
+
+    admin = connect(target)
+    partitions = partitions_of(topic_of(admin, target, topic))
+    if partition is not None:
+        if (topic, partition) not in partitions:
+            raise TopicUnknown(
+                f"topic {topic!r} has no partition {partition}, only 0 to {len(partitions) - 1}"
+            )
+        partitions = [(topic, partition)]
+    bounds = bounds_of(admin, target, partitions)
+    starts = resolve(admin, target, position, bounds)
+    ends = {key: end for key, (_, end) in bounds.items() if follow or starts[key] < end}
+    if not ends:
+        return
+    consumer = _consumer(target, group_id="dovetail-cli", reset="earliest")
+    with _reading(consumer, follow=follow):
+        consumer.assign([TopicPartition(*key, starts[key]) for key in ends])
+        until = None if follow else ends
+        _print_records(consumer, target, render=render, until=until, count=count)
+
+
+def _print_records(
+    consumer: "Consumer",
+    target: "Target",
+    *,
+    render: "Callable[[Message], bytes]",
+    until: "Mapping[Partition, int] | None",
+    count: int | None,
+) -> None:
+    open_until = dict(until) if until is not None else None
+    left = count
+    while (left is None or left > 0) and (open_until is None or open_until):
+        printed = []
+        for message in _poll(consumer, target, left):
+            key = (str(message.topic()), int(message.partition() or 0))
+            offset = int(message.offset() or 0)
+            if open_until is not None:
+                if key not in open_until:
+                    continue
+                if offset >= open_until[key] - 1 or message.error() is not None:
+                    end = open_until.pop(key)
+                    if offset >= end:
+                        continue
+            if message.error() is None:
+                printed.append(render(message))
+        _write(printed)
+        if left is not None:
+            left -= len(printed)
+
+
+def _read_in_group(
+    target: "Target",
+    topic: str,
+    group: str,
+    position: Position,
+    *,
+    render: "Callable[[Message], bytes]",
+    follow: bool,
+    count: int | None,
+) -> None:
+    from dovetail.cli.client import call, connect, topic_of
+
+    topic_of(connect(target), target, topic)
+    reset = "earliest" if position.kind == "beginning" else "latest"
+    consumer = _consumer(target, group_id=group, reset=reset)
+    assigned: set[Partition] | None = None
+    at_end: set[Partition] = set()
+
+    def on_assign(_: "Consumer", partitions: "list[TopicPartition]") -> None:
+        nonlocal assigned
+        assigned = {(item.topic, item.partition) for item in partitions}
+        at_end.clear()
+
+    with _reading(consumer, follow=follow):
+        consumer.subscribe([topic], on_assign=on_assign)
+        left = count
+        while left is None or left > 0:
+            printed: list[bytes] = []
+            last: Message | None = None
+            for message in _poll(consumer, target, left):
+                key = (str(message.topic()), int(message.partition() or 0))
+                if message.error() is not None:
+                    at_end.add(key)
+                    continue
+                at_end.discard(key)
+                printed.append(render(message))
+                last = message
+                consumer.store_offsets(message=message)
+            _write(printed)
+            if last is not None:
+                call(
+                    f"committing positions of group {group!r}",
+                    target,
+                    lambda: consumer.commit(asynchronous=False),
+                )
+            if left is not None:
+                left -= len(printed)
+            if not follow and assigned is not None and assigned <= at_end:
+                break
+
+
+def _consumer(target: "Target", *, group_id: str, reset: str) -> "Consumer":
+    from confluent_kafka import Consumer
+
+    from dovetail.cli.client import client_config
+
+    return Consumer(
+        client_config(
+            target,
+            group_id=group_id,
+            auto_offset_reset=reset,
+            enable_auto_commit=False,
+            enable_auto_offset_store=False,
+            enable_partition_eof=True,
+            fetch_wait_max_ms=100,
+        )
+    )
+
+
+def _poll(consumer: "Consumer", target: "Target", left: int | None) -> "Iterable[Message]":
+    """The next messages; the end of a partition comes as one whose error says so."""
+    from confluent_kafka import KafkaError
+
+    from dovetail.cli.client import call, error_of
+
+    ask = BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX)
+    messages: list[Message] = call(
+        "reading", target, lambda: consumer.consume(num_messages=ask, timeout=POLL_S)
+    )
+    for message in messages:
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            yield message
+        elif not error.retriable() and error.code() not in {
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._TRANSPORT,
+        }:
+            raise error_of("reading", error, target)
+
+
+def _write(lines: Iterable[bytes]) -> None:
+    block = b"".join(line + b"\n" for line in lines)
+    if block:
+        sys.stdout.buffer.write(block)
+        sys.stdout.buffer.flush()
+
+
+def render_json(message: "Message") -> bytes:
+    """The record as one JSON object; bytes that are no UTF-8 become {"base64": "..."}."""
+    _, timestamp_ms = message.timestamp()
+    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC) if timestamp_ms >= 0 else None
+    record = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": timestamp_ms if moment else None,
+        "time": moment.isoformat(timespec="milliseconds") if moment else None,
+        "key": _readable(message.key()),
+        "value": _readable(message.value()),
+        "headers": [[name, _readable(value)] for name, value in _header_pairs(message)],
+    }
+    return json.dumps(record, ensure_ascii=False).encode()
+
+
+def render_text(message: "Message", *, keys: bool, headers: bool, escape: bool) -> bytes:
+    """The record as a line: headers, key, value, with tabs between.
+
+    With `escape`, control characters are shown, not sent: a record must not command a terminal.
+    """
+    parts = []
+    if headers:
+        pairs = (name.encode() + b"=" + (value or b"") for name, value in _header_pairs(message))
+        parts.append(b",".join(pairs))
+    if keys:
+        parts.append(message.key() or b"")
+    parts.append(message.value() or b"")
+    line = b"\t".join(parts)
+    if not escape:
+        return line
+    text = line.decode(errors="replace")
+    return "".join(
+        character if character.isprintable() or character == "\t" else _shown(character)
+        for character in text
+    ).encode()
+
+
+def _shown(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _header_pairs(message: "Message") -> list[tuple[str, bytes | None]]:
+    pairs: Any = message.headers() or []
+    return list(pairs)
+
+
+def _readable(content: bytes | None) -> object:
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}

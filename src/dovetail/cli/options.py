@@ -1,0 +1,83 @@
+"""Options that many commands share, and the settings that follow from them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dovetail.settings import Flag, Settings
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings file; default: dovetail.toml here."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Any setting; can be repeated."),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        metavar="HOST:PORT",
+        help="Address of the node; default: client.bootstrap, else kafka.host and kafka.port.",
+    ),
+]
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option("--timeout", metavar="DURATION", help="Time to wait for an answer, such as 5s."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
+
+
+@dataclass(frozen=True, slots=True)
+class RootOptions:
+    """What was given before the command: `dovetail --config FILE --set a.b=c COMMAND`."""
+
+    config: Path | None = None
+    assignments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The node that a client command speaks to."""
+
+    bootstrap: str
+    timeout_s: float
+
+
+def settings_of(
+    ctx: typer.Context,
+    *,
+    config: Path | None = None,
+    assignments: Iterable[str] | None = None,
+    flags: "Iterable[Flag]" = (),
+) -> "Settings":
+    """The settings in force for this command. Raises `InvalidSetting`."""
+    from dovetail.settings import load_settings, parse_assignment
+
+    root = ctx.obj if isinstance(ctx.obj, RootOptions) else RootOptions()
+    given = [parse_assignment(text) for text in (*root.assignments, *(assignments or ()))]
+    return load_settings(flags=[*flags, *given], config=config or root.config)
+
+
+def target_of(ctx: typer.Context, bootstrap: str | None, timeout: str | None) -> Target:
+    """The node to speak to. Raises `InvalidSetting`."""
+    from dovetail.settings import Flag
+
+    flags = []
+    if bootstrap is not None:
+        flags.append(Flag("client.bootstrap", bootstrap, "--bootstrap"))
+    if timeout is not None:
+        flags.append(Flag("client.timeout_ms", timeout, "--timeout"))
+    settings = settings_of(ctx, flags=flags)
+    return Target(settings.bootstrap(), settings.client.timeout_ms / 1000.0)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: each line an example that can be copied."""
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])

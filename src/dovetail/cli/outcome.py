@@ -1,0 +1,70 @@
+"""How a command ends: exit codes, and errors as one message on standard error."""
+
+import os
+import sys
+from enum import IntEnum
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Unavailable
+
+
+class ExitCode(IntEnum):
+    """What the exit code of `dovetail` means."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    EXISTS = 4
+    UNREACHABLE = 5
+    #: What shells give a program that ended on Ctrl-C: 128 and the number of the signal.
+    INTERRUPTED = 130
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done; 1 failed; 2 wrong usage or setting; 3 not found; 4 exists already; "
+    "5 node unreachable; 130 interrupted."
+)
+
+
+class Unreachable(Unavailable):
+    """No node answers at the address."""
+
+
+def exit_code_of(error: DovetailError) -> ExitCode:
+    """The exit code for an error that a command did not expect to handle."""
+    if isinstance(error, Unreachable):
+        return ExitCode.UNREACHABLE
+    if isinstance(error, NotFound):
+        return ExitCode.NOT_FOUND
+    if isinstance(error, Exists):
+        return ExitCode.EXISTS
+    if isinstance(error, InvalidInput):
+        return ExitCode.USAGE
+    return ExitCode.FAILED
+
+
+class RootGroup(TyperGroup):
+    """Turns every expected error into a message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DovetailError as error:
+            _say(f"error: {error}")
+            raise typer.Exit(exit_code_of(error)) from error
+        except KeyboardInterrupt as error:
+            _say("interrupted")
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
+        except BrokenPipeError as error:
+            # The reader of our output has had enough, as in `dovetail consume orders | head`.
+            # Standard output must not fail once more when Python flushes it at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(ExitCode.OK) from error
+
+
+def _say(text: str) -> None:
+    typer.secho(text, err=True, fg="red" if sys.stderr.isatty() else None)

@@ -1,0 +1,248 @@
+"""`dovetail produce`: lines, one record, or a generated load, into a topic."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
+from dovetail.errors import DovetailError, InvalidInput
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+    from dovetail.cli.options import Target
+
+EPILOG = examples(
+    "echo 'hello' | dovetail produce orders",
+    "dovetail produce orders --key 42 --value 'paid' --header source=shop",
+    "dovetail produce orders --file lines.txt --key-separator :",
+    "dovetail produce orders --count 1000000 --bytes 100",
+)
+
+#: Time that a record may wait in this process; longer than any pause of a healthy node.
+DELIVERY_MS_MAX = 60_000
+
+#: Largest generated record; above it, the default limit of a topic refuses the record anyway.
+GENERATED_BYTES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A record to send."""
+
+    key: bytes | None
+    value: bytes | None
+
+
+def produce(
+    ctx: typer.Context,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
+    value: Annotated[str | None, typer.Option("--value", "-v", help="Value of the record.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header; can be repeated."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read lines from a file, not stdin.")
+    ] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("--key-separator", "-K", help="What divides key and value in a line."),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="Send so many generated records.")
+    ] = None,
+    size_bytes: Annotated[
+        int,
+        typer.Option("--bytes", min=1, max=GENERATED_BYTES_MAX, help="Size of each, with --count."),
+    ] = 100,
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Default: by key, else spread.")
+    ] = None,
+    compression: Annotated[
+        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+    ] = "none",
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write records to a topic: a record a line from standard input, or as the options say.
+
+    Returns when the node has acknowledged every record, each stored once.
+    """
+    from dovetail.cli.output import note, progress_bar
+
+    target = target_of(ctx, bootstrap, timeout)
+    if file is not None and (value is not None or count is not None):
+        raise InvalidInput("--file excludes --value and --count: the records are its lines")
+    headers = _headers(header or [])
+    key_bytes = key.encode() if key is not None else None
+    sender = _Sender(target, topic, headers=headers, partition=partition, compression=compression)
+    started = time.monotonic()
+    with ExitStack() as stack:
+        records: Iterable[Outgoing]
+        if value is not None or count is not None:
+            body = value.encode() if value is not None else b"x" * size_bytes
+            records = repeat(Outgoing(key_bytes, body), count or 1)
+        else:
+            stream = stack.enter_context(_open(file)) if file else sys.stdin.buffer
+            if file is None and sys.stdin.isatty():
+                note("type one record a line; Ctrl-D ends")
+            records = _lines(stream, key_bytes, key_separator)
+        bar = stack.enter_context(progress_bar(quiet=count is None and file is None))
+        task = bar.add_task(f"producing to {topic}", total=count)
+        sender.send_all(records, lambda done: bar.update(task, completed=done))
+    _report(topic, sender, time.monotonic() - started, as_json=as_json)
+
+
+def _report(topic: str, sender: "_Sender", elapsed_s: float, *, as_json: bool) -> None:
+    from dovetail.cli.output import note, print_json
+
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "records": sender.acknowledged,
+                "bytes": sender.bytes_sent,
+                "seconds": round(elapsed_s, 3),
+            }
+        )
+    else:
+        rate = sender.acknowledged / max(elapsed_s, 1e-9)
+        many = f" ({rate:,.0f} a second)" if sender.acknowledged > 1 else ""
+        note(f"{sender.acknowledged:,} acknowledged in {elapsed_s:.2f} s{many}")
+
+
+class _Sender:
+    """Sends records with an idempotent producer and counts what was acknowledged."""
+
+    def __init__(
+        self,
+        target: "Target",
+        topic: str,
+        *,
+        headers: list[tuple[str, bytes]],
+        partition: int | None,
+        compression: str,
+    ) -> None:
+        from confluent_kafka import Producer
+
+        from dovetail.cli.client import call, check_reachable, client_config
+
+        check_reachable(target)
+        self._target = target
+        self._topic = topic
+        self._fixed: dict[str, Any] = {"headers": headers} if headers else {}
+        if partition is not None:
+            self._fixed["partition"] = partition
+        config = client_config(
+            target,
+            enable_idempotence=True,
+            linger_ms=5,
+            compression_type=compression,
+            message_timeout_ms=max(DELIVERY_MS_MAX, int(target.timeout_s * 1000)),
+            topic_metadata_propagation_max_ms=int(target.timeout_s * 1000),
+        )
+        self._producer = call("opening a producer", target, lambda: Producer(config))
+        self._failure: DovetailError | None = None
+        self._failed = 0
+        self.acknowledged = 0
+        self.bytes_sent = 0
+
+    def send_all(self, records: Iterable[Outgoing], on_progress: Any) -> None:
+        """Sends until the records end or one fails; raises that failure with the numbers."""
+        try:
+            for index, record in enumerate(records):
+                self._send(record)
+                if index % 1000 == 0:
+                    on_progress(self.acknowledged)
+                if self._failure is not None:
+                    self._producer.purge()
+                    break
+        except InvalidInput as error:
+            # A line that is no record ends the input; what came before it is still sent.
+            self._failure = error
+        while len(self._producer):
+            self._producer.flush(0.2)
+            on_progress(self.acknowledged)
+        if self._failure is not None:
+            raise type(self._failure)(
+                f"{self._failure}\n{self.acknowledged:,} records were acknowledged, "
+                f"{self._failed:,} were not."
+            ) from self._failure
+
+    def _send(self, record: Outgoing) -> None:
+        from confluent_kafka import KafkaException
+
+        from dovetail.cli.client import error_of
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=record.value,
+                    key=record.key,
+                    on_delivery=self._on_delivery,
+                    **self._fixed,
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+                if self._failure is not None:
+                    return
+                continue
+            except KafkaException as error:
+                doing = f"producing to {self._topic!r}"
+                self._failed += 1
+                self._failure = error_of(doing, error, self._target)
+                return
+            self.bytes_sent += len(record.value or b"") + len(record.key or b"")
+            self._producer.poll(0)
+            return
+
+    def _on_delivery(self, error: "KafkaError | None", _: "Message") -> None:
+        if error is None:
+            self.acknowledged += 1
+            return
+        self._failed += 1
+        if self._failure is None:
+            from dovetail.cli.client import error_of
+
+            self._failure = error_of(f"producing to {self._topic!r}", error, self._target)
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}") from error
+
+
+def _lines(stream: BinaryIO, key: bytes | None, key_separator: str | None) -> Iterator[Outgoing]:
+    separator = key_separator.encode() if key_separator else None
+    for number, line in enumerate(stream, start=1):
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        if separator is None:
+            yield Outgoing(key, text)
+            continue
+        line_key, found, value = text.partition(separator)
+        if not found:
+            raise InvalidInput(f"line {number} has no key separator {key_separator!r}")
+        yield Outgoing(line_key, value)
+
+
+def _headers(given: list[str]) -> list[tuple[str, bytes]]:
+    headers = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--header {text!r} is no header; write --header name=value")
+        headers.append((name, value.encode()))
+    return headers

@@ -1,0 +1,319 @@
+"""`dovetail topic`: create, list, describe, alter and delete topics."""
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.options import (
+    BootstrapOption,
+    JsonOption,
+    TimeoutOption,
+    examples,
+    target_of,
+)
+from dovetail.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from dovetail.cli.options import Target
+
+app = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, alter, delete.")
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+TopicConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="Kafka topic setting; can be repeated."),
+]
+RetentionOption = Annotated[
+    str | None,
+    typer.Option("--retention", metavar="DURATION", help="Age at which records go; or none."),
+]
+RetentionBytesOption = Annotated[
+    str | None,
+    typer.Option("--retention-bytes", metavar="SIZE", help="Bytes kept per partition; or none."),
+]
+
+
+@app.command(
+    "create",
+    epilog=examples(
+        "dovetail topic create orders",
+        "dovetail topic create orders --partitions 6 --retention 30d",
+        "dovetail topic create audit --retention none --config max.message.bytes=4194304",
+    ),
+)
+def create(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the node's setting.")
+    ] = None,
+    config: TopicConfigOption = None,
+    retention: RetentionOption = None,
+    retention_bytes: RetentionBytesOption = None,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a topic. Exit code 4 if it exists."""
+    from dovetail.cli.client import NewTopic, call, connect, topic_of, wait_for
+    from dovetail.cli.output import note, print_json
+
+    target = target_of(ctx, bootstrap, timeout)
+    wanted = _topic_config(config, retention, retention_bytes)
+    admin = connect(target)
+    doing = f"creating topic {topic!r}"
+    new = NewTopic(topic, num_partitions=partitions or -1, replication_factor=-1, config=wanted)
+    futures = call(
+        doing, target, lambda: admin.create_topics([new], request_timeout=target.timeout_s)
+    )
+    wait_for(doing, target, futures[topic])
+    count = partitions or len(topic_of(admin, target, topic).partitions)
+    if as_json:
+        print_json({"topic": topic, "partitions": count, "config": wanted})
+    else:
+        note(f"created topic {topic!r} with {count} partition{'s' if count > 1 else ''}")
+
+
+@app.command("list", epilog=examples("dovetail topic list", "dovetail topic list --json"))
+def list_topics(
+    ctx: typer.Context,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List all topics with their partitions and records."""
+    from dovetail.cli.client import bounds_of, connect, partitions_of, topics_of
+    from dovetail.cli.output import note, print_json, print_table
+
+    target = target_of(ctx, bootstrap, timeout)
+    admin = connect(target)
+    topics = topics_of(admin, target)
+    bounds = bounds_of(
+        admin,
+        target,
+        [partition for metadata in topics.values() for partition in partitions_of(metadata)],
+    )
+    records = dict.fromkeys(topics, 0)
+    for (name, _), (first, end) in bounds.items():
+        records[name] += end - first
+    rows = [(name, len(topics[name].partitions), records[name]) for name in sorted(topics)]
+    if as_json:
+        print_json(
+            [dict(zip(("topic", "partitions", "records"), row, strict=True)) for row in rows]
+        )
+    elif rows:
+        print_table(["topic", "partitions", "records"], rows)
+    else:
+        note("no topics yet; create one: dovetail topic create hello")
+
+
+@app.command(
+    "describe",
+    epilog=examples("dovetail topic describe orders", "dovetail topic describe orders --json"),
+)
+def describe(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the partitions of a topic, their offsets, and the topic's settings."""
+    from dovetail.cli.client import (
+        ConfigResource,
+        ResourceType,
+        bounds_of,
+        call,
+        connect,
+        partitions_of,
+        topic_of,
+        wait_for,
+    )
+    from dovetail.cli.output import print_json, print_table
+
+    target = target_of(ctx, bootstrap, timeout)
+    admin = connect(target)
+    metadata = topic_of(admin, target, topic)
+    bounds = bounds_of(admin, target, partitions_of(metadata))
+    doing = f"reading the settings of topic {topic!r}"
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    futures = call(
+        doing, target, lambda: admin.describe_configs([resource], request_timeout=target.timeout_s)
+    )
+    config = wait_for(doing, target, futures[resource])
+    partitions = [
+        {
+            "partition": number,
+            "leader": metadata.partitions[number].leader,
+            "replicas": list(metadata.partitions[number].replicas),
+            "first": first,
+            "end": end,
+            "records": end - first,
+        }
+        for (_, number), (first, end) in sorted(bounds.items())
+    ]
+    settings = [
+        {"name": name, "value": entry.value, "default": entry.is_default}
+        for name, entry in sorted(config.items())
+    ]
+    if as_json:
+        print_json({"topic": topic, "partitions": partitions, "config": settings})
+        return
+    columns = ["partition", "leader", "replicas", "first", "end", "records"]
+    print_table(columns, ([row[column] for column in columns] for row in partitions), title=topic)
+    print_table(
+        ["setting", "value", "default"],
+        ([row["name"], row["value"], row["default"]] for row in settings),
+    )
+
+
+@app.command(
+    "alter",
+    epilog=examples(
+        "dovetail topic alter orders --partitions 12",
+        "dovetail topic alter orders --retention 2d",
+        "dovetail topic alter orders --config max.message.bytes=2097152 --unset retention.bytes",
+    ),
+)
+def alter(
+    ctx: typer.Context,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="New number; only ever more.")
+    ] = None,
+    config: TopicConfigOption = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Back to the node's default; repeatable."),
+    ] = None,
+    retention: RetentionOption = None,
+    retention_bytes: RetentionBytesOption = None,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add partitions to a topic, or change its settings."""
+    from dovetail.cli.client import connect, topic_of
+    from dovetail.cli.output import note, print_json
+
+    target = target_of(ctx, bootstrap, timeout)
+    wanted = _topic_config(config, retention, retention_bytes)
+    if partitions is None and not wanted and not unset:
+        raise InvalidInput("nothing to alter; give --partitions, --retention, --config or --unset")
+    admin = connect(target)
+    topic_of(admin, target, topic)
+    if wanted or unset:
+        _alter_config(admin, target, topic, wanted, unset or [])
+    if partitions is not None:
+        _add_partitions(admin, target, topic, partitions)
+    if as_json:
+        print_json(
+            {"topic": topic, "partitions": partitions, "config": wanted, "unset": unset or []}
+        )
+    else:
+        note(f"altered topic {topic!r}")
+
+
+@app.command(
+    "delete",
+    epilog=examples("dovetail topic delete orders", "dovetail topic delete orders --yes"),
+)
+def delete(
+    ctx: typer.Context,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete topics with all their records. Asks first, if there is a person to ask."""
+    from dovetail.cli.client import call, connect, topic_of, wait_for
+    from dovetail.cli.output import note, print_json
+
+    target = target_of(ctx, bootstrap, timeout)
+    admin = connect(target)
+    for topic in topics:
+        topic_of(admin, target, topic)
+    if not yes and sys.stdin.isatty():
+        typer.confirm(
+            f"Delete {', '.join(topics)} on {target.bootstrap} with all records?",
+            abort=True,
+            err=True,
+        )
+    futures = call(
+        "deleting topics",
+        target,
+        lambda: admin.delete_topics(topics, request_timeout=target.timeout_s),
+    )
+    for topic, future in futures.items():
+        wait_for(f"deleting topic {topic!r}", target, future)
+        if not as_json:
+            note(f"deleted topic {topic!r}")
+    if as_json:
+        print_json({"deleted": topics})
+
+
+def _alter_config(
+    admin: "AdminClient", target: "Target", topic: str, wanted: dict[str, str], unset: list[str]
+) -> None:
+    from dovetail.cli.client import (
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+        call,
+        wait_for,
+    )
+
+    changes = [
+        *(
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in wanted.items()
+        ),
+        *(
+            ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+            for name in unset
+        ),
+    ]
+    doing = f"changing the settings of topic {topic!r}"
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    futures = call(
+        doing,
+        target,
+        lambda: admin.incremental_alter_configs([resource], request_timeout=target.timeout_s),
+    )
+    for future in futures.values():
+        wait_for(doing, target, future)
+
+
+def _add_partitions(admin: "AdminClient", target: "Target", topic: str, partitions: int) -> None:
+    from dovetail.cli.client import NewPartitions, call, wait_for
+
+    doing = f"adding partitions to topic {topic!r}"
+    new = NewPartitions(topic, partitions)
+    futures = call(
+        doing, target, lambda: admin.create_partitions([new], request_timeout=target.timeout_s)
+    )
+    wait_for(doing, target, futures[topic])
+
+
+def _topic_config(
+    config: Iterable[str] | None, retention: str | None, retention_bytes: str | None
+) -> dict[str, str]:
+    from dovetail.settings import parse_bytes, parse_duration_ms
+
+    wanted: dict[str, str] = {}
+    for text in config or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"--config {text!r} is no setting; write --config name=value")
+        wanted[name] = value
+    if retention is not None:
+        wanted["retention.ms"] = str(parse_duration_ms(retention))
+    if retention_bytes is not None:
+        wanted["retention.bytes"] = str(parse_bytes(retention_bytes))
+    return wanted

@@ -1,0 +1,146 @@
+"""`dovetail up`: a whole node in this process."""
+
+import errno
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+from dovetail.errors import Unavailable
+
+if TYPE_CHECKING:
+    from dovetail.broker import Endpoints
+    from dovetail.settings import Settings
+
+EPILOG = examples(
+    "dovetail up",
+    "dovetail up --data-dir /var/lib/dovetail --port 9192",
+    "dovetail up --host 0.0.0.0 --advertised-host queue.example.org",
+    "dovetail up --set log.retention_ms=2d --set storage.durability=os",
+)
+
+#: Where a client command looks when nothing is said; examples then need no address.
+_ADDRESS_DEFAULT = "127.0.0.1:9092"
+
+
+def up(
+    ctx: typer.Context,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="Folder of everything the node stores.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on for Kafka clients.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port for Kafka clients; 0 takes any free one.")
+    ] = None,
+    advertised_host: Annotated[
+        str | None, typer.Option("--advertised-host", help="Host that clients are told to use.")
+    ] = None,
+    advertised_port: Annotated[
+        int | None, typer.Option("--advertised-port", help="Port that clients are told to use.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="Port for HTTP; 0 takes any free one.")
+    ] = None,
+    no_http: Annotated[
+        bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")
+    ] = False,
+    config_file: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
+    ] = False,
+) -> None:
+    """Run a node: no other service is needed. Ctrl-C stops it.
+
+    Everything acknowledged is on disk in the data folder, and is there again at the next start.
+    """
+    from dovetail.logging import configure_logging
+    from dovetail.settings import Flag
+
+    given = {
+        "node.data_dir": ("--data-dir", data_dir),
+        "kafka.host": ("--host", host),
+        "kafka.port": ("--port", port),
+        "kafka.advertised_host": ("--advertised-host", advertised_host),
+        "kafka.advertised_port": ("--advertised-port", advertised_port),
+        "http.port": ("--http-port", http_port),
+        "http.enabled": ("--no-http", False if no_http else None),
+    }
+    flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    configure_logging(format=settings.logging.format, level=settings.logging.level)
+
+    from dovetail.broker import serve
+
+    def on_ready(endpoints: "Endpoints") -> None:
+        if as_json:
+            _print_line(settings, endpoints)
+        else:
+            _print_panel(settings, endpoints)
+
+    try:
+        code = serve(settings, on_ready)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise Unavailable(
+            f"an address of this node is in use already: {error}.\n"
+            "Is another node running? Choose other ports with --port and --http-port."
+        ) from error
+    raise typer.Exit(code)
+
+
+def _advertised(settings: "Settings", endpoints: "Endpoints") -> str:
+    port_bound = int(endpoints.kafka.rpartition(":")[2])
+    host, port = settings.kafka.advertised(port_bound=port_bound)
+    return f"{host}:{port}"
+
+
+def _print_line(settings: "Settings", endpoints: "Endpoints") -> None:
+    line = {
+        "kafka": endpoints.kafka,
+        "advertised": _advertised(settings, endpoints),
+        "http": endpoints.http,
+        "data_dir": str(endpoints.data_dir),
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from dovetail.cli.output import answers
+
+    advertised = _advertised(settings, endpoints)
+    durability = "synced to disk before it is acknowledged"
+    if settings.storage.durability == "os":
+        durability = 'left to the kernel: a power cut can lose records (durability = "os")'
+    rows = [
+        ("Kafka clients", endpoints.kafka),
+        ("clients are told", f"{advertised}  (change it with --advertised-host)"),
+        ("health, metrics", endpoints.http or "off"),
+        ("data folder", str(endpoints.data_dir.absolute())),
+        ("every write is", durability),
+    ]
+    text = Text()
+    for name, value in rows:
+        text.append(f"{name:<17}", style="dim").append(f"{value}\n")
+    where = "" if endpoints.kafka == _ADDRESS_DEFAULT else f" -b {endpoints.kafka}"
+    text.append("\nTry it in another terminal:\n", style="dim")
+    for command in (
+        f"dovetail topic create hello{where}",
+        f"echo 'hello, world' | dovetail produce hello{where}",
+        f"dovetail consume hello{where}",
+    ):
+        text.append(f"  {command}\n", style="bold")
+    text.append("\nCtrl-C stops the node; the data stays.", style="dim")
+    console = answers()
+    console.print(Panel(text, title="Dovetail is ready", title_align="left", expand=False))
+    console.file.flush()

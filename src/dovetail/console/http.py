@@ -1,0 +1,183 @@
+"""Health and metrics over HTTP, inside the node's own event loop.
+
+`/livez` is 200 while the process can still do its work and 503 when only a restart helps.
+`/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
+The server shares the loop, so a loop that hangs fails its probes, which is what probes are for.
+
+Not here: what live and ready mean (see `broker`), and signals, which belong to the process.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+from typing import Protocol
+
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from dovetail.errors import Unavailable
+
+#: Requests served at once. Probes and scrapes are a handful; a flood gets 503 and costs little.
+REQUESTS_CONCURRENT_MAX = 100
+
+#: How long `stop` waits for answers under way. They take milliseconds; then they are cut off.
+STOP_GRACE_S = 2
+
+#: Largest header block. A scrape sends under 1 KiB.
+HEADER_BYTES_MAX = 16 * 1024
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>Dovetail</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:3em auto;padding:0 1em}
+td{padding:.2em 1.5em .2em 0}</style></head>
+<body>
+<h1>Dovetail</h1>
+<p>This node serves:</p>
+<table>
+<tr><td><a href="/livez">/livez</a></td><td>whether the process works, or needs a restart</td></tr>
+<tr><td><a href="/readyz">/readyz</a></td><td>whether clients should be sent here</td></tr>
+<tr><td><a href="/metrics">/metrics</a></td><td>measurements, for Prometheus</td></tr>
+</table>
+</body>
+</html>
+"""
+
+
+class NodeStatus(Protocol):
+    """What the probes ask of a node; both answer at once, without waiting."""
+
+    def live(self) -> bool:
+        """Whether the process can still do its work; False asks for a restart."""
+        ...
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Whether clients should be sent here, and if not, why."""
+        ...
+
+
+def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
+    """The web application of one node."""
+
+    async def livez(_: Request) -> Response:
+        live = status.live()
+        return JSONResponse({"live": live}, status_code=200 if live else 503)
+
+    async def readyz(_: Request) -> Response:
+        ready, reasons = status.ready()
+        return JSONResponse({"ready": ready, "reasons": reasons}, status_code=200 if ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), headers={"content-type": content_type})
+
+    async def page(_: Request) -> Response:
+        return HTMLResponse(_PAGE)
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+        ]
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn as a guest: it takes no signals, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class HttpServer:
+    """A running HTTP server."""
+
+    def __init__(self, server: _Server, task: asyncio.Task[None], *, host: str, port: int) -> None:
+        self._server = server
+        self._task = task
+        self.host = host
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        """Where it is reached from this machine, without a slash at the end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    async def stop(self) -> None:
+        """Ends the server after the answers under way; safe to call again."""
+        self._server.should_exit = True
+        await self._task
+
+
+async def serve_http(app: Starlette, host: str, port: int) -> HttpServer:
+    """Serves `app` in the current loop; returns once it listens. Port 0 takes any free one.
+
+    Raises `Unavailable` if the address cannot be taken.
+    """
+    listener = _listen(host, port)
+    port_bound: int = listener.getsockname()[1]
+    server = _Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=REQUESTS_CONCURRENT_MAX,
+            timeout_graceful_shutdown=STOP_GRACE_S,
+            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    listening = asyncio.create_task(server.listening.wait())
+    try:
+        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    finally:
+        listening.cancel()
+    if task.done():
+        task.result()
+        raise Unavailable(f"the HTTP server on {host}:{port_bound} ended as soon as it began")
+    return HttpServer(server, task, host=host, port=port_bound)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise Unavailable(
+            f"cannot serve HTTP on {host}:{port}: {error.strerror or error}; "
+            "choose another address with http.host and http.port, or http.enabled = false"
+        ) from error
+    return listener

@@ -1,0 +1,173 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics, and of the node.
+
+A topic's settings can be changed; the node's are those of its settings file and can be read.
+"""
+
+from collections.abc import Iterable
+
+from dovetail.errors import DovetailError, InvalidInput
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.outcome import code_of
+from dovetail.log.topic import CONFIG_KEYS
+
+_TOPIC = 2
+_BROKER = 4
+
+_SOURCE_TOPIC = 1
+_SOURCE_NODE = 4
+_SOURCE_DEFAULT = 5
+
+_TYPE_STRING = 2
+_TYPE_LONG = 5
+
+_SET = 0
+_DELETE = 1
+
+
+async def describe_configs(
+    backend: Backend, call: Call, request: m.DescribeConfigsRequest
+) -> m.DescribeConfigsResponse:
+    """The settings of each resource."""
+    results = []
+    for resource in request.resources:
+        code, message = ErrorCode.NONE, None
+        configs: tuple[m.DescribeConfigsResponseConfig, ...] = ()
+        try:
+            configs = _describe(backend, resource, document=request.include_documentation)
+        except DovetailError as error:
+            code, message = code_of(error), str(error)
+        results.append(
+            m.DescribeConfigsResponseResource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=configs,
+            )
+        )
+    return m.DescribeConfigsResponse(results=tuple(results))
+
+
+def _describe(
+    backend: Backend, resource: m.DescribeConfigsRequestResource, *, document: bool
+) -> tuple[m.DescribeConfigsResponseConfig, ...]:
+    wanted = resource.configuration_keys
+    if resource.resource_type == _TOPIC:
+        record = backend.log.topic(resource.resource_name)
+        return tuple(
+            m.DescribeConfigsResponseConfig(
+                name=name,
+                value=value,
+                read_only=False,
+                config_source=_SOURCE_TOPIC if name in record.config else _SOURCE_DEFAULT,
+                is_sensitive=False,
+                synonyms=(),
+                config_type=_TYPE_LONG if CONFIG_KEYS[name].kind is int else _TYPE_STRING,
+                documentation=CONFIG_KEYS[name].doc if document else None,
+            )
+            for name, value in backend.log.config(record).as_strings().items()
+            if wanted is None or name in wanted
+        )
+    if resource.resource_type == _BROKER:
+        if resource.resource_name not in ("", str(backend.node_id)):
+            raise InvalidInput(f"there is no broker {resource.resource_name!r}")
+        return tuple(
+            m.DescribeConfigsResponseConfig(
+                name=name,
+                value=value,
+                read_only=True,
+                config_source=_SOURCE_NODE,
+                is_sensitive=False,
+                synonyms=(),
+                config_type=_TYPE_STRING,
+            )
+            for name, value in backend.node_settings.items()
+            if wanted is None or name in wanted
+        )
+    raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
+
+
+async def alter_configs(
+    backend: Backend, call: Call, request: m.AlterConfigsRequest
+) -> m.AlterConfigsResponse:
+    """Replaces all settings of each resource."""
+    responses = []
+    for resource in request.resources:
+        changes = ((c.name, _SET, c.value) for c in resource.configs)
+        code, message = await _alter(
+            backend,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            from_nothing=True,
+            check_only=request.validate_only,
+        )
+        responses.append(
+            m.AlterConfigsResponseResource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return m.AlterConfigsResponse(responses=tuple(responses))
+
+
+async def incremental_alter_configs(
+    backend: Backend, call: Call, request: m.IncrementalAlterConfigsRequest
+) -> m.IncrementalAlterConfigsResponse:
+    """Changes single settings of each resource."""
+    responses = []
+    for resource in request.resources:
+        changes = ((c.name, c.config_operation, c.value) for c in resource.configs)
+        code, message = await _alter(
+            backend,
+            resource.resource_type,
+            resource.resource_name,
+            changes,
+            from_nothing=False,
+            check_only=request.validate_only,
+        )
+        responses.append(
+            m.IncrementalAlterConfigsResponseResource(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return m.IncrementalAlterConfigsResponse(responses=tuple(responses))
+
+
+async def _alter(
+    backend: Backend,
+    resource_type: int,
+    name: str,
+    changes: Iterable[tuple[str, int, str | None]],
+    *,
+    from_nothing: bool,
+    check_only: bool,
+) -> tuple[ErrorCode, str | None]:
+    if resource_type != _TOPIC:
+        return (
+            ErrorCode.INVALID_REQUEST,
+            "only topics can be changed here; a node's settings are in its settings file",
+        )
+    try:
+        record = backend.log.topic(name)
+        config = {} if from_nothing else dict(record.config)
+        for key, operation, value in changes:
+            if operation == _DELETE:
+                config.pop(key, None)
+            elif operation == _SET and value is not None:
+                config[key] = value
+            else:
+                raise InvalidInput(f"{key}: only setting and deleting are supported")
+        await backend.log.alter_config(name, config, check_only=check_only)
+    except InvalidInput as error:
+        return ErrorCode.INVALID_CONFIG, str(error)
+    except DovetailError as error:
+        return code_of(error), str(error)
+    return ErrorCode.NONE, None

@@ -1,0 +1,203 @@
+"""Fetch: from memory at once, from the storage, or a long poll at the end of the log (L7).
+
+Sessions are not kept: every request names all its partitions, and the answer says session 0, which
+clients take as that. Each answer has at least one batch if there is any, however small the limits,
+so that a large batch can not stop a consumer.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from dovetail.buffers import Buffer
+from dovetail.errors import DovetailError
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend
+from dovetail.kafka.handlers.outcome import code_of
+from dovetail.log.partition import Partition
+from dovetail.log.reading import read_from_storage, read_from_tail
+
+#: What one answer holds at most, whatever the client asks for.
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+
+#: A long poll ends after this, whatever the client asks for.
+WAIT_MS_MAX = 5 * 60 * 1000
+
+
+@dataclass(slots=True)
+class _Read:
+    """What became of one partition of a request."""
+
+    request: m.FetchRequestPartition
+    partition: Partition | None = None
+    code: ErrorCode = ErrorCode.NONE
+    batches: tuple[Buffer, ...] = ()
+    #: The tail does not have it; the storage must be asked.
+    cold: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.batches))
+
+
+@dataclass(slots=True)
+class _Topic:
+    request: m.FetchRequestTopic
+    name: str
+    reads: list[_Read]
+
+
+def fetch_from_tail(backend: Backend, request: m.FetchRequest) -> m.FetchResponse | None:
+    """The answer, if it is all in memory and need not wait."""
+    topics = _look_up(backend, request)
+    size = _read_tails(topics, _bytes_max(request))
+    reads = [read for topic in topics for read in topic.reads]
+    if any(read.cold for read in reads):
+        return None
+    failed = any(read.code is not ErrorCode.NONE for read in reads)
+    if size < request.min_bytes and request.max_wait_ms > 0 and not failed:
+        return None
+    return _response(backend, topics)
+
+
+async def fetch(backend: Backend, request: m.FetchRequest) -> m.FetchResponse:
+    """The answer, after reading the storage or waiting for data."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+    woken = asyncio.Event()
+    topics = _look_up(backend, request)
+    partitions = {r.partition for t in topics for r in t.reads if r.partition is not None}
+    for partition in partitions:
+        partition.on_confirmed.add(woken.set)
+    try:
+        while True:
+            woken.clear()
+            size = _read_tails(topics, _bytes_max(request))
+            size += await _read_cold(topics, _bytes_max(request) - size)
+            failed = any(r.code is not ErrorCode.NONE for t in topics for r in t.reads)
+            if size >= request.min_bytes or failed or loop.time() >= deadline:
+                return _response(backend, topics)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await woken.wait()
+            except TimeoutError:
+                pass
+    finally:
+        for partition in partitions:
+            partition.on_confirmed.discard(woken.set)
+
+
+def _bytes_max(request: m.FetchRequest) -> int:
+    return min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
+
+
+def _look_up(backend: Backend, request: m.FetchRequest) -> list[_Topic]:
+    topics = []
+    for wanted in request.topics:
+        name, unknown = wanted.topic, ErrorCode.NONE
+        if not name:
+            try:
+                name = backend.log.topic_by_id(wanted.topic_id.hex()).name
+            except DovetailError:
+                unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        reads = [_Read(partition, code=unknown) for partition in wanted.partitions]
+        for read in reads:
+            if read.code is ErrorCode.NONE:
+                _find_partition(backend, name, read)
+        topics.append(_Topic(wanted, name, reads))
+    return topics
+
+
+def _find_partition(backend: Backend, name: str, read: _Read) -> None:
+    try:
+        read.partition = backend.log.partition(name, read.request.partition)
+    except DovetailError as error:
+        read.code = code_of(error)
+        return
+    read.code = epoch_code(read.request.current_leader_epoch, read.partition.term)
+
+
+def epoch_code(asked: int, term: int) -> ErrorCode:
+    """Whether client and node speak of the same leadership; -1 asks for no check."""
+    if asked < 0 or asked == term:
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < term else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def _read_tails(topics: list[_Topic], bytes_max: int) -> int:
+    """Fills in what is in memory; returns the bytes of all batches read so far."""
+    size = 0
+    for topic in topics:
+        for read in topic.reads:
+            if read.partition is None or read.code is not ErrorCode.NONE:
+                continue
+            if read.batches and not read.cold:
+                size += read.size
+                continue
+            if size and size >= bytes_max:
+                continue
+            room = min(read.request.partition_max_bytes, bytes_max - size)
+            try:
+                found = read_from_tail(read.partition, read.request.fetch_offset, room)
+            except DovetailError as error:
+                read.code = code_of(error)
+                continue
+            read.cold = found is None
+            read.batches = _within(found or [], room, first=size == 0)
+            size += read.size
+    return size
+
+
+def _within(batches: list[Buffer], room: int, *, first: bool) -> tuple[Buffer, ...]:
+    """Drops a single batch that is over the limit, unless the answer would be empty."""
+    if not first and batches and len(batches[0]) > room:
+        return ()
+    return tuple(batches)
+
+
+async def _read_cold(topics: list[_Topic], bytes_max: int) -> int:
+    """Reads from the storage what is not in memory; returns the bytes of that."""
+    size = 0
+    for topic in topics:
+        for read in topic.reads:
+            if not read.cold or read.partition is None or size > bytes_max:
+                continue
+            room = min(read.request.partition_max_bytes, max(bytes_max - size, 1))
+            try:
+                found = await read_from_storage(read.partition, read.request.fetch_offset, room)
+            except DovetailError as error:
+                read.code = code_of(error)
+                continue
+            read.cold = False
+            read.batches = tuple(found)
+            size += read.size
+    return size
+
+
+def _response(backend: Backend, topics: list[_Topic]) -> m.FetchResponse:
+    return m.FetchResponse(
+        responses=tuple(
+            m.FetchResponseTopic(
+                topic=topic.request.topic,
+                topic_id=topic.request.topic_id,
+                partitions=tuple(_partition(backend, topic.name, read) for read in topic.reads),
+            )
+            for topic in topics
+        )
+    )
+
+
+def _partition(backend: Backend, name: str, read: _Read) -> m.FetchResponsePartition:
+    partition = read.partition
+    if read.code is not ErrorCode.NONE:
+        backend.metrics.error("Fetch", read.code.name)
+    elif read.batches:
+        backend.metrics.fetched(name, read.size)
+    return m.FetchResponsePartition(
+        partition_index=read.request.partition,
+        error_code=read.code,
+        high_watermark=partition.high_watermark if partition else -1,
+        last_stable_offset=partition.high_watermark if partition else -1,
+        log_start_offset=partition.log_start if partition else -1,
+        records=read.batches,
+    )

@@ -1,0 +1,124 @@
+"""From a frame to an answer: the table of handlers, and the two that are on the hot path.
+
+Produce begins at once and is pipelined: its appends are in line before the next request is looked
+at, and its answer waits for the disk. Fetch answers at once if the data is in memory. Everything
+else is a coroutine, one at a time for a connection.
+"""
+
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any
+
+from dovetail.buffers import Buffer
+from dovetail.errors import ProtocolViolation
+from dovetail.kafka import messages as m
+from dovetail.kafka.apis import SUPPORTED, ApiKey, advertised_of
+from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers import (
+    configs,
+    fetch,
+    group_admin,
+    groups,
+    metadata,
+    offsets,
+    positions,
+    produce,
+    topics,
+)
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.headers import RequestHeader, decode_header
+from dovetail.wire import Connection, PipelinedReply, Reply
+
+#: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
+FRAME_BYTES_MAX = 8 * 1024 * 1024
+
+Handler = Callable[[Backend, Call, Any], Awaitable[Any]]
+
+_HANDLERS: dict[int, Handler] = {
+    ApiKey.LIST_OFFSETS: offsets.list_offsets,
+    ApiKey.METADATA: metadata.metadata,
+    ApiKey.OFFSET_COMMIT: positions.offset_commit,
+    ApiKey.OFFSET_FETCH: positions.offset_fetch,
+    ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+    ApiKey.JOIN_GROUP: groups.join_group,
+    ApiKey.HEARTBEAT: groups.heartbeat,
+    ApiKey.LEAVE_GROUP: groups.leave_group,
+    ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.DESCRIBE_GROUPS: group_admin.describe_groups,
+    ApiKey.LIST_GROUPS: group_admin.list_groups,
+    ApiKey.CREATE_TOPICS: topics.create_topics,
+    ApiKey.DELETE_TOPICS: topics.delete_topics,
+    ApiKey.DELETE_RECORDS: offsets.delete_records,
+    ApiKey.INIT_PRODUCER_ID: produce.init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
+    ApiKey.ALTER_CONFIGS: configs.alter_configs,
+    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+    ApiKey.DELETE_GROUPS: group_admin.delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.OFFSET_DELETE: positions.offset_delete,
+    ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+}
+
+_API_VERSIONS = m.ApiVersionsResponse(
+    error_code=ErrorCode.NONE,
+    api_keys=tuple(advertised_of(api) for api in SUPPORTED.values()),
+)
+
+
+class FrontDoor:
+    """The `Dispatch` of the Kafka port."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
+        started = perf_counter()
+        header, body_start = decode_header(frame)
+        if not answers(header):
+            return self._refuse(header, frame, body_start)
+        if header.api_key != ApiKey.PRODUCE and len(frame) > FRAME_BYTES_MAX:
+            raise ProtocolViolation(
+                f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
+            )
+        body = decode_body(header, frame, body_start)
+        if header.api_key == ApiKey.PRODUCE:
+            return self._produce(header, body, started)
+        if header.api_key == ApiKey.FETCH:
+            found = fetch.fetch_from_tail(self._backend, body)
+            if found is not None:
+                return self._encode(header, found, started)
+            return self._later(header, fetch.fetch(self._backend, body), started)
+        if header.api_key == ApiKey.API_VERSIONS:
+            return self._encode(header, _API_VERSIONS, started)
+        call = Call(header.api_version, header.client_id or "", connection.peer.rpartition(":")[0])
+        handler = _HANDLERS[header.api_key]
+        return self._later(header, handler(self._backend, call, body), started)
+
+    def _refuse(
+        self, header: RequestHeader, frame: memoryview, body_start: int
+    ) -> list[Buffer] | None:
+        self._backend.metrics.error(f"key {header.api_key}"[:12], "UNSUPPORTED_VERSION")
+        refusal = refuse(header, frame, body_start)
+        if refusal is None:
+            raise ProtocolViolation(
+                f"request {header.api_key} version {header.api_version} is not supported"
+            )
+        return refusal
+
+    def _produce(self, header: RequestHeader, body: m.ProduceRequest, started: float) -> Reply:
+        response = produce.produce(
+            self._backend, body, lambda answer: self._encode(header, answer, started)
+        )
+        return None if response is None else PipelinedReply(response)
+
+    async def _later(
+        self, header: RequestHeader, answer: Awaitable[Any], started: float
+    ) -> list[Buffer]:
+        return self._encode(header, await answer, started)
+
+    def _encode(self, header: RequestHeader, body: Any, started: float) -> list[Buffer]:
+        name = SUPPORTED[header.api_key].name
+        self._backend.metrics.request(name, perf_counter() - started)
+        return encode_response(header, body)

@@ -1,0 +1,76 @@
+"""ListGroups, DescribeGroups and DeleteGroups: groups as an administrator sees them."""
+
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.outcome import group_code
+from dovetail.log.group_types import GroupId, GroupState
+
+_CLASSIC = "classic"
+
+
+async def list_groups(
+    backend: Backend, call: Call, request: m.ListGroupsRequest
+) -> m.ListGroupsResponse:
+    """All groups, or those in some states."""
+    wanted = {name.lower() for name in request.states_filter}
+    states = [state for state in GroupState if state.value.lower() in wanted]
+    types = {name.lower() for name in request.types_filter}
+    nothing = (wanted and not states) or (types and _CLASSIC not in types)
+    found = [] if nothing else backend.groups.groups(states)
+    return m.ListGroupsResponse(
+        error_code=ErrorCode.NONE,
+        groups=tuple(
+            m.ListGroupsResponseGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state.value,
+                group_type=_CLASSIC,
+            )
+            for group in found
+        ),
+    )
+
+
+async def describe_groups(
+    backend: Backend, call: Call, request: m.DescribeGroupsRequest
+) -> m.DescribeGroupsResponse:
+    """Each group with its members."""
+    return m.DescribeGroupsResponse(
+        groups=tuple(_describe(backend, group_id) for group_id in request.groups)
+    )
+
+
+def _describe(backend: Backend, group_id: str) -> m.DescribeGroupsResponseGroup:
+    group = backend.groups.describe(GroupId(group_id))
+    return m.DescribeGroupsResponseGroup(
+        error_code=ErrorCode.NONE,
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=tuple(
+            m.DescribeGroupsResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=f"/{member.client_host}",
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ),
+    )
+
+
+async def delete_groups(
+    backend: Backend, call: Call, request: m.DeleteGroupsRequest
+) -> m.DeleteGroupsResponse:
+    """Deletes groups that have no members."""
+    results = []
+    for group_id in request.groups_names:
+        error = await backend.groups.delete_group(GroupId(group_id))
+        results.append(
+            m.DeleteGroupsResponseResult(group_id=group_id, error_code=group_code(error))
+        )
+    return m.DeleteGroupsResponse(results=tuple(results))

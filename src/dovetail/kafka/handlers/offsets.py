@@ -1,0 +1,131 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what a partition knows of its offsets."""
+
+from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.fetch import epoch_code
+from dovetail.kafka.handlers.outcome import code_of
+from dovetail.log.partition import Partition
+from dovetail.log.reading import TimedOffset, newest_record, offset_for_time
+
+_LATEST = -1
+_EARLIEST = -2
+_NEWEST_TIMESTAMP = -3
+_EARLIEST_LOCAL = -4
+
+#: "Everything there is", in DeleteRecords.
+_ALL = -1
+
+
+async def list_offsets(
+    backend: Backend, call: Call, request: m.ListOffsetsRequest
+) -> m.ListOffsetsResponse:
+    """Offsets by timestamp, or one of the named places."""
+    topics = []
+    for topic in request.topics:
+        partitions = [await _list_one(backend, topic.name, wanted) for wanted in topic.partitions]
+        topics.append(m.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return m.ListOffsetsResponse(topics=tuple(topics))
+
+
+async def _list_one(
+    backend: Backend, topic: str, wanted: m.ListOffsetsRequestPartition
+) -> m.ListOffsetsResponsePartition:
+    index = wanted.partition_index
+    try:
+        partition = backend.log.partition(topic, index)
+        code = epoch_code(wanted.current_leader_epoch, partition.term)
+        if code is not ErrorCode.NONE:
+            return m.ListOffsetsResponsePartition(partition_index=index, error_code=code)
+        found = await _find(partition, wanted.timestamp)
+    except DovetailError as error:
+        return m.ListOffsetsResponsePartition(partition_index=index, error_code=code_of(error))
+    if found is None:
+        return m.ListOffsetsResponsePartition(partition_index=index, error_code=ErrorCode.NONE)
+    return m.ListOffsetsResponsePartition(
+        partition_index=index,
+        error_code=ErrorCode.NONE,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=partition.term,
+    )
+
+
+async def _find(partition: Partition, timestamp: int) -> TimedOffset | None:
+    if timestamp == _LATEST:
+        return TimedOffset(partition.high_watermark, -1)
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        return TimedOffset(partition.log_start, -1)
+    if timestamp == _NEWEST_TIMESTAMP:
+        return await newest_record(partition)
+    return await offset_for_time(partition, timestamp) if timestamp >= 0 else None
+
+
+async def offset_for_leader_epoch(
+    backend: Backend, call: Call, request: m.OffsetForLeaderEpochRequest
+) -> m.OffsetForLeaderEpochResponse:
+    """Where a term's records end: how a client finds out that it read what is no more."""
+    topics = []
+    for topic in request.topics:
+        partitions = [_epoch_end(backend, topic.topic, wanted) for wanted in topic.partitions]
+        topics.append(
+            m.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(partitions))
+        )
+    return m.OffsetForLeaderEpochResponse(topics=tuple(topics))
+
+
+def _epoch_end(
+    backend: Backend, topic: str, wanted: m.OffsetForLeaderEpochRequestPartition
+) -> m.OffsetForLeaderEpochResponsePartition:
+    index = wanted.partition
+    try:
+        partition = backend.log.partition(topic, index)
+    except DovetailError as error:
+        return m.OffsetForLeaderEpochResponsePartition(error_code=code_of(error), partition=index)
+    code = epoch_code(wanted.current_leader_epoch, partition.term)
+    if code is not ErrorCode.NONE or wanted.leader_epoch > partition.term:
+        return m.OffsetForLeaderEpochResponsePartition(error_code=code, partition=index)
+    epoch, end = wanted.leader_epoch, partition.high_watermark
+    spans = [(info.term, info.first_offset) for info in partition.record.closed]
+    spans += [(ledger.info.term, ledger.first_offset) for ledger in partition.open_ledgers]
+    for term, first_offset in spans:
+        if term > wanted.leader_epoch:
+            end = first_offset
+            break
+        epoch = term
+    return m.OffsetForLeaderEpochResponsePartition(
+        error_code=ErrorCode.NONE, partition=index, leader_epoch=epoch, end_offset=end
+    )
+
+
+async def delete_records(
+    backend: Backend, call: Call, request: m.DeleteRecordsRequest
+) -> m.DeleteRecordsResponse:
+    """Drops everything below an offset."""
+    topics = []
+    for topic in request.topics:
+        partitions = [await _delete_one(backend, topic.name, p) for p in topic.partitions]
+        topics.append(m.DeleteRecordsResponseTopic(name=topic.name, partitions=tuple(partitions)))
+    return m.DeleteRecordsResponse(topics=tuple(topics))
+
+
+async def _delete_one(
+    backend: Backend, topic: str, wanted: m.DeleteRecordsRequestPartition
+) -> m.DeleteRecordsResponsePartition:
+    index = wanted.partition_index
+    try:
+        partition = backend.log.partition(topic, index)
+        if backend.log.topic(topic).internal:
+            raise InvalidInput(f"topic {topic!r} is internal")
+        offset = partition.high_watermark if wanted.offset == _ALL else wanted.offset
+        if not 0 <= offset <= partition.high_watermark:
+            raise OffsetOutOfRange(f"offset {offset} is above {partition.high_watermark}")
+        await partition.trim(offset)
+    except DovetailError as error:
+        return m.DeleteRecordsResponsePartition(
+            partition_index=index, low_watermark=-1, error_code=code_of(error)
+        )
+    return m.DeleteRecordsResponsePartition(
+        partition_index=index, low_watermark=partition.log_start, error_code=ErrorCode.NONE
+    )

@@ -1,0 +1,135 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups."""
+
+from dovetail.errors import DovetailError
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.groups import identity
+from dovetail.kafka.handlers.outcome import code_of, group_code
+from dovetail.log.group_types import Generation, GroupId, OffsetCommit, PartitionKey
+
+#: From this version on a request names several groups.
+_MANY_GROUPS_SINCE = 8
+
+_NO_POSITION = -1
+
+
+async def offset_commit(
+    backend: Backend, call: Call, request: m.OffsetCommitRequest
+) -> m.OffsetCommitResponse:
+    """Stores positions; those in partitions that do not exist are refused one by one."""
+    codes: dict[PartitionKey, ErrorCode] = {}
+    wanted: dict[PartitionKey, OffsetCommit] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            key = PartitionKey(topic.name, partition.partition_index)
+            try:
+                backend.log.partition(*key)
+            except DovetailError as error:
+                codes[key] = code_of(error)
+                continue
+            wanted[key] = OffsetCommit(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata or "",
+            )
+    outcomes = await backend.groups.commit(
+        GroupId(request.group_id),
+        identity(request.member_id, request.group_instance_id),
+        Generation(request.generation_id_or_member_epoch),
+        wanted,
+    )
+    codes.update((key, group_code(error)) for key, error in outcomes.items())
+    return m.OffsetCommitResponse(
+        topics=tuple(
+            m.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    m.OffsetCommitResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=codes[PartitionKey(topic.name, p.partition_index)],
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+async def offset_fetch(
+    backend: Backend, call: Call, request: m.OffsetFetchRequest
+) -> m.OffsetFetchResponse:
+    """Positions of one group, or from version 8 of several."""
+    if call.api_version >= _MANY_GROUPS_SINCE:
+        groups = []
+        for group in request.groups:
+            code, topics = await _fetch(backend, group.group_id, group.topics)
+            groups.append(
+                m.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code)
+            )
+        return m.OffsetFetchResponse(groups=tuple(groups))
+    code, topics = await _fetch(backend, request.group_id, request.topics)
+    return m.OffsetFetchResponse(topics=topics, error_code=code)
+
+
+async def _fetch(
+    backend: Backend, group_id: str, wanted: tuple[m.OffsetFetchRequestTopic, ...] | None
+) -> tuple[ErrorCode, tuple[m.OffsetFetchResponseTopic, ...]]:
+    answer = await backend.groups.fetch(GroupId(group_id))
+    if wanted is None:
+        asked: dict[str, list[int]] = {}
+        for key in sorted(answer.offsets):
+            asked.setdefault(key.topic, []).append(key.partition)
+    else:
+        asked = {topic.name: list(topic.partition_indexes) for topic in wanted}
+    code = group_code(answer.error)
+    topics = []
+    for topic, partitions in asked.items():
+        found = []
+        for partition in partitions:
+            position = answer.offsets.get(PartitionKey(topic, partition))
+            found.append(
+                m.OffsetFetchResponsePartition(
+                    partition_index=partition,
+                    committed_offset=position.offset if position else _NO_POSITION,
+                    committed_leader_epoch=position.leader_epoch if position else -1,
+                    metadata=position.metadata if position else "",
+                    error_code=code,
+                )
+            )
+        topics.append(m.OffsetFetchResponseTopic(name=topic, partitions=tuple(found)))
+    return code, tuple(topics)
+
+
+async def offset_delete(
+    backend: Backend, call: Call, request: m.OffsetDeleteRequest
+) -> m.OffsetDeleteResponse:
+    """Forgets positions, but not of topics that a member is subscribed to."""
+    wanted = [
+        PartitionKey(topic.name, p.partition_index)
+        for topic in request.topics
+        for p in topic.partitions
+    ]
+    answer = await backend.groups.delete_offsets(GroupId(request.group_id), wanted)
+    code = group_code(answer.error)
+    if code is not ErrorCode.NONE:
+        return m.OffsetDeleteResponse(error_code=code, topics=())
+    return m.OffsetDeleteResponse(
+        error_code=ErrorCode.NONE,
+        topics=tuple(
+            m.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    m.OffsetDeleteResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=group_code(
+                            answer.outcomes[PartitionKey(topic.name, p.partition_index)]
+                        ),
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )

@@ -1,0 +1,159 @@
+"""Produce and InitProducerId."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from dovetail.buffers import Buffer
+from dovetail.errors import DovetailError, InvalidInput, Uncertain
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.outcome import code_of
+from dovetail.log.batch import check_batch
+from dovetail.log.partition import Appended
+
+#: A client's timeout is honoured up to this; a future must not live for ever.
+TIMEOUT_MS_MAX = 10 * 60 * 1000
+
+#: 1 and -1 mean the same here: everything is synced to the ack quorum.
+_ACKS = (-1, 0, 1)
+
+Encode = Callable[[m.ProduceResponse], list[Buffer]]
+_Outcome = Appended | DovetailError
+
+
+class _Production:
+    """One request on its way: an outcome for each partition, in the request's order."""
+
+    def __init__(self, backend: Backend, request: m.ProduceRequest, encode: Encode) -> None:
+        loop = asyncio.get_running_loop()
+        self.reply: asyncio.Future[list[Buffer] | None] = loop.create_future()
+        self._backend = backend
+        self._request = request
+        self._encode = encode
+        self._outcomes: dict[tuple[int, int], _Outcome] = {}
+        self._missing = sum(len(topic.partition_data) for topic in request.topic_data)
+        timeout_ms = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX)
+        self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
+
+    def begin(self) -> None:
+        """Puts every batch in line."""
+        if not self._missing:
+            self._finish()
+        for at_topic, topic in enumerate(self._request.topic_data):
+            for at, partition in enumerate(topic.partition_data):
+                place = (at_topic, at)
+                try:
+                    future = self._append(topic.name, partition)
+                except DovetailError as error:
+                    self._note(place, error)
+                else:
+                    future.add_done_callback(partial(self._on_done, place))
+
+    def _append(
+        self, topic: str, partition: m.ProduceRequestPartition
+    ) -> "asyncio.Future[Appended]":
+        if self._request.transactional_id is not None:
+            raise InvalidInput("transactions are not supported; leave transactional.id unset")
+        if self._request.acks not in _ACKS:
+            raise InvalidInput(f"acks {self._request.acks}; it must be 0, 1 or -1 (all)")
+        log = self._backend.log
+        found = log.partition(topic, partition.index)
+        if log.topic(topic).internal:
+            raise InvalidInput(f"topic {topic!r} is internal; only the node writes to it")
+        if partition.records is None:
+            raise InvalidInput(f"no records for {topic}-{partition.index}")
+        header = check_batch(partition.records, bytes_max=found.config.batch_bytes_max)
+        self._backend.metrics.produced(topic, header.record_count, len(partition.records))
+        return found.append(partition.records, header)
+
+    def _on_done(self, place: tuple[int, int], done: "asyncio.Future[Appended]") -> None:
+        error = done.exception()
+        if error is None:
+            self._note(place, done.result())
+        elif isinstance(error, DovetailError):
+            self._note(place, error)
+        else:
+            raise error
+
+    def _note(self, place: tuple[int, int], outcome: _Outcome) -> None:
+        self._outcomes[place] = outcome
+        self._missing -= 1
+        if self._missing == 0:
+            self._finish()
+
+    def _time_out(self) -> None:
+        """The disk did not answer in time: it may or may not be stored."""
+        self._missing = -1
+        self._finish()
+
+    def _finish(self) -> None:
+        self._timer.cancel()
+        if not self.reply.done():
+            self.reply.set_result(self._encode(self._response()))
+
+    def _response(self) -> m.ProduceResponse:
+        late = Uncertain("no answer from the storage in time; it may or may not be stored")
+        return m.ProduceResponse(
+            responses=tuple(
+                m.ProduceResponseTopic(
+                    name=topic.name,
+                    partition_responses=tuple(
+                        self._partition(partition, self._outcomes.get((at_topic, at), late))
+                        for at, partition in enumerate(topic.partition_data)
+                    ),
+                )
+                for at_topic, topic in enumerate(self._request.topic_data)
+            )
+        )
+
+    def _partition(
+        self, partition: m.ProduceRequestPartition, outcome: _Outcome
+    ) -> m.ProduceResponsePartition:
+        if isinstance(outcome, Appended):
+            return m.ProduceResponsePartition(
+                index=partition.index,
+                error_code=ErrorCode.NONE,
+                base_offset=outcome.base_offset,
+                log_append_time_ms=outcome.append_time,
+            )
+        code = self._code(outcome)
+        self._backend.metrics.error("Produce", code.name)
+        return m.ProduceResponsePartition(
+            index=partition.index, error_code=code, base_offset=-1, error_message=str(outcome)
+        )
+
+    def _code(self, outcome: DovetailError) -> ErrorCode:
+        if self._request.transactional_id is not None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if self._request.acks not in _ACKS:
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        code = code_of(outcome)
+        return ErrorCode.INVALID_TOPIC_EXCEPTION if code is ErrorCode.INVALID_REQUEST else code
+
+
+def produce(
+    backend: Backend, request: m.ProduceRequest, encode: Encode
+) -> "asyncio.Future[list[Buffer] | None] | None":
+    """Begins to store the batches; None if the client wants no answer."""
+    production = _Production(backend, request, encode)
+    production.begin()
+    return None if request.acks == 0 else production.reply
+
+
+async def init_producer_id(
+    backend: Backend, call: Call, request: m.InitProducerIdRequest
+) -> m.InitProducerIdResponse:
+    """A new id for an idempotent producer; transactions are refused."""
+    if request.transactional_id is not None:
+        return m.InitProducerIdResponse(
+            error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=-1
+        )
+    try:
+        producer_id = await backend.log.next_producer_id()
+    except DovetailError as error:
+        return m.InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)
+    return m.InitProducerIdResponse(
+        error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+    )

@@ -1,0 +1,488 @@
+"""The coordinator of consumer groups: the doing part around `group` and `group_offsets`.
+
+Promise:
+- A commit is acknowledged only when the journal has it. A fetch sees a position only then, so
+  nobody reads one that a crash could take back; it never waits, because a member learns of its
+  assignment only after everything that was accepted before it is stored, in journal order.
+- What a group promises to its members is in the journal before they hear of it. A coordinator
+  that loads the journal goes on: stable members notice nothing but a fresh session.
+- A journal that fails changes no position and no assignment; who waits gets a retriable error.
+  A commit then may or may not be stored, and its client repeats it.
+
+Survives: a crash at any point, a caller that goes away, a journal that fails or hangs.
+Not here: which node coordinates which group, and fencing a coordinator that was replaced: its
+journal refuses to append.
+"""
+
+import asyncio
+import heapq
+import uuid
+from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dovetail.clock import Clock
+from dovetail.log.group import Group
+from dovetail.log.group_journal import (
+    GroupJournal,
+    GroupKey,
+    JournalRecord,
+    OffsetKey,
+    StoredGroup,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from dovetail.log.group_offsets import OffsetTable
+from dovetail.log.group_types import (
+    NO_MEMBER,
+    Answer,
+    CommittedOffset,
+    Effect,
+    Generation,
+    GroupDescription,
+    GroupError,
+    GroupId,
+    GroupListing,
+    GroupSettings,
+    GroupState,
+    JoinAnswer,
+    JoinRequest,
+    LeaveOutcome,
+    MemberId,
+    MemberIdentity,
+    MemberIdSource,
+    OffsetCommit,
+    OffsetDeleteAnswer,
+    OffsetFetchAnswer,
+    PartitionKey,
+    Persist,
+    SubscriptionReader,
+    SyncAnswer,
+    SyncRequest,
+)
+from dovetail.log.group_writer import JournalWriter, report_failure
+
+_OK = GroupError.NONE
+
+
+def random_member_id(prefix: str) -> MemberId:
+    """A member id as Kafka makes them: who it is, and a number that no other has."""
+    return MemberId(f"{prefix}-{uuid.uuid4()}")
+
+
+def no_subscription(_protocol_type: str, _metadata: bytes) -> frozenset[str] | None:
+    """Reads no subscription: every group then counts as subscribed to everything."""
+    return None
+
+
+@dataclass(slots=True)
+class _Entry:
+    group: Group
+    offsets: OffsetTable = field(default_factory=OffsetTable)
+    #: What the journal has of the group itself.
+    stored: StoredGroup | None = None
+    #: The entry of this group in the heap of deadlines that counts.
+    wake_ms: float | None = None
+
+
+class GroupCoordinator:
+    """Coordinates the groups whose journal it is given."""
+
+    def __init__(
+        self,
+        journal: GroupJournal,
+        clock: Clock,
+        settings: GroupSettings | None = None,
+        *,
+        new_member_id: MemberIdSource = random_member_id,
+        topics_of: SubscriptionReader = no_subscription,
+    ) -> None:
+        self._writer = JournalWriter(journal)
+        self._clock = clock
+        self._settings = settings or GroupSettings()
+        self._new_member_id = new_member_id
+        self._topics_of = topics_of
+        self._entries: dict[GroupId, _Entry] = {}
+        self._loaded = False
+        self._closed = False
+        self._deadlines: list[tuple[float, GroupId]] = []
+        self._sweep_due_ms = clock.monotonic_ms() + self._settings.retention_check_interval_ms
+        self._wake = asyncio.Event()
+        self._timer: asyncio.Task[None] | None = None
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def load(self, records: AsyncIterable[JournalRecord]) -> None:
+        """Takes over what the journal has; before this, requests are told to come later.
+
+        Raises `Damaged` if a record cannot be read.
+        """
+        stored: dict[GroupId, StoredGroup] = {}
+        async for record in records:
+            key = decode_key(record.key)
+            if isinstance(key, GroupKey):
+                stored.pop(key.group_id, None)
+                if record.value is not None:
+                    stored[key.group_id] = decode_group(record.value)
+            elif record.value is not None:
+                self._entry(key.group_id).offsets.put(key.partition, decode_offset(record.value))
+            else:
+                self._entry(key.group_id).offsets.remove([key.partition])
+        now_ms = self._clock.monotonic_ms()
+        for group_id, kept in stored.items():
+            entry = self._entry(group_id)
+            entry.stored = kept
+            entry.group.restore(kept.snapshot, now_ms=now_ms)
+        for group_id in [*self._entries]:
+            self._perform(group_id, ())
+        self._loaded = True
+
+    def start(self) -> None:
+        """Starts the one timer task; it sleeps until the earliest deadline."""
+        self._timer = asyncio.get_running_loop().create_task(self._run_timer())
+        self._timer.add_done_callback(report_failure)
+
+    async def close(self) -> None:
+        """Ends: who waits is told that the coordinator is elsewhere."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        for entry in self._entries.values():
+            for effect in entry.group.end(GroupError.NOT_COORDINATOR):
+                _resolve(effect)
+        await self._writer.close()
+
+    def snapshot(self) -> list[JournalRecord]:
+        """The live state as records, with what is on its way to the journal.
+
+        The owner appends them in the same step, with no wait in between; everything that was
+        appended before them can then be dropped.
+        """
+        live: dict[bytes, bytes | None] = {}
+        for group_id, entry in self._entries.items():
+            if entry.stored is not None:
+                live[encode_key(GroupKey(group_id))] = encode_group(entry.stored)
+            for partition, committed in entry.offsets.fetch().items():
+                live[encode_key(OffsetKey(group_id, partition))] = encode_offset(committed)
+        live.update((record.key, record.value) for record in self._writer.records_in_flight())
+        return [JournalRecord(key, value) for key, value in live.items()]
+
+    def tick(self) -> None:
+        """Does what is due now. The timer calls this, and so may a simulation."""
+        now_ms = self._clock.monotonic_ms()
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            wake_ms, group_id = heapq.heappop(self._deadlines)
+            entry = self._entries.get(group_id)
+            if entry is not None and entry.wake_ms == wake_ms:
+                entry.wake_ms = None
+                due.append((group_id, entry))
+        for group_id, entry in due:
+            self._perform(group_id, entry.group.tick(now_ms=now_ms))
+        if self._sweep_due_ms <= now_ms:
+            self._sweep_due_ms = now_ms + self._settings.retention_check_interval_ms
+            self._sweep()
+
+    # --- membership -----------------------------------------------------------------------------
+
+    async def join(self, group_id: GroupId, request: JoinRequest) -> JoinAnswer:
+        """Joins a group; returns when the next generation begins, or at once with an error."""
+        error = self._refusal(group_id)
+        if error is _OK and request.member_id != NO_MEMBER and group_id not in self._entries:
+            error = GroupError.UNKNOWN_MEMBER
+        if error is not _OK:
+            return JoinAnswer(error, request.member_id)
+        waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
+        group = self._entry(group_id).group
+        self._perform(group_id, group.join(request, waiting, now_ms=self._now_ms()))
+        return await waiting
+
+    async def sync(self, group_id: GroupId, request: SyncRequest) -> SyncAnswer:
+        """Asks for the assignment; returns when the leader brought it and it is stored."""
+        error = self._refusal(group_id)
+        if error is GroupError.COORDINATOR_LOADING:
+            # Clients do not expect "loading" here; this makes them join again.
+            error = GroupError.REBALANCE_IN_PROGRESS
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            return SyncAnswer(GroupError.UNKNOWN_MEMBER if error is _OK else error)
+        waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
+        self._perform(group_id, entry.group.sync(request, waiting, now_ms=self._now_ms()))
+        return await waiting
+
+    async def heartbeat(
+        self, group_id: GroupId, who: MemberIdentity, generation: Generation
+    ) -> GroupError:
+        """Renews a member's session. It can only make deadlines later, so the timer stays."""
+        error = self._refusal(group_id)
+        if error is GroupError.COORDINATOR_LOADING:
+            # Clients do not expect "loading" here; their session starts anew after it anyway.
+            return _OK
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            return GroupError.UNKNOWN_MEMBER if error is _OK else error
+        return entry.group.heartbeat(who, generation, now_ms=self._now_ms())
+
+    async def leave(
+        self, group_id: GroupId, members: Sequence[MemberIdentity]
+    ) -> tuple[LeaveOutcome, ...]:
+        """Members leave, each with its own outcome."""
+        error = self._refusal(group_id)
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            told = GroupError.UNKNOWN_MEMBER if error is _OK else error
+            return tuple(LeaveOutcome(who, told) for who in members)
+        outcomes, effects = entry.group.leave(members, now_ms=self._now_ms())
+        self._perform(group_id, effects)
+        return outcomes
+
+    # --- positions ------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group_id: GroupId,
+        who: MemberIdentity,
+        generation: Generation,
+        offsets: Mapping[PartitionKey, OffsetCommit],
+    ) -> dict[PartitionKey, GroupError]:
+        """Stores positions; success means that the journal has them.
+
+        If the caller goes away meanwhile the positions are stored all the same.
+        """
+        error = self._refusal(group_id)
+        entry = self._entries.get(group_id)
+        if error is _OK and entry is not None:
+            error = entry.group.commit_check(who, generation, now_ms=self._now_ms())
+        elif error is _OK and generation >= 0:
+            error = GroupError.ILLEGAL_GENERATION
+        if error is not _OK:
+            return dict.fromkeys(offsets, error)
+        wall_ms = self._clock.wall_ms()
+        bytes_max = self._settings.offset_metadata_bytes_max
+        outcomes = {}
+        accepted = {}
+        for key, wanted in offsets.items():
+            outcomes[key] = GroupError.OFFSET_METADATA_TOO_LARGE
+            if len(wanted.metadata.encode()) <= bytes_max:
+                accepted[key] = CommittedOffset(
+                    wanted.offset, wanted.leader_epoch, wanted.metadata, wall_ms
+                )
+        if accepted:
+            error = await self._store_offsets(group_id, accepted)
+            outcomes.update(dict.fromkeys(accepted, error))
+        return outcomes
+
+    async def fetch(
+        self, group_id: GroupId, partitions: Iterable[PartitionKey] | None = None
+    ) -> OffsetFetchAnswer:
+        """The stored positions of these partitions, or all."""
+        error = self._refusal(group_id)
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            return OffsetFetchAnswer(error, {})
+        return OffsetFetchAnswer(_OK, entry.offsets.fetch(partitions))
+
+    async def delete_offsets(
+        self, group_id: GroupId, partitions: Collection[PartitionKey]
+    ) -> OffsetDeleteAnswer:
+        """Forgets positions, but not of topics that a member is subscribed to."""
+        error = self._refusal(group_id)
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            told = GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
+            return OffsetDeleteAnswer(told, {})
+        subscribed = entry.group.subscribed_topics()
+        if subscribed is None:
+            return OffsetDeleteAnswer(GroupError.NON_EMPTY_GROUP, {})
+        free = [key for key in partitions if key.topic not in subscribed]
+        outcomes = dict.fromkeys(partitions, GroupError.GROUP_SUBSCRIBED_TO_TOPIC)
+        error = await self._forget(group_id, free)
+        outcomes.update(dict.fromkeys(free, error))
+        return OffsetDeleteAnswer(_OK, outcomes)
+
+    async def forget_topic(self, topic: str) -> GroupError:
+        """A topic was deleted: all groups forget their positions in it. Repeat it if it fails."""
+        error = _OK if self._loaded else GroupError.COORDINATOR_LOADING
+        for group_id, entry in [*self._entries.items()]:
+            keys = entry.offsets.of_topic(topic)
+            if keys and error is _OK:
+                error = await self._forget(group_id, keys)
+        return error
+
+    # --- administration -------------------------------------------------------------------------
+
+    async def delete_group(self, group_id: GroupId) -> GroupError:
+        """Deletes a group without members, with its positions."""
+        error = self._refusal(group_id)
+        entry = self._entries.get(group_id)
+        if error is not _OK or entry is None:
+            return GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
+        if not entry.group.is_empty:
+            return GroupError.NON_EMPTY_GROUP
+        return await self._forget(group_id, [*entry.offsets], with_group=True)
+
+    def describe(self, group_id: GroupId) -> GroupDescription:
+        """The group as it is; one that does not exist is described as dead."""
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return GroupDescription(group_id, GroupState.DEAD, Generation(-1), "", "", ())
+        return entry.group.describe()
+
+    def groups(self, states: Collection[GroupState] = ()) -> list[GroupListing]:
+        """All groups, or those in one of `states`."""
+        return [
+            GroupListing(group_id, entry.group.protocol_type or "", entry.group.state)
+            for group_id, entry in self._entries.items()
+            if not states or entry.group.state in states
+        ]
+
+    def positions(self) -> Iterator[tuple[GroupId, PartitionKey, CommittedOffset]]:
+        """Every stored position of every group."""
+        for group_id, entry in self._entries.items():
+            for key, committed in entry.offsets.fetch().items():
+                yield group_id, key, committed
+
+    # --- effects and time -----------------------------------------------------------------------
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    def _refusal(self, group_id: GroupId) -> GroupError:
+        if self._closed:
+            return GroupError.NOT_COORDINATOR
+        if not self._loaded:
+            return GroupError.COORDINATOR_LOADING
+        return _OK if group_id else GroupError.INVALID_GROUP_ID
+
+    def _entry(self, group_id: GroupId) -> _Entry:
+        entry = self._entries.get(group_id)
+        if entry is None:
+            group = Group(
+                group_id,
+                self._settings,
+                new_member_id=self._new_member_id,
+                topics_of=self._topics_of,
+            )
+            entry = self._entries[group_id] = _Entry(group)
+        return entry
+
+    def _perform(self, group_id: GroupId, effects: Sequence[Effect]) -> None:
+        """Performs the effects of a group, forgets it if nothing is left, sets its alarm."""
+        entry = self._entries[group_id]
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self._store_group(group_id, effect)
+            else:
+                _resolve(effect)
+        if entry.group.is_empty and entry.stored is None and not entry.offsets:
+            del self._entries[group_id]
+            return
+        wake_ms = entry.group.next_deadline_ms
+        if wake_ms is not None and (entry.wake_ms is None or wake_ms < entry.wake_ms):
+            entry.wake_ms = wake_ms
+            heapq.heappush(self._deadlines, (wake_ms, group_id))
+            self._wake.set()
+
+    async def _run_timer(self) -> None:
+        while True:
+            self.tick()
+            self._wake.clear()
+            due_ms = self._sweep_due_ms
+            if self._deadlines:
+                due_ms = min(due_ms, self._deadlines[0][0])
+            try:
+                async with asyncio.timeout(max(due_ms - self._now_ms(), 0) / 1000):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _sweep(self) -> None:
+        """Forgets expired positions, and groups that have nothing left."""
+        for group_id, entry in self._entries.items():
+            if not entry.group.is_empty:
+                continue
+            expired = entry.offsets.expired(
+                now_wall_ms=self._clock.wall_ms(),
+                empty_since_wall_ms=0 if entry.stored is None else entry.stored.stored_wall_ms,
+                retention_ms=self._settings.offsets_retention_ms,
+            )
+            nothing_left = len(expired) == len(entry.offsets)
+            if expired or nothing_left:
+                self._forget(group_id, expired, with_group=nothing_left)
+
+    # --- the journal ----------------------------------------------------------------------------
+
+    def _store_group(self, group_id: GroupId, effect: Persist) -> None:
+        entry = self._entries[group_id]
+        stored = StoredGroup(effect.snapshot, self._clock.wall_ms())
+
+        def then(error: GroupError) -> None:
+            if self._closed:
+                return
+            if error is _OK:
+                entry.stored = stored
+                effects = entry.group.persisted(effect.ticket, now_ms=self._now_ms())
+            else:
+                effects = entry.group.persist_failed(effect.ticket, error, now_ms=self._now_ms())
+            self._perform(group_id, effects)
+
+        self._writer.append([_group_record(group_id, stored)], then)
+
+    def _store_offsets(
+        self, group_id: GroupId, accepted: dict[PartitionKey, CommittedOffset]
+    ) -> asyncio.Future[GroupError]:
+        entry = self._entries.get(group_id)
+        unsaved = None if entry is None else entry.group.unsaved_snapshot()
+        emptied = None if unsaved is None else StoredGroup(unsaved, self._clock.wall_ms())
+        records = [] if emptied is None else [_group_record(group_id, emptied)]
+        for key, committed in accepted.items():
+            value = encode_offset(committed)
+            records.append(JournalRecord(encode_key(OffsetKey(group_id, key)), value))
+
+        def then(error: GroupError) -> None:
+            if error is not _OK:
+                return
+            entry = self._entry(group_id)
+            for key, committed in accepted.items():
+                entry.offsets.put(key, committed)
+            if emptied is not None:
+                entry.stored = emptied
+                entry.group.saved(emptied.snapshot)
+
+        return self._writer.append(records, then)
+
+    def _forget(
+        self, group_id: GroupId, keys: Collection[PartitionKey], *, with_group: bool = False
+    ) -> asyncio.Future[GroupError]:
+        """Removes positions, and the group itself unless members come meanwhile."""
+        present = [key for key in keys if key in self._entries[group_id].offsets]
+        removed = [JournalRecord(encode_key(OffsetKey(group_id, key)), None) for key in present]
+        if with_group:
+            removed.append(JournalRecord(encode_key(GroupKey(group_id)), None))
+
+        def then(error: GroupError) -> None:
+            entry = self._entries.get(group_id)
+            if error is not _OK or entry is None:
+                return
+            entry.offsets.remove(present)
+            if with_group:
+                entry.stored = None
+            self._perform(group_id, ())
+
+        return self._writer.append(removed, then)
+
+
+def _resolve(effect: Effect) -> None:
+    """Answers a waiting request, unless its caller went away."""
+    if isinstance(effect, Answer):
+        waiting = effect.token
+        if isinstance(waiting, asyncio.Future) and not waiting.done():
+            waiting.set_result(effect.answer)
+
+
+def _group_record(group_id: GroupId, stored: StoredGroup) -> JournalRecord:
+    return JournalRecord(encode_key(GroupKey(group_id)), encode_group(stored))

@@ -1,0 +1,193 @@
+"""Owning a partition: the claim, the chain behind compare-and-set, and the takeover.
+
+Takeover (L9): claim the partition with term + 1 → fence its open ledgers → find their last entries
+→ close them in the chain → serve. The old owner's appends are refused by the storage from the
+fence on; its changes of the chain are refused by the compare-and-set from the claim on.
+
+Survives: a crash between any two steps. The next owner finds the open ledgers still open and does
+the same with a higher term; closing twice gives the same end, because fenced ledgers do not grow.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from dovetail.coordination.protocol import Coordinator, Put, Revision, Unchanged
+from dovetail.errors import Damaged, NotOwner, TopicUnknown
+from dovetail.ledger import NO_ENTRY, EntryId, LedgerId, StorageNode, Term, recover
+from dovetail.ledger.reading import read_forward
+from dovetail.log import chain
+from dovetail.log.batch import read_header
+from dovetail.log.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
+from dovetail.log.checkpoint import (
+    Checkpoint,
+    LedgerIndex,
+    decode_checkpoint,
+    is_checkpoint,
+)
+from dovetail.log.producers import ProducerTable
+
+#: Entries that are read at once on the way back to a checkpoint.
+_BLOCK_ENTRIES = 64
+
+
+class ChainKeeper:
+    """The owner's copy of the chain; every change is a compare-and-set."""
+
+    def __init__(
+        self, coordinator: Coordinator, key: str, record: PartitionRecord, revision: Revision
+    ) -> None:
+        self._coordinator = coordinator
+        self._key = key
+        self._revision = revision
+        self._lock = asyncio.Lock()
+        self.record = record
+
+    async def change(self, decide: Callable[[PartitionRecord], PartitionRecord]) -> None:
+        """Replaces the record by what `decide` makes of it. Raises `NotOwner` if it is not ours."""
+        async with self._lock:
+            record = decide(self.record)
+            if record == self.record:
+                return
+            outcome = await self._coordinator.transact(
+                [Put(self._key, chain.encode(record))],
+                conditions=[Unchanged(self._key, self._revision)],
+            )
+            if not outcome.applied:
+                raise NotOwner(f"{self._key} was changed by another owner")
+            self.record, self._revision = record, outcome.revision
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A partition that is ours, all its ledgers closed."""
+
+    keeper: ChainKeeper
+    producers: ProducerTable
+
+
+async def take_over(
+    coordinator: Coordinator, storage: StorageNode, key: str, *, owner: int
+) -> Taken:
+    """Claims the partition and closes what its last owner left open.
+
+    Raises `TopicUnknown` if it is gone, `NotOwner` if another was faster, `Damaged` if its newest
+    ledger can not be read.
+    """
+    found = await coordinator.get(key)
+    if found is None:
+        raise TopicUnknown(f"{key} does not exist")
+    keeper = ChainKeeper(coordinator, key, chain.decode(found.value), found.revision)
+    await keeper.change(
+        lambda record: msgspec.structs.replace(record, term=record.term + 1, owner=owner)
+    )
+    term = Term(keeper.record.term)
+    producers: ProducerTable | None = None
+    record = keeper.record
+    for info in keeper.record.open:
+        closed, producers_then = await _close(storage, info, term, record.closed_end)
+        producers = producers_then or producers
+        record = chain.with_closed(record, closed)
+    if producers is None:
+        producers = await _producers_of_last(storage, record)
+    await keeper.change(lambda _: record)
+    return Taken(keeper, producers)
+
+
+async def _close(
+    storage: StorageNode, info: LedgerInfo, term: Term, first_offset: int
+) -> tuple[LedgerInfo, ProducerTable | None]:
+    """Fences an open ledger and finds its end."""
+    ledger = LedgerId(info.ledger)
+    entry_last = await recover(storage, ledger, term)
+    if entry_last == NO_ENTRY:
+        empty = msgspec.structs.replace(
+            info, closed=True, first_offset=first_offset, offset_end=first_offset
+        )
+        return empty, None
+    at, checkpoint = await _last_checkpoint(storage, ledger, entry_last)
+    index, producers = LedgerIndex(), ProducerTable(checkpoint.producers)
+    index.adopt(at, checkpoint, [])
+    offset_end = checkpoint.offset_next
+    async for entry in read_forward(storage, ledger, EntryId(at + 1), last=entry_last):
+        header = read_header(memoryview(entry.payload))
+        if header.base_offset != offset_end:
+            raise Damaged(
+                f"ledger {ledger}: entry {entry.entry} has offset {header.base_offset}, "
+                f"expected {offset_end}"
+            )
+        index.note_batch(entry.entry, header, len(entry.payload))
+        producers.note(header, now_ms=header.timestamp_max)
+        offset_end = header.offset_end
+    if info.first_offset not in (UNKNOWN_OFFSET, first_offset):
+        raise Damaged(f"ledger {ledger} starts at {info.first_offset}, not at {first_offset}")
+    closed = msgspec.structs.replace(
+        info,
+        closed=True,
+        first_offset=first_offset,
+        entry_last=entry_last,
+        offset_end=offset_end,
+        payload_bytes=index.payload_bytes,
+        timestamp_max=index.timestamp_max,
+        checkpoint_last=at,
+    )
+    return closed, producers
+
+
+async def _last_checkpoint(
+    storage: StorageNode, ledger: LedgerId, entry_last: EntryId
+) -> tuple[EntryId, Checkpoint]:
+    """The newest checkpoint at or before `entry_last`."""
+    end = entry_last
+    while end >= 0:
+        start = EntryId(max(0, end - _BLOCK_ENTRIES + 1))
+        found: tuple[EntryId, Checkpoint] | None = None
+        async for entry in read_forward(storage, ledger, start, last=end):
+            if is_checkpoint(entry.payload):
+                found = entry.entry, decode_checkpoint(entry.payload)
+        if found is not None:
+            return found
+        end = EntryId(start - 1)
+    raise Damaged(f"ledger {ledger} has no checkpoint")
+
+
+async def _producers_of_last(storage: StorageNode, record: PartitionRecord) -> ProducerTable:
+    """The producers as of the end of the last closed ledger."""
+    if not record.closed:
+        return ProducerTable()
+    last = record.closed[-1]
+    ledger, at = LedgerId(last.ledger), EntryId(last.checkpoint_last)
+    entries = read_forward(storage, ledger, at, last=EntryId(last.entry_last))
+    producers = ProducerTable()
+    async for entry in entries:
+        if is_checkpoint(entry.payload):
+            producers = ProducerTable(decode_checkpoint(entry.payload).producers)
+        else:
+            header = read_header(memoryview(entry.payload))
+            producers.note(header, now_ms=header.timestamp_max)
+    return producers
+
+
+async def load_index(storage: StorageNode, info: LedgerInfo) -> LedgerIndex:
+    """The index of a closed ledger, from its checkpoints and what came behind the last one."""
+    ledger = LedgerId(info.ledger)
+    rows: list[tuple[int, int, int]] = []
+    newest: Checkpoint | None = None
+    at = info.checkpoint_last
+    while at != NO_ENTRY:
+        entry = (await storage.read(ledger, EntryId(at), last=EntryId(at), bytes_max=1))[0]
+        checkpoint = decode_checkpoint(entry.payload)
+        newest = newest or checkpoint
+        rows[:0] = checkpoint.rows
+        at = checkpoint.previous
+    if newest is None:
+        raise Damaged(f"ledger {ledger} has no checkpoint")
+    index = LedgerIndex()
+    index.adopt(EntryId(info.checkpoint_last), newest, rows)
+    behind = EntryId(info.checkpoint_last + 1)
+    async for found in read_forward(storage, ledger, behind, last=EntryId(info.entry_last)):
+        header = read_header(memoryview(found.payload))
+        index.note_batch(found.entry, header, len(found.payload))
+    return index

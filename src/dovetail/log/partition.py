@@ -1,0 +1,486 @@
+"""One partition, on the node that owns it.
+
+Promises:
+- A record is readable only when it is confirmed, and confirmed only in order, also across the
+  border of two ledgers.
+- Offsets have no gaps and are never given twice.
+- After a failed append nothing behind it is confirmed; the partition takes itself over anew
+  (`ownership.py`), so that what was stored, and only that, has an offset.
+
+States:
+
+    IDLE        no ledger is open; the first append opens one        → OPENING
+    OPENING     appends wait                                         → WRITING | BROKEN
+    WRITING     appends go straight to the ledger                    → BROKEN | CLOSED
+    BROKEN      an append failed; taking over anew, appends wait     → IDLE, or refused for a while
+    LOST        another owner has it; everything is refused
+    CLOSED      given back
+
+Not here: what a batch says inside (never opened), which node owns what (log/service.py).
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from dovetail.buffers import Buffer
+from dovetail.clock import Clock
+from dovetail.coordination.protocol import Coordinator
+from dovetail.errors import (
+    DovetailError,
+    Fenced,
+    NotOwner,
+    Refused,
+    Unavailable,
+    Uncertain,
+)
+from dovetail.ledger import (
+    NO_ENTRY,
+    EntryId,
+    LedgerId,
+    LedgerWriter,
+    SingleWriter,
+    StorageNode,
+    Term,
+)
+from dovetail.log import chain
+from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
+from dovetail.log.chain import LedgerInfo, PartitionRecord
+from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
+from dovetail.log.ownership import Taken, take_over
+from dovetail.log.tail import Tail, TailBudget
+from dovetail.log.topic import TopicConfig
+
+#: After a failure that could not be mended, appends are refused at once for so long.
+REFUSE_MS = 500
+
+
+class Appended(NamedTuple):
+    """Where a batch lies; `append_time` is -1 unless the topic stamps its own time."""
+
+    base_offset: int
+    append_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionContext:
+    """What all partitions of a node share."""
+
+    node_id: int
+    coordinator: Coordinator
+    storage: StorageNode
+    clock: Clock
+    tail_budget: TailBudget
+    next_ledger_id: Callable[[], Awaitable[LedgerId]]
+
+
+class _State(Enum):
+    IDLE = "idle"
+    OPENING = "opening"
+    WRITING = "writing"
+    BROKEN = "broken"
+    LOST = "lost"
+    CLOSED = "closed"
+
+
+class OpenLedger:
+    """A ledger that is being written."""
+
+    def __init__(self, writer: LedgerWriter, info: LedgerInfo, first_offset: int) -> None:
+        self.writer = writer
+        self.info = info
+        self.first_offset = first_offset
+        self.index = LedgerIndex()
+        self.entry_confirmed = NO_ENTRY
+        self.offset_confirmed = first_offset
+        #: Set when the writer has gone on in another ledger: the last entry, and its confirmation.
+        self.entry_last: EntryId | None = None
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def note_confirmed(self, entry: EntryId, offset_end: int) -> None:
+        """Counts an entry in; they come in order."""
+        self.entry_confirmed = entry
+        self.offset_confirmed = offset_end
+        if entry == self.entry_last and not self.finished.done():
+            self.finished.set_result(None)
+
+    def finish(self) -> "asyncio.Future[None]":
+        """No more appends come; done when all are confirmed, cancelled if one fails."""
+        self.entry_last = EntryId(self.writer.entry_next - 1)
+        if self.entry_confirmed == self.entry_last and not self.finished.done():
+            self.finished.set_result(None)
+        return self.finished
+
+    def closed_info(self) -> LedgerInfo:
+        """What the chain says of it once everything is confirmed."""
+        return msgspec.structs.replace(
+            self.info,
+            closed=True,
+            first_offset=self.first_offset,
+            entry_last=self.entry_confirmed,
+            offset_end=self.offset_confirmed,
+            payload_bytes=self.index.payload_bytes,
+            timestamp_max=self.index.timestamp_max,
+            checkpoint_last=self.index.checkpoint_last,
+        )
+
+
+class _InFlight:
+    """An entry on its way; `future` is None for a checkpoint."""
+
+    __slots__ = (
+        "append_time",
+        "base_offset",
+        "batch",
+        "done",
+        "entry",
+        "future",
+        "offset_end",
+        "open_ledger",
+    )
+
+    def __init__(
+        self,
+        open_ledger: OpenLedger,
+        base_offset: int,
+        offset_end: int,
+        batch: Buffer,
+        future: "asyncio.Future[Appended] | None",
+        append_time: int = -1,
+    ) -> None:
+        self.open_ledger = open_ledger
+        self.entry = open_ledger.writer.entry_next
+        self.base_offset = base_offset
+        self.offset_end = offset_end
+        self.batch = batch
+        self.future = future
+        self.append_time = append_time
+        self.done = False
+
+
+class Partition:
+    """Appends, confirmation and the tail; reading older data is in `log/reading.py`."""
+
+    def __init__(
+        self, context: PartitionContext, key: str, name: str, config: TopicConfig, taken: Taken
+    ) -> None:
+        self.context = context
+        self.name = name
+        self.config = config
+        self._key = key
+        self._state = _State.IDLE
+        self._refused: tuple[float, DovetailError] | None = None
+        self._waiting: deque[tuple[memoryview, BatchHeader, asyncio.Future[Appended]]] = deque()
+        self._in_flight: deque[_InFlight] = deque()
+        self._rolling: asyncio.Task[None] | None = None
+        self._mending: asyncio.Task[None] | None = None
+        self.open_ledgers: list[OpenLedger] = []
+        self.tail = Tail(context.tail_budget)
+        self.indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
+        self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        #: Called whenever something new can be read.
+        self.on_confirmed: set[Callable[[], None]] = set()
+        self._keeper = taken.keeper
+        self._producers = taken.producers
+        self.high_watermark = taken.keeper.record.closed_end
+        self._offset_next = self.high_watermark
+
+    @classmethod
+    async def open(
+        cls, context: PartitionContext, key: str, name: str, config: TopicConfig
+    ) -> "Partition":
+        """Takes the partition over and serves it."""
+        taken = await take_over(context.coordinator, context.storage, key, owner=context.node_id)
+        return cls(context, key, name, config, taken)
+
+    @property
+    def record(self) -> PartitionRecord:
+        """The chain as it is."""
+        return self._keeper.record
+
+    @property
+    def term(self) -> int:
+        return self._keeper.record.term
+
+    @property
+    def log_start(self) -> int:
+        return self._keeper.record.log_start
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all batches that are kept."""
+        return sum(info.payload_bytes for info in self.record.closed) + self.open_bytes
+
+    @property
+    def open_bytes(self) -> int:
+        return sum(ledger.index.payload_bytes for ledger in self.open_ledgers)
+
+    # Appending
+
+    def append(self, batch: memoryview, header: BatchHeader) -> "asyncio.Future[Appended]":
+        """Stores a checked batch, whose bytes are changed in place; the future says where.
+
+        The future raises `SequenceGap`, `ProducerFenced`, `NotOwner`, `DiskFull`, `Uncertain`.
+        """
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        if self._state is _State.WRITING:
+            self._append_now(batch, header, future)
+        elif self._state in (_State.LOST, _State.CLOSED):
+            future.set_exception(NotOwner(f"{self.name} is not owned by this node any more"))
+        elif self._refused is not None and self._refused[0] > self._now():
+            future.set_exception(self._refused[1])
+        else:
+            self._waiting.append((batch, header, future))
+            if self._state is _State.IDLE:
+                self._state = _State.OPENING
+                self._mending = asyncio.create_task(self._start_writing())
+        return future
+
+    def _append_now(
+        self, batch: memoryview, header: BatchHeader, future: "asyncio.Future[Appended]"
+    ) -> None:
+        try:
+            duplicate = self._producers.duplicate_of(header)
+        except Refused as error:
+            future.set_exception(error)
+            return
+        if duplicate is not None:
+            self._answer_duplicate(duplicate, duplicate + header.record_count, future)
+            return
+        now_ms = self.context.clock.wall_ms()
+        append_time = -1
+        if self.config.stamps_append_time:
+            header = stamp_append_time(batch, header, now_ms)
+            append_time = now_ms
+        base_offset = self._offset_next
+        stamp(batch, base_offset=base_offset, leader_epoch=self.term)
+        header = header._replace(base_offset=base_offset)
+        self._offset_next = header.offset_end
+        self._producers.note(header, now_ms=now_ms)
+        ledger = self.open_ledgers[-1]
+        item = _InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
+        ledger.index.note_batch(item.entry, header, len(batch))
+        self._send(item, batch)
+        if ledger.index.wants_checkpoint:
+            self._send_checkpoint(ledger)
+            if ledger.index.payload_bytes >= self.config.ledger_bytes_max:
+                self.roll()
+
+    def _answer_duplicate(
+        self, base_offset: int, offset_end: int, future: "asyncio.Future[Appended]"
+    ) -> None:
+        """The batch is stored, or on its way: the answer waits for the same confirmation."""
+        for item in self._in_flight:
+            if item.offset_end == offset_end and item.future is not None:
+                item.future.add_done_callback(lambda first: _copy_outcome(first, future))
+                return
+        future.set_result(Appended(base_offset, -1))
+
+    def _send(self, item: _InFlight, payload: Buffer) -> None:
+        self._in_flight.append(item)
+        item.open_ledger.writer.append(payload, lambda error: self._on_answer(item, error))
+
+    def _send_checkpoint(self, ledger: OpenLedger) -> None:
+        entry = ledger.writer.entry_next
+        producers = self._producers.snapshot(now_ms=self.context.clock.wall_ms())
+        checkpoint = ledger.index.take_checkpoint(
+            entry, offset_next=self._offset_next, producers=producers
+        )
+        item = _InFlight(ledger, self._offset_next, self._offset_next, b"", None)
+        self._send(item, encode_checkpoint(checkpoint))
+
+    # Confirming
+
+    def _on_answer(self, item: _InFlight, error: DovetailError | None) -> None:
+        if error is not None:
+            if item in self._in_flight:
+                self._break(error)
+            return
+        item.done = True
+        confirmed = False
+        while self._in_flight and self._in_flight[0].done:
+            first = self._in_flight.popleft()
+            first.open_ledger.note_confirmed(first.entry, first.offset_end)
+            if first.future is not None:
+                self.tail.add(first.base_offset, first.offset_end, first.batch)
+                self.high_watermark = first.offset_end
+                confirmed = True
+                if not first.future.done():
+                    first.future.set_result(Appended(first.base_offset, first.append_time))
+        if confirmed:
+            for wake in tuple(self.on_confirmed):
+                wake()
+
+    def _break(self, error: DovetailError) -> None:
+        """An append failed: what is behind it is uncertain, and the ledger is at its end."""
+        failed, self._in_flight = self._in_flight, deque()
+        for ledger in self.open_ledgers:
+            ledger.finished.cancel()
+        for at, item in enumerate(failed):
+            if item.future is not None and not item.future.done():
+                item.future.set_exception(
+                    error if at == 0 else Uncertain(f"may or may not be stored: {error}")
+                )
+        if isinstance(error, Fenced):
+            self._state = _State.LOST
+            self._refuse_waiting(NotOwner(f"{self.name} has another owner now: {error}"))
+        elif self._state is not _State.CLOSED:
+            self._state = _State.BROKEN
+            self._mending = asyncio.create_task(self._mend(error))
+
+    async def _mend(self, cause: DovetailError) -> None:
+        """Takes the partition over anew, so that offsets follow what is stored."""
+        try:
+            taken = await take_over(
+                self.context.coordinator,
+                self.context.storage,
+                self._key,
+                owner=self.context.node_id,
+            )
+        except NotOwner as error:
+            self._state = _State.LOST
+            self._refuse_waiting(error)
+            return
+        except DovetailError as error:
+            self._refuse_for_a_while(error)
+            self._state = _State.BROKEN
+            asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
+            return
+        self._keeper, self._producers = taken.keeper, taken.producers
+        self.open_ledgers.clear()
+        self.high_watermark = self._offset_next = taken.keeper.record.closed_end
+        self.tail.clear()
+        self._state = _State.IDLE
+        self._refuse_for_a_while(cause)
+
+    def _mend_again(self, cause: DovetailError) -> None:
+        if self._state is _State.BROKEN:
+            self._mending = asyncio.create_task(self._mend(cause))
+
+    def _refuse_for_a_while(self, error: DovetailError) -> None:
+        """Waiting appends fail now, and new ones at once until some time has passed."""
+        if not isinstance(error, Unavailable):
+            error = Unavailable(str(error))
+        self._refused = (self._now() + REFUSE_MS, error)
+        self._refuse_waiting(error)
+
+    def _refuse_waiting(self, error: DovetailError) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()[2]
+            if not future.done():
+                future.set_exception(error)
+
+    # Ledgers
+
+    async def _start_writing(self) -> None:
+        """Opens the first ledger and sends what waits."""
+        try:
+            await self._open_ledger()
+        except DovetailError as error:
+            self._state = _State.LOST if isinstance(error, NotOwner) else _State.IDLE
+            self._refuse_for_a_while(error)
+            return
+        if self._state is not _State.OPENING:
+            return
+        self._state = _State.WRITING
+        while self._waiting:
+            self._append_now(*self._waiting.popleft())
+
+    async def _open_ledger(self) -> None:
+        """A new ledger at the end of the chain; the next append goes there."""
+        ledger_id = await self.context.next_ledger_id()
+        term = self.term
+        info = LedgerInfo(ledger_id, term, opened_ms=self.context.clock.wall_ms())
+        await self._keeper.change(lambda record: chain.with_open(record, info))
+        if self._state in (_State.BROKEN, _State.LOST):
+            raise Unavailable(f"{self.name} failed meanwhile")
+        writer = SingleWriter(self.context.storage, ledger_id, term=Term(term))
+        if self.open_ledgers:
+            self._send_checkpoint(self.open_ledgers[-1])
+        self.open_ledgers.append(OpenLedger(writer, info, self._offset_next))
+        self._send_checkpoint(self.open_ledgers[-1])
+
+    def roll(self) -> None:
+        """Goes on in a new ledger; appends do not wait for it."""
+        rolling = self._rolling is not None and not self._rolling.done()
+        if self._state is _State.WRITING and not rolling:
+            self._rolling = asyncio.create_task(self._roll())
+
+    async def _roll(self) -> None:
+        old = self.open_ledgers[-1]
+        try:
+            await self._open_ledger()
+            await old.finish()
+            await self._close_first_ledger()
+        except NotOwner as error:
+            self._state = _State.LOST
+            self._refuse_waiting(error)
+        except (DovetailError, asyncio.CancelledError):
+            return  # Either the append failed, and it is mended; or the next roll tries again.
+
+    async def _close_first_ledger(self) -> None:
+        ledger = self.open_ledgers[0]
+        info = ledger.closed_info()
+        await self._keeper.change(lambda record: chain.with_closed(record, info))
+        self.open_ledgers.remove(ledger)
+        if info.offset_end > info.first_offset:
+            self.remember_index(info.ledger, ledger.index)
+
+    def remember_index(self, ledger: int, index: LedgerIndex) -> None:
+        """Keeps the index of a closed ledger for a while."""
+        self.indexes[ledger] = index
+        self.indexes.move_to_end(ledger)
+        while len(self.indexes) > 4:
+            self.indexes.popitem(last=False)
+
+    # The end of things
+
+    async def trim(self, log_start: int) -> None:
+        """Lets go what is below `log_start`: at once for readers, in whole ledgers on the disk."""
+        gone: tuple[LedgerInfo, ...] = ()
+
+        def decide(record: PartitionRecord) -> PartitionRecord:
+            nonlocal gone
+            record, gone = chain.trimmed(record, log_start=log_start)
+            return record
+
+        await self._keeper.change(decide)
+        for info in gone:
+            self.indexes.pop(info.ledger, None)
+            await self.context.storage.delete(LedgerId(info.ledger))
+
+    async def close(self) -> None:
+        """Gives the partition back: everything confirmed, the ledger closed, a fast next start."""
+        if self._state is _State.OPENING and self._mending is not None:
+            await self._mending
+        if self._rolling is not None:
+            await asyncio.wait([self._rolling])
+        if self._state is _State.WRITING:
+            self._send_checkpoint(self.open_ledgers[-1])
+            self._state = _State.CLOSED
+            await asyncio.wait([ledger.finish() for ledger in self.open_ledgers])
+            while self.open_ledgers and not self.open_ledgers[0].finished.cancelled():
+                await self._close_first_ledger()
+        self._state = _State.CLOSED
+        self._refuse_waiting(NotOwner(f"{self.name} was given back"))
+        self.tail.clear()
+        for wake in tuple(self.on_confirmed):
+            wake()
+
+    def _now(self) -> float:
+        return self.context.clock.monotonic_ms()
+
+
+def _copy_outcome(first: "asyncio.Future[Appended]", second: "asyncio.Future[Appended]") -> None:
+    if second.done():
+        return
+    error = first.exception()
+    if error is not None:
+        second.set_exception(error)
+    else:
+        second.set_result(first.result())

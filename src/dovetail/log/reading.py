@@ -1,0 +1,181 @@
+"""Reading a partition: the tail from memory, older data from the storage (L7).
+
+A reader that follows keeps its place: where the last read ended is remembered by offset, so a
+consumer that reads a ledger through looks nothing up. A reader that jumps goes by the sparse
+index to within 64 KiB of its offset and skips from there.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from dovetail.buffers import Buffer
+from dovetail.errors import InvalidBatch, OffsetOutOfRange
+from dovetail.ledger import Entry, EntryId, LedgerId
+from dovetail.log.batch import read_header
+from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
+from dovetail.log.ownership import load_index
+from dovetail.log.partition import Partition
+from dovetail.log.records import decode_batch
+
+#: Places of readers that are remembered for a partition.
+_CURSORS_MAX = 64
+
+
+class _Span(NamedTuple):
+    """A ledger, as far as it can be read."""
+
+    ledger: LedgerId
+    first_offset: int
+    offset_end: int
+    entry_last: EntryId
+    timestamp_max: int
+
+
+class TimedOffset(NamedTuple):
+    """A record found by its time."""
+
+    offset: int
+    timestamp: int
+
+
+def read_from_tail(partition: Partition, offset: int, bytes_max: int) -> list[Buffer] | None:
+    """Batches from memory, [] at the end of the log, None if the storage must be asked.
+
+    Raises `OffsetOutOfRange`.
+    """
+    if offset == partition.high_watermark:
+        return []
+    if not partition.log_start <= offset < partition.high_watermark:
+        raise OffsetOutOfRange(
+            f"{partition.name}: offset {offset} is not in "
+            f"[{partition.log_start}, {partition.high_watermark}]"
+        )
+    return partition.tail.read(offset, bytes_max)
+
+
+async def read_from_storage(partition: Partition, offset: int, bytes_max: int) -> list[Buffer]:
+    """Batches of one ledger from the one with `offset` on, at least one.
+
+    Raises `Damaged` or `StorageOut` if they can not be read, `OffsetOutOfRange` if they were
+    trimmed meanwhile.
+    """
+    span = _span_of(partition, offset)
+    known = partition.cursors.get(offset)
+    if known is not None and known[0] == span.ledger:
+        entry = EntryId(known[1])
+    else:
+        entry = (await _index_of(partition, span)).entry_for_offset(offset)
+    batches: list[Buffer] = []
+    size, offset_end = 0, offset
+    while not batches and entry <= span.entry_last:
+        entries = await partition.context.storage.read(
+            span.ledger, entry, last=span.entry_last, bytes_max=bytes_max + INDEX_EVERY_BYTES
+        )
+        for found in entries:
+            entry = EntryId(found.entry + 1)
+            if is_checkpoint(found.payload):
+                continue
+            header = read_header(memoryview(found.payload))
+            if header.offset_end <= offset:
+                continue
+            if batches and size + len(found.payload) > bytes_max:
+                entry = found.entry
+                break
+            batches.append(found.payload)
+            size += len(found.payload)
+            offset_end = header.offset_end
+    if not batches:
+        raise OffsetOutOfRange(f"{partition.name}: offset {offset} is gone")
+    partition.cursors[offset_end] = (span.ledger, entry)
+    while len(partition.cursors) > _CURSORS_MAX:
+        partition.cursors.popitem(last=False)
+    return batches
+
+
+async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset | None:
+    """The first record that is at least so young, or None if there is none."""
+    for span in _spans(partition):
+        if span.timestamp_max < timestamp or span.offset_end <= partition.log_start:
+            continue
+        index = await _index_of(partition, span)
+        entry = index.entry_for_time(timestamp)
+        while entry is not None and entry <= span.entry_last:
+            entries = await partition.context.storage.read(
+                span.ledger, entry, last=span.entry_last, bytes_max=INDEX_EVERY_BYTES
+            )
+            for found in entries:
+                hit = _first_in_batch(found, timestamp, partition.log_start)
+                if hit is not None:
+                    return hit
+            entry = EntryId(entries[-1].entry + 1)
+    return None
+
+
+def _first_in_batch(found: Entry, timestamp: int, log_start: int) -> TimedOffset | None:
+    if is_checkpoint(found.payload):
+        return None
+    header = read_header(memoryview(found.payload))
+    if header.timestamp_max < timestamp or header.offset_end <= log_start:
+        return None
+    try:
+        for record in decode_batch(found.payload):
+            if record.timestamp >= timestamp and record.offset >= log_start:
+                return TimedOffset(record.offset, record.timestamp)
+    except InvalidBatch:  # The producer's own defect: its first record is the nearest answer.
+        return TimedOffset(max(header.base_offset, log_start), header.timestamp_max)
+    return None
+
+
+async def newest_record(partition: Partition) -> TimedOffset | None:
+    """The record with the highest timestamp, or None if the log is empty."""
+    highest = max((span.timestamp_max for span in _spans(partition)), default=-1)
+    return None if highest < 0 else await offset_for_time(partition, highest)
+
+
+def _spans(partition: Partition) -> list[_Span]:
+    """The ledgers in order, the open ones as far as they are confirmed."""
+    spans = [
+        _Span(
+            LedgerId(info.ledger),
+            info.first_offset,
+            info.offset_end,
+            EntryId(info.entry_last),
+            info.timestamp_max,
+        )
+        for info in partition.record.closed
+    ]
+    end = spans[-1].offset_end if spans else -1
+    for ledger in partition.open_ledgers:
+        if ledger.first_offset >= end:
+            spans.append(
+                _Span(
+                    ledger.writer.ledger,
+                    ledger.first_offset,
+                    ledger.offset_confirmed,
+                    EntryId(ledger.entry_confirmed),
+                    ledger.index.timestamp_max,
+                )
+            )
+    return spans
+
+
+def _span_of(partition: Partition, offset: int) -> _Span:
+    spans = _spans(partition)
+    at = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
+    if at < 0 or offset >= spans[at].offset_end:
+        raise OffsetOutOfRange(f"{partition.name}: offset {offset} is gone")
+    return spans[at]
+
+
+async def _index_of(partition: Partition, span: _Span) -> LedgerIndex:
+    for ledger in partition.open_ledgers:
+        if ledger.writer.ledger == span.ledger:
+            return ledger.index
+    known = partition.indexes.get(span.ledger)
+    if known is not None:
+        partition.indexes.move_to_end(span.ledger)
+        return known
+    info = next(info for info in partition.record.closed if info.ledger == span.ledger)
+    index = await load_index(partition.context.storage, info)
+    partition.remember_index(span.ledger, index)
+    return index

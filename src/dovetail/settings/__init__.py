@@ -1,0 +1,73 @@
+"""Settings: one frozen object, and for every value where it came from.
+
+A setting has one name, `section.name`, and four places where it can be given. The first in this
+list that names it wins:
+
+    place         spelled                              example
+    flag          --set section.name=value, or a       --set log.retention_ms=2d
+                  command's own flag for it            --port 9092
+    environment   DOVETAIL_<SECTION>_<NAME>            DOVETAIL_LOG_RETENTION_MS=2d
+    file          [section] name = value (TOML)        [log] retention_ms = "2d"
+    default       this package                         7d
+
+No section has an underscore in its name, so the first underscore after `DOVETAIL_` ends it. The
+file is `--config`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder if there is
+one. A name that is not known is an `InvalidSetting`, in every place, with the nearest known one in
+its message: a misspelt limit must not silently be no limit. A variable `DOVETAIL_*` is therefore
+either a setting or `DOVETAIL_CONFIG`.
+
+Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that the name ends with;
+sizes `64MiB`, `1GB`, or an integer of bytes.
+"""
+
+from dovetail.settings.quantity import (
+    format_bytes,
+    format_duration_ms,
+    parse_bytes,
+    parse_duration_ms,
+)
+from dovetail.settings.sections import (
+    ClientSettings,
+    GroupsSettings,
+    HttpSettings,
+    KafkaSettings,
+    LoggingSettings,
+    LogSettings,
+    NodeSettings,
+    Origin,
+    Settings,
+    Shown,
+    StorageSettings,
+)
+from dovetail.settings.sources import (
+    CONFIG_PATH_DEFAULT,
+    CONFIG_VARIABLE,
+    ENVIRONMENT_PREFIX,
+    Flag,
+    load_settings,
+    parse_assignment,
+)
+
+__all__ = [
+    "CONFIG_PATH_DEFAULT",
+    "CONFIG_VARIABLE",
+    "ENVIRONMENT_PREFIX",
+    "ClientSettings",
+    "Flag",
+    "GroupsSettings",
+    "HttpSettings",
+    "KafkaSettings",
+    "LogSettings",
+    "LoggingSettings",
+    "NodeSettings",
+    "Origin",
+    "Settings",
+    "Shown",
+    "StorageSettings",
+    "format_bytes",
+    "format_duration_ms",
+    "load_settings",
+    "parse_assignment",
+    "parse_bytes",
+    "parse_duration_ms",
+]

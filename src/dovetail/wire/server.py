@@ -1,0 +1,109 @@
+"""Listening: the number of connections, and those that are too slow or too idle."""
+
+import asyncio
+
+from dovetail.errors import ProtocolViolation
+from dovetail.wire.budget import ByteBudget
+from dovetail.wire.connection import SCRATCH_BYTES, Connection, Dispatch, Limits, Observer
+
+#: How often slow and idle connections are looked for; one timer serves all of them.
+SWEEP_MS = 1000
+
+#: How long a stop waits for answers that are on their way.
+STOP_MS_MAX = 2000
+
+#: Connections that wait to be accepted while the node is busy.
+BACKLOG = 1024
+
+
+class WireServer:
+    """A listening socket and its connections."""
+
+    def __init__(
+        self, dispatch: Dispatch, limits: Limits, budget: ByteBudget, observer: Observer
+    ) -> None:
+        self._dispatch = dispatch
+        self._limits = limits
+        self._budget = budget
+        self._observer = observer
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._connections: set[Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listens; returns the port, which differs from `port` if that is 0."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept, host, port, backlog=BACKLOG, reuse_address=True
+        )
+        self._sweep()
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        """Closes the door; answers what is on its way to the disk, for a moment; then the rest."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in tuple(self._connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(STOP_MS_MAX / 1000):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in tuple(self._connections):
+                connection.close()
+        await self._server.wait_closed()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    def _accept(self) -> asyncio.BufferedProtocol:
+        return _Counted(self)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_ms = loop.time() * 1000
+        for connection in tuple(self._connections):
+            begun = None if connection.reading_paused else connection.frame_begun_ms
+            if begun is not None and now_ms - begun > self._limits.frame_read_ms:
+                connection.violate(
+                    ProtocolViolation(
+                        f"a frame was not complete after {self._limits.frame_read_ms} ms"
+                    )
+                )
+            elif now_ms - connection.active_ms > self._limits.idle_ms:
+                connection.close()
+        self._sweeper = loop.call_later(SWEEP_MS / 1000, self._sweep)
+
+
+class _Counted(Connection):
+    """A connection that its server knows of."""
+
+    def __init__(self, server: WireServer) -> None:
+        super().__init__(
+            server._dispatch, server._limits, server._budget, server._observer, server._scratch
+        )
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._server._connections.add(self)
+        self._server._empty.clear()
+        if len(self._server._connections) > self._server._limits.connections_max:
+            self.violate(
+                ProtocolViolation(
+                    f"more than {self._server._limits.connections_max} connections at once"
+                )
+            )
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server._connections.discard(self)
+        if not self._server._connections:
+            self._server._empty.set()
+        super().connection_lost(error)

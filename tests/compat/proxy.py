@@ -1,0 +1,135 @@
+"""A TCP proxy that loses the answer to a Produce request.
+
+Between client and node it passes every frame on. When armed, it lets the next Produce request
+reach the node, waits for the node's answer, and then cuts the connection instead of handing the
+answer over. So the batch is stored and the client cannot know: it must send the same batch again.
+
+It knows no more of the protocol than the head of a frame: length, then for a request the api key,
+the version and the correlation id, and for an answer the correlation id.
+"""
+
+import asyncio
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+API_KEY_PRODUCE = 0
+#: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+#: Longest wait for an order to the proxy's own loop.
+ORDER_SECONDS_MAX = 10
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """One frame with its length in front."""
+    head = await reader.readexactly(4)
+    (length,) = struct.unpack(">i", head)
+    if not 4 <= length <= FRAME_BYTES_MAX:
+        raise ConnectionError(f"frame of {length} bytes")
+    return head + await reader.readexactly(length)
+
+
+class Proxy:
+    """Listens on loopback on a thread of its own; `address` is where clients connect."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._upstream: tuple[str, int] | None = None
+        self._answers_to_lose = 0
+        self._on_lost: Callable[[], None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.answers_lost = 0
+        self.produce_requests = 0
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server = self._order(asyncio.start_server(self._serve, "127.0.0.1", port))
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+
+    def _order(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ORDER_SECONDS_MAX)
+
+    def forward_to(self, address: str) -> None:
+        """Where new connections go from now on."""
+        host, port = address.rsplit(":", 1)
+        self._upstream = (host, int(port))
+
+    def lose_answers(self, count: int, on_lost: Callable[[], None] | None = None) -> None:
+        """Lose the answers to the next `count` Produce requests.
+
+        `on_lost` runs after each loss, before the client hears that its connection is gone; it may
+        block, for example to restart the node.
+        """
+        self._answers_to_lose = count
+        self._on_lost = on_lost
+
+    def close(self) -> None:
+        self._order(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ORDER_SECONDS_MAX)
+        self._loop.close()
+
+    async def _stop(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            assert self._upstream is not None, "forward_to comes first"
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            writer.transport.abort()
+            self._tasks.discard(task)
+            return
+        waiting: dict[int, int] = {}
+        ways = [
+            asyncio.create_task(self._requests(reader, up_writer, waiting)),
+            asyncio.create_task(self._answers(up_reader, writer, waiting)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            writer.transport.abort()
+            up_writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _requests(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        waiting: dict[int, int],
+    ) -> None:
+        while True:
+            frame = await read_frame(reader)
+            api_key, _, correlation = struct.unpack_from(">hhi", frame, 4)
+            waiting[correlation] = api_key
+            self.produce_requests += api_key == API_KEY_PRODUCE
+            writer.write(frame)
+            await writer.drain()
+
+    async def _answers(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        waiting: dict[int, int],
+    ) -> None:
+        while True:
+            frame = await read_frame(reader)
+            (correlation,) = struct.unpack_from(">i", frame, 4)
+            if waiting.pop(correlation) == API_KEY_PRODUCE and self._answers_to_lose > 0:
+                self._answers_to_lose -= 1
+                self.answers_lost += 1
+                if self._on_lost is not None:
+                    await asyncio.to_thread(self._on_lost)
+                return
+            writer.write(frame)
+            await writer.drain()

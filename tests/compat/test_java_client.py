@@ -1,0 +1,46 @@
+"""The Java client. Java and Maven are a large thing to ask for, so this skips where they miss."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent / "java"
+#: Time for Maven to fetch the client and its own plugins, once.
+BUILD_SECONDS_MAX = 180
+RUN_SECONDS_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled scenario, beside the client's libraries."""
+    for program in ("java", "javac", "mvn"):
+        if shutil.which(program) is None:
+            pytest.skip(f"the Java client needs the program {program}")
+    folder = tmp_path_factory.mktemp("java")
+    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
+    fetch = ["mvn", "-q", "-B", "-f", str(PROJECT / "pom.xml"), *goal]
+    compile_ = ["javac", "-cp", f"{folder}/*", "-d", str(folder), str(PROJECT / "Scenario.java")]
+    for words in (fetch, compile_):
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
+        )
+        if words is fetch and done.returncode != 0:
+            pytest.skip(f"Maven could not fetch the Java client: {done.stdout[-500:]}")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_java_client_works_with_every_codec_and_by_group(
+    bootstrap: str, classes: Path, new_name: Callable[[], str]
+) -> None:
+    """K1, K2, K3, K4, K7: the Java client produces, reads, commits, resumes and administers."""
+    words = ["java", "-cp", f"{classes}/*:{classes}", "Scenario", bootstrap, new_name()]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "done"
