@@ -393,7 +393,8 @@ class World:
         call = asyncio.create_task(serve())
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
-        answer = await asyncio.wait_for(asyncio.shield(call), (REBALANCE_MS + 1_500) / 1000)
+        async with asyncio.timeout((REBALANCE_MS + 1_500) / 1000):
+            answer = await asyncio.shield(call)
         await asyncio.sleep(chance.uniform(0.001, 0.02))
         if chance.random() < lossy:
             raise TimeoutError

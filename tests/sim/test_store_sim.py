@@ -25,7 +25,7 @@ from dovetail.ledger.faulty_disk import FaultyDisk
 from dovetail.ledger.identifiers import EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
 
-SEEDS = int(os.environ.get("DOVETAIL_SIM_SEEDS", "2000"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 SETTINGS = StoreSettings(segment_bytes=6_000, disk_free_bytes_min=0, reserve_bytes=2_000)
 
 

@@ -6,7 +6,13 @@ What is known anyway (ends of partitions, lag of groups) is computed when it is 
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -16,6 +22,9 @@ from dovetail.log.service import Log
 
 #: From a fast disk's sync to a stalled one, in seconds.
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+
+# When a series began is of no use here, and doubles the page.
+disable_created_metrics()
 
 
 class Metrics:

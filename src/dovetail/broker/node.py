@@ -11,7 +11,6 @@ import gc
 import random
 import resource
 import uuid
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +38,9 @@ _log = get_logger("node")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a node is reached; `kafka` is what clients are told."""
+    """Where a node listens. What clients are told is `settings.kafka.advertised`."""
 
     kafka: str
-    kafka_bound: str
     http: str | None
     data_dir: Path
 
@@ -113,10 +111,8 @@ class Node:
         gc.collect()
         gc.freeze()
         self._missing.clear()
-        advertised = settings.kafka.advertised(port_bound=port_bound)
         return Endpoints(
-            kafka=f"{advertised[0]}:{advertised[1]}",
-            kafka_bound=f"{host}:{port_bound}",
+            kafka=f"{host}:{port_bound}",
             http=http_url,
             data_dir=data_dir,
         )
@@ -308,6 +304,3 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-OnReady = Callable[[Endpoints], None]

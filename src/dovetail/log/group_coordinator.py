@@ -66,6 +66,9 @@ from dovetail.log.group_types import (
 from dovetail.log.group_writer import JournalWriter, report_failure
 
 _OK = GroupError.NONE
+#: The timer's shortest sleep. A deadline that differs from now by a rounding error would
+#: otherwise keep it spinning.
+_TIMER_MS_MIN = 1.0
 
 
 def random_member_id(prefix: str) -> MemberId:
@@ -394,8 +397,9 @@ class GroupCoordinator:
             due_ms = self._sweep_due_ms
             if self._deadlines:
                 due_ms = min(due_ms, self._deadlines[0][0])
+            delay_ms = max(due_ms - self._now_ms(), _TIMER_MS_MIN)
             try:
-                async with asyncio.timeout(max(due_ms - self._now_ms(), 0) / 1000):
+                async with asyncio.timeout(delay_ms / 1000):
                     await self._wake.wait()
             except TimeoutError:
                 continue

@@ -138,6 +138,9 @@ class PollingMember(CommittingMember):
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._loop, daemon=True)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(owns {sorted(self._owned)}, failure {self._failure!r})"
+
     def start(self) -> None:
         self._thread.start()
 

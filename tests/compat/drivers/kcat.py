@@ -83,6 +83,9 @@ class KcatMember(Member):
         for thread in self._threads:
             thread.start()
 
+    def __repr__(self) -> str:
+        return f"KcatMember(owns {sorted(self._owned)}, log {self._log})"
+
     def _read_records(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:

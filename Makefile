@@ -1,0 +1,50 @@
+# `make help` lists the verbs. Each does the set-up that it needs.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PY := .venv/bin/python
+SEEDS ?= 20000
+FUZZ_CASES ?= 20000
+SOAK_ROUNDS ?= 200
+
+.PHONY: help
+help: ## Show this help.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/ready: pyproject.toml constraints.txt scripts/setup
+	@scripts/setup dev bench
+	@touch $@
+
+.venv/ready-demo: pyproject.toml constraints.txt scripts/setup
+	@test -e .venv/ready || scripts/setup demo
+	@touch $@
+
+.PHONY: demo
+demo: .venv/ready-demo ## Install, start a node, stream messages through a real Kafka client.
+	@$(PY) -m examples.demo
+
+.PHONY: check
+check: .venv/ready ## Lint, formatting, types and house style; seconds.
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@$(PY) -m pytest -q tests/unit/test_style.py
+
+.PHONY: test
+test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm
+	@$(MAKE) --no-print-directory check
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q --durations=15 tests
+
+.PHONY: bench
+bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
+	@scripts/system-packages redis-server:redis-server nats-server:nats-server
+	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin" $(PY) -m bench.log
+
+.PHONY: sim
+sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
+	@SIM_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout 0 tests/sim
+
+.PHONY: soak
+soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_ROUNDS=500
+	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
+	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py

@@ -1,0 +1,147 @@
+"""A checker of the Jepsen kind: what was acknowledged against what is read.
+
+The workload is one idempotent producer. Each partition gets the numbers 0, 1, 2, ... in order, each
+in a value whose other bytes follow from the number, so that a changed byte shows. `check` reads a
+topic from its beginning and raises at the first record that is lost, changed, doubled or out of
+order.
+"""
+
+import hashlib
+import threading
+import time
+from collections import Counter
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+_PADDING_BYTES = 80
+
+
+def value_of(partition: int, number: int) -> bytes:
+    """The one value that this place can have."""
+    stem = f"{partition}/{number}/".encode()
+    return stem + hashlib.blake2b(stem, digest_size=40).hexdigest().encode()[:_PADDING_BYTES]
+
+
+class Workload:
+    """Produces in a thread until told to stop; counts what was acknowledged."""
+
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "delivery.timeout.ms": 240_000,
+                "socket.timeout.ms": 10_000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "queue.buffering.max.messages": 20_000,
+                "log_level": 0,
+            }
+        )
+        self._topic = topic
+        self._partitions = partitions
+        self._stop = threading.Event()
+        self._more = threading.Condition()
+        self.sent: Counter[int] = Counter()
+        self.acknowledged: dict[int, dict[int, int]] = {p: {} for p in range(partitions)}
+        self.errors: list[KafkaError] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def acknowledged_count(self) -> int:
+        return sum(len(found) for found in self.acknowledged.values())
+
+    def wait_for(self, count: int, *, seconds_max: float = 60) -> None:
+        """Waits until so many records are acknowledged in all."""
+        deadline = time.monotonic() + seconds_max
+        with self._more:
+            while self.acknowledged_count < count:
+                left = deadline - time.monotonic()
+                assert left > 0, f"{self.acknowledged_count} of {count} in {seconds_max} s"
+                self._more.wait(left)
+
+    def finish(self) -> None:
+        """Stops producing and waits until everything that was sent is decided."""
+        self._stop.set()
+        self._thread.join(60)
+        left = self._producer.flush(120)
+        assert left == 0, f"{left} records never decided"
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for partition in range(self._partitions):
+                number = self.sent[partition]
+                try:
+                    self._producer.produce(
+                        self._topic,
+                        value_of(partition, number),
+                        partition=partition,
+                        on_delivery=self._on_delivery,
+                    )
+                except BufferError:
+                    self._producer.poll(0.05)
+                    continue
+                self.sent[partition] += 1
+            self._producer.poll(0)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.errors.append(error)
+            return
+        number = int(message.value().split(b"/")[1])
+        with self._more:
+            self.acknowledged[message.partition()][number] = message.offset()
+            self._more.notify_all()
+
+
+def read_all(bootstrap: str, topic: str, partition: int) -> list[tuple[int, bytes]]:
+    """Every (offset, value) of a partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "checker",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "log_level": 0,
+        }
+    )
+    found: list[tuple[int, bytes]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for message in consumer.consume(10_000, timeout=0.5):
+                error = message.error()
+                if error is None:
+                    found.append((message.offset(), message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                else:
+                    raise AssertionError(f"read failed: {error}")
+        raise AssertionError("no end of the partition within 60 s")
+    finally:
+        consumer.close()
+
+
+def check(workload: Workload, bootstrap: str, topic: str, partition: int) -> int:
+    """Compares; returns how many records were read."""
+    found = read_all(bootstrap, topic, partition)
+    where = f"{topic}-{partition}"
+    for place, (offset, value) in enumerate(found):
+        assert offset == place, f"{where}: gap before offset {offset}, expected {place}"
+        number = int(value.split(b"/")[1])
+        assert value == value_of(partition, number), f"{where}: offset {offset} was changed"
+        assert number == place, (
+            f"{where}: record {number} at offset {offset}: lost, doubled or out of order"
+        )
+    for number, offset in workload.acknowledged[partition].items():
+        assert offset in (number, -1), f"{where}: {number} was acknowledged at {offset}"
+        assert number < len(found), f"{where}: acknowledged record {number} is lost"
+    return len(found)
