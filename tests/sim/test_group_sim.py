@@ -55,9 +55,11 @@ GROUP = GroupId("g")
 SESSION_MS = 1_000
 REBALANCE_MS = 800
 FAULTS_S = 10.0
-#: One session for the dead to be noticed, then at most two phases of a rebalance that somebody
-#: misses, one more generation, and the clients' own waits.
-SETTLE_S = (SESSION_MS + 4 * REBALANCE_MS) / 1000 + 3.0
+#: How long a client hangs at most; the last may begin to just before faults stop.
+HANG_S = 4.0
+#: The last hang, a session for the dead to be noticed, two rebalances of two phases that somebody
+#: misses, and the clients' own waits.
+SETTLE_S = HANG_S + (SESSION_MS + 4 * REBALANCE_MS) / 1000 + 3.0
 SETTINGS = GroupSettings(session_timeout_ms_min=1_000, initial_rebalance_delay_ms=50)
 Answered = TypeVar("Answered")
 Position = tuple[int, int, int]
@@ -224,14 +226,14 @@ class Member:
                 if not self.is_member:
                     await self._join()
                 else:
-                    await asyncio.sleep(chance.uniform(0.1, 0.4))
+                    await asyncio.sleep(chance.uniform(0.15, 0.35))
                     hangs = self.world.faulty and chance.random() < 0.04
                     if hangs:
                         # What it believes may be long over when it goes on, with a commit.
-                        await asyncio.sleep(chance.uniform(0.5, 4.0))
+                        await asyncio.sleep(chance.uniform(0.5, HANG_S))
                     if hangs or chance.random() < 0.6:
                         await self._commit()
-                    else:
+                    if self.is_member:
                         await self._beat()
             except TimeoutError:
                 await asyncio.sleep(0.05)
@@ -292,7 +294,6 @@ class Member:
 
     async def _commit(self) -> None:
         if not self.parts:
-            await self._beat()
             return
         self.sequence += 1
         position = (int(self.generation), self.incarnation, self.sequence)
@@ -477,11 +478,11 @@ class World:
             await self.check_positions()
         self.faulty = False
         self.journal.fail_rate = 0.0
-        for name, member in self.members.items():
-            if member is None or member.task.done():
-                self.start_member(name)
         calm_s = loop.time()
         while not self.settled():
+            for name, member in self.members.items():
+                if member is None or member.task.done():
+                    self.start_member(name)
             await asyncio.sleep(0.05)
             late = loop.time() - calm_s
             if late > SETTLE_S:
@@ -530,7 +531,7 @@ def test_groups_under_faults(caplog: pytest.LogCaptureFixture) -> None:
     assert generations > 3 * len(histories), f"too few rebalances: {generations}"
 
 
-# --- the simulation notices ------------------------------------------------------------------------
+# --- the simulation notices -----------------------------------------------------------------------
 
 
 class AnyGeneration(Group):

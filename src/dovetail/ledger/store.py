@@ -58,6 +58,9 @@ from dovetail.ledger.segment import (
 #: ext4 and 3.0 ms into room that is not; a small step keeps a new node's folder small.
 RESERVE_BYTES = 16 * 1024 * 1024
 
+#: What the system says when there is no room.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 #: Bytes that one step of compaction moves, so that appends wait little behind it.
 COMPACTION_STEP_BYTES = 4 * 1024 * 1024
 
@@ -140,7 +143,10 @@ class LedgerStore:
     """Entries of many ledgers in one sequence of segment files."""
 
     def __init__(self, disk: Disk, settings: StoreSettings, rng: random.Random) -> None:
-        """Recovers what is on the disk; `report` says what was found."""
+        """Recovers what is on the disk; `report` says what was found.
+
+        Raises `Damaged`, `DiskFull`, or `StorageOut` if the disk can not be read or written.
+        """
         self._disk = disk
         self._settings = settings
         self._rng = rng
@@ -149,12 +155,19 @@ class LedgerStore:
         self.out_because: str | None = None
         self.group_report = GroupReport()
 
-        recovered = recover_segments(disk)
-        self.report: RecoveryReport = recovered.report
-        self._state = recovered.state
-        self._group = recovered.group
-        self._active_runs = recovered.active_runs
-        self._active = recovered.active or self._create_segment(1)
+        try:
+            recovered = recover_segments(disk)
+            self.report: RecoveryReport = recovered.report
+            self._state = recovered.state
+            self._group = recovered.group
+            self._active_runs = recovered.active_runs
+            self._active = recovered.active or self._create_segment(1)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise DiskFull(
+                    "no room to start; free some on the disk of the data folder"
+                ) from error
+            raise StorageOut(f"the data folder can not be opened: {error}") from error
         self._active.runs = self._active_runs.runs
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
@@ -288,7 +301,7 @@ class LedgerStore:
         except OSError as second:
             self._go_out(f"could not cut a failed write ({second.strerror}); restart the node")
             return Uncertain(f"may or may not be stored: {self.out_because}")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _NO_ROOM:
             return DiskFull("the disk is full; free some room, or lower the retention of topics")
         self._go_out(f"a write failed ({error.strerror}); check the disk, then restart the node")
         return StorageOut(self.out_because or "")

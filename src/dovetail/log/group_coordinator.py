@@ -18,24 +18,17 @@ import asyncio
 import heapq
 import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from dovetail.clock import Clock
 from dovetail.log.group import Group
-from dovetail.log.group_journal import (
-    GroupJournal,
-    GroupKey,
-    JournalRecord,
-    OffsetKey,
-    StoredGroup,
-    decode_group,
-    decode_key,
-    decode_offset,
-    encode_group,
-    encode_key,
-    encode_offset,
+from dovetail.log.group_entries import (
+    GroupEntry,
+    group_record,
+    live_records,
+    offset_record,
+    replay,
 )
-from dovetail.log.group_offsets import OffsetTable
+from dovetail.log.group_journal import GroupJournal, JournalRecord, StoredGroup
 from dovetail.log.group_types import (
     NO_MEMBER,
     Answer,
@@ -81,16 +74,6 @@ def no_subscription(_protocol_type: str, _metadata: bytes) -> frozenset[str] | N
     return None
 
 
-@dataclass(slots=True)
-class _Entry:
-    group: Group
-    offsets: OffsetTable = field(default_factory=OffsetTable)
-    #: What the journal has of the group itself.
-    stored: StoredGroup | None = None
-    #: The entry of this group in the heap of deadlines that counts.
-    wake_ms: float | None = None
-
-
 class GroupCoordinator:
     """Coordinates the groups whose journal it is given."""
 
@@ -108,7 +91,7 @@ class GroupCoordinator:
         self._settings = settings or GroupSettings()
         self._new_member_id = new_member_id
         self._topics_of = topics_of
-        self._entries: dict[GroupId, _Entry] = {}
+        self._entries: dict[GroupId, GroupEntry] = {}
         self._loaded = False
         self._closed = False
         self._deadlines: list[tuple[float, GroupId]] = []
@@ -123,22 +106,13 @@ class GroupCoordinator:
 
         Raises `Damaged` if a record cannot be read.
         """
-        stored: dict[GroupId, StoredGroup] = {}
-        async for record in records:
-            key = decode_key(record.key)
-            if isinstance(key, GroupKey):
-                stored.pop(key.group_id, None)
-                if record.value is not None:
-                    stored[key.group_id] = decode_group(record.value)
-            elif record.value is not None:
-                self._entry(key.group_id).offsets.put(key.partition, decode_offset(record.value))
-            else:
-                self._entry(key.group_id).offsets.remove([key.partition])
-        now_ms = self._clock.monotonic_ms()
-        for group_id, kept in stored.items():
+        replayed = await replay(records)
+        for group_id, offsets in replayed.offsets.items():
+            self._entry(group_id).offsets = offsets
+        for group_id, stored in replayed.groups.items():
             entry = self._entry(group_id)
-            entry.stored = kept
-            entry.group.restore(kept.snapshot, now_ms=now_ms)
+            entry.stored = stored
+            entry.group.restore(stored.snapshot, now_ms=self._now_ms())
         for group_id in [*self._entries]:
             self._perform(group_id, ())
         self._loaded = True
@@ -165,14 +139,9 @@ class GroupCoordinator:
         The owner appends them in the same step, with no wait in between; everything that was
         appended before them can then be dropped.
         """
-        live: dict[bytes, bytes | None] = {}
-        for group_id, entry in self._entries.items():
-            if entry.stored is not None:
-                live[encode_key(GroupKey(group_id))] = encode_group(entry.stored)
-            for partition, committed in entry.offsets.fetch().items():
-                live[encode_key(OffsetKey(group_id, partition))] = encode_offset(committed)
-        live.update((record.key, record.value) for record in self._writer.records_in_flight())
-        return [JournalRecord(key, value) for key, value in live.items()]
+        live = {record.key: record for record in live_records(self._entries)}
+        live.update((record.key, record) for record in self._writer.records_in_flight())
+        return [*live.values()]
 
     def tick(self) -> None:
         """Does what is due now. The timer calls this, and so may a simulation."""
@@ -361,7 +330,7 @@ class GroupCoordinator:
             return GroupError.COORDINATOR_LOADING
         return _OK if group_id else GroupError.INVALID_GROUP_ID
 
-    def _entry(self, group_id: GroupId) -> _Entry:
+    def _entry(self, group_id: GroupId) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
             group = Group(
@@ -370,7 +339,7 @@ class GroupCoordinator:
                 new_member_id=self._new_member_id,
                 topics_of=self._topics_of,
             )
-            entry = self._entries[group_id] = _Entry(group)
+            entry = self._entries[group_id] = GroupEntry(group)
         return entry
 
     def _perform(self, group_id: GroupId, effects: Sequence[Effect]) -> None:
@@ -381,7 +350,7 @@ class GroupCoordinator:
                 self._store_group(group_id, effect)
             else:
                 _resolve(effect)
-        if entry.group.is_empty and entry.stored is None and not entry.offsets:
+        if entry.is_idle:
             del self._entries[group_id]
             return
         wake_ms = entry.group.next_deadline_ms
@@ -434,7 +403,7 @@ class GroupCoordinator:
                 effects = entry.group.persist_failed(effect.ticket, error, now_ms=self._now_ms())
             self._perform(group_id, effects)
 
-        self._writer.append([_group_record(group_id, stored)], then)
+        self._writer.append([group_record(group_id, stored)], then)
 
     def _store_offsets(
         self, group_id: GroupId, accepted: dict[PartitionKey, CommittedOffset]
@@ -442,10 +411,8 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         unsaved = None if entry is None else entry.group.unsaved_snapshot()
         emptied = None if unsaved is None else StoredGroup(unsaved, self._clock.wall_ms())
-        records = [] if emptied is None else [_group_record(group_id, emptied)]
-        for key, committed in accepted.items():
-            value = encode_offset(committed)
-            records.append(JournalRecord(encode_key(OffsetKey(group_id, key)), value))
+        records = [] if emptied is None else [group_record(group_id, emptied)]
+        records += [offset_record(group_id, key, at) for key, at in accepted.items()]
 
         def then(error: GroupError) -> None:
             if error is not _OK:
@@ -464,9 +431,9 @@ class GroupCoordinator:
     ) -> asyncio.Future[GroupError]:
         """Removes positions, and the group itself unless members come meanwhile."""
         present = [key for key in keys if key in self._entries[group_id].offsets]
-        removed = [JournalRecord(encode_key(OffsetKey(group_id, key)), None) for key in present]
+        removed = [offset_record(group_id, key, None) for key in present]
         if with_group:
-            removed.append(JournalRecord(encode_key(GroupKey(group_id)), None))
+            removed.append(group_record(group_id, None))
 
         def then(error: GroupError) -> None:
             entry = self._entries.get(group_id)
@@ -486,7 +453,3 @@ def _resolve(effect: Effect) -> None:
         waiting = effect.token
         if isinstance(waiting, asyncio.Future) and not waiting.done():
             waiting.set_result(effect.answer)
-
-
-def _group_record(group_id: GroupId, stored: StoredGroup) -> JournalRecord:
-    return JournalRecord(encode_key(GroupKey(group_id)), encode_group(stored))

@@ -61,6 +61,9 @@ class Bench:
         )
         self.group = self._make()
 
+    def state(self) -> GroupState:
+        return self.group.state
+
     def perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Answer):
@@ -181,7 +184,7 @@ def pair(bench: Bench) -> Bench:
     bench.join("j1b", "c-1")
     bench.sync("s1", "c-1", c_1=b"A", c_2=b"B")
     bench.sync("s2", "c-2")
-    assert bench.group.state is GroupState.STABLE
+    assert bench.state() is GroupState.STABLE
     assert bench.group.generation == 2
     return bench
 
@@ -201,10 +204,10 @@ def test_first_member_leads_and_gets_its_assignment(bench: Bench) -> None:
     assert answer.error is GroupError.NONE
     assert (answer.generation, answer.leader, answer.protocol) == (1, "c-1", "range")
     assert [m.metadata for m in answer.members] == [b"t"]
-    assert bench.group.state is GroupState.COMPLETING_REBALANCE
+    assert bench.state() is GroupState.COMPLETING_REBALANCE
     synced = bench.sync("s", "c-1", c_1=b"A")
     assert synced == SyncAnswer(GroupError.NONE, b"A", "consumer", "range")
-    assert bench.group.state is GroupState.STABLE
+    assert bench.state() is GroupState.STABLE
 
 
 def test_second_member_makes_the_first_join_again(pair: Bench) -> None:
@@ -233,7 +236,7 @@ def test_follower_that_syncs_early_waits_for_the_leader(bench: Bench) -> None:
 def test_last_member_leaves_and_the_group_is_empty(pair: Bench) -> None:
     """K7: PREPARING goes to EMPTY when nobody is left; the generation goes on."""
     assert pair.leave(who("c-1"), who("c-2")) == [GroupError.NONE] * 2
-    assert pair.group.state is GroupState.EMPTY
+    assert pair.state() is GroupState.EMPTY
     assert pair.group.generation == 3
     assert pair.group.is_empty
     assert pair.stored is not None
@@ -272,7 +275,7 @@ def test_member_id_required_then_join_with_it(bench: Bench) -> None:
     """K7: a first join without an id is given one and sent back (JoinGroup 4 and later)."""
     answer = bench.join("j", required=True)
     assert answer == JoinAnswer(GroupError.MEMBER_ID_REQUIRED, MemberId("c-1"))
-    assert bench.group.state is GroupState.EMPTY
+    assert bench.state() is GroupState.EMPTY
     assert not bench.group.is_empty
     again = bench.join("k", "c-1", required=True)
     assert again is not None
@@ -292,9 +295,9 @@ def test_pending_member_holds_the_rebalance_until_it_expires(pair: Bench) -> Non
     pair.join("p", required=True)
     pair.join("j1c", "c-1")
     pair.join("j2c", "c-2")
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
     pair.advance(SESSION_MS)
-    assert pair.group.state is GroupState.COMPLETING_REBALANCE
+    assert pair.state() is GroupState.COMPLETING_REBALANCE
 
 
 def test_pending_member_can_leave(bench: Bench) -> None:
@@ -328,7 +331,7 @@ def test_protocols_must_have_one_in_common(pair: Bench) -> None:
     assert error_of(pair.join("x", protocols=other)) is refused
     assert error_of(pair.join("y", protocol_type="connect")) is refused
     assert error_of(pair.join("z", protocols=())) is refused
-    assert pair.group.state is GroupState.STABLE
+    assert pair.state() is GroupState.STABLE
 
 
 def test_a_lone_member_may_change_its_protocols(bench: Bench) -> None:
@@ -354,7 +357,7 @@ def test_protocol_by_votes_in_order_of_preference(bench: Bench) -> None:
 def test_leader_that_joins_again_starts_a_rebalance(pair: Bench) -> None:
     """K7: only the leader watches the topics, so its join always counts."""
     assert pair.join("x", "c-1") is None
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_follower_that_joins_again_unchanged_is_answered_at_once(pair: Bench) -> None:
@@ -362,13 +365,13 @@ def test_follower_that_joins_again_unchanged_is_answered_at_once(pair: Bench) ->
     answer = pair.join("x", "c-2")
     assert answer is not None
     assert (answer.error, answer.generation, answer.members) == (GroupError.NONE, 2, ())
-    assert pair.group.state is GroupState.STABLE
+    assert pair.state() is GroupState.STABLE
 
 
 def test_follower_with_other_metadata_starts_a_rebalance(pair: Bench) -> None:
     """K7: a changed subscription must reach the leader."""
     assert pair.join("x", "c-2", protocols=(MemberProtocol("range", b"u"),)) is None
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
     leader = pair.join("y", "c-1")
     assert leader is not None
     assert {m.metadata for m in leader.members} == {b"t", b"u"}
@@ -402,7 +405,7 @@ def test_new_member_while_completing_sends_the_syncs_back(bench: Bench) -> None:
     bench.sync("s2", "c-2")
     bench.join("j3")
     assert error_of(bench.synced("s2")) is GroupError.REBALANCE_IN_PROGRESS
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert bench.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_group_max_size() -> None:
@@ -462,7 +465,7 @@ def test_session_end_removes_the_member(pair: Bench) -> None:
     pair.advance(SESSION_MS - 1)
     assert pair.beat("c-1") is GroupError.NONE
     pair.advance(1)
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
     assert pair.beat("c-2") is GroupError.UNKNOWN_MEMBER
     assert pair.beat("c-1") is GroupError.REBALANCE_IN_PROGRESS
 
@@ -488,7 +491,7 @@ def test_members_that_do_not_sync_are_removed(pair: Bench) -> None:
         pair.beat("c-1")
         pair.beat("c-2")
     assert pair.beat("c-2") is GroupError.UNKNOWN_MEMBER
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_waiting_members_do_not_expire_but_new_ones_do() -> None:
@@ -536,7 +539,7 @@ def test_heartbeat_refusals(pair: Bench) -> None:
     pair.join("j", "c-1")
     assert pair.beat("c-2") is GroupError.REBALANCE_IN_PROGRESS
     pair.join("k", "c-2")
-    assert pair.group.state is GroupState.COMPLETING_REBALANCE
+    assert pair.state() is GroupState.COMPLETING_REBALANCE
     assert pair.beat("c-2") is GroupError.NONE
 
 
@@ -622,7 +625,7 @@ def test_failed_generation_is_not_used_again(bench: Bench) -> None:
     bench.join("j")
     bench.fail(bench.held.pop())
     assert error_of(bench.joined("j")) is GroupError.COORDINATOR_NOT_AVAILABLE
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert bench.state() is GroupState.PREPARING_REBALANCE
     bench.hold = False
     again = bench.join("k", "c-1")
     assert again is not None
@@ -636,7 +639,7 @@ def test_failed_assignment_starts_over(bench: Bench) -> None:
     bench.sync("s", "c-1", c_1=b"A")
     bench.fail(bench.held.pop())
     assert error_of(bench.synced("s")) is GroupError.COORDINATOR_NOT_AVAILABLE
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert bench.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_member_that_comes_while_a_generation_is_stored(bench: Bench) -> None:
@@ -663,7 +666,7 @@ def test_member_that_comes_while_an_assignment_is_stored(bench: Bench) -> None:
     bench.join("j2")
     assert error_of(bench.synced("s1")) is GroupError.REBALANCE_IN_PROGRESS
     bench.store(bench.held.pop(0))
-    assert bench.group.state is GroupState.PREPARING_REBALANCE
+    assert bench.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_second_sync_of_the_leader_does_not_assign_again(bench: Bench) -> None:
@@ -706,7 +709,7 @@ def test_stable_group_goes_on_after_a_crash(pair: Bench) -> None:
     """K7: after a reload members go on with heartbeat, sync and commit, in a fresh session."""
     pair.now_ms = 50_000
     pair.crash()
-    assert pair.group.state is GroupState.STABLE
+    assert pair.state() is GroupState.STABLE
     assert pair.beat("c-1", 2) is GroupError.NONE
     assert pair.check("c-2", 2) is GroupError.NONE
     assert pair.sync("s", "c-2", 2) == SyncAnswer(GroupError.NONE, b"B", "consumer", "range")
@@ -719,7 +722,7 @@ def test_generation_without_assignment_is_rebalanced_after_a_crash(pair: Bench) 
     pair.join("y", "c-2")
     assert pair.group.generation == 3
     pair.crash()
-    assert pair.group.state is GroupState.PREPARING_REBALANCE
+    assert pair.state() is GroupState.PREPARING_REBALANCE
     assert pair.beat("c-1", 3) is GroupError.REBALANCE_IN_PROGRESS
     pair.join("x2", "c-1")
     answer = pair.join("y2", "c-2")
@@ -731,7 +734,7 @@ def test_empty_group_is_empty_after_a_crash(pair: Bench) -> None:
     """K7: an emptied group keeps its generation."""
     pair.leave(who("c-1"), who("c-2"))
     pair.crash()
-    assert pair.group.state is GroupState.EMPTY
+    assert pair.state() is GroupState.EMPTY
     answer = pair.join("x")
     assert answer is not None
     assert answer.generation == 4
@@ -755,7 +758,7 @@ def test_describe_shows_assignments_of_stable_groups(pair: Bench) -> None:
 def test_subscribed_topics_of_all_members(pair: Bench) -> None:
     """K3: a group is subscribed to what any member is; unreadable metadata is unknown."""
     pair.join("x", "c-2", protocols=(MemberProtocol("range", b"u,v|own"),))
-    assert pair.group.subscribed_topics() == {"t", "u", "v"}
+    assert pair.group.subscribed_topics() == frozenset({"t", "u", "v"})
     other = Bench()
     assert other.group.subscribed_topics() == frozenset()
     other.join("x", protocol_type="connect")

@@ -195,7 +195,7 @@ async def test_commit_is_seen_when_it_is_stored(node: Node) -> None:
     assert not first.done()
     assert await node.position() is None
     node.journal.gate.set()
-    assert await asyncio.gather(first, second) == [OK, OK]
+    assert [await first, await second] == [OK, OK]
     assert await node.position() == 6
 
 
@@ -448,9 +448,7 @@ async def test_close_answers_everybody_who_waits(node: Node) -> None:
     node.journal.gate.clear()
     who = MemberIdentity(first.member_id)
     wanted = {P0: OffsetCommit(1)}
-    committing = asyncio.create_task(
-        node.coordinator.commit(G, who, first.generation, wanted)
-    )
+    committing = asyncio.create_task(node.coordinator.commit(G, who, first.generation, wanted))
     await settle()
     await node.coordinator.close()
     moved = GroupError.NOT_COORDINATOR

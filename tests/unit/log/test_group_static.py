@@ -1,9 +1,9 @@
 """Static members: instances that restart under a new member id."""
 
 import pytest
-
-from dovetail.log.group_types import GroupError, GroupState, MemberProtocol
 from tests.unit.log.test_group import REBALANCE_MS, SESSION_MS, Bench, error_of, who
+
+from dovetail.log.group_types import GroupError, GroupSettings, GroupState, MemberProtocol
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def static() -> Bench:
     bench.join("j1b", "a-1", instance="a")
     bench.sync("s1", "a-1", instance="a", a_1=b"A", b_2=b"B")
     bench.sync("s2", "b-2", instance="b")
-    assert bench.group.state is GroupState.STABLE
+    assert bench.state() is GroupState.STABLE
     return bench
 
 
@@ -25,7 +25,7 @@ def test_restarted_instance_keeps_its_assignment(static: Bench) -> None:
     assert answer is not None
     assert (answer.error, answer.member_id, answer.generation) == (GroupError.NONE, "b-3", 2)
     assert answer.leader == "a-1"
-    assert static.group.state is GroupState.STABLE
+    assert static.state() is GroupState.STABLE
     synced = static.sync("s", "b-3", instance="b")
     assert synced is not None
     assert synced.assignment == b"B"
@@ -45,7 +45,7 @@ def test_restart_is_stored_before_it_is_answered(static: Bench) -> None:
     static.store(static.held.pop())
     assert error_of(static.joined("r")) is GroupError.NONE
     static.crash()
-    assert static.group.state is GroupState.STABLE
+    assert static.state() is GroupState.STABLE
     assert static.check("b-3", 2, "b") is GroupError.NONE
 
 
@@ -83,7 +83,7 @@ def test_restarted_leader_does_not_assign(static: Bench) -> None:
     assert (new.leader, new.skip_assignment) == (new.member_id, True)
     assert len(new.members) == 2
     assert static.join("again", new.member_id, instance="a") is None
-    assert static.group.state is GroupState.PREPARING_REBALANCE
+    assert static.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_restart_with_other_topics_rebalances(static: Bench) -> None:
@@ -92,7 +92,7 @@ def test_restart_with_other_topics_rebalances(static: Bench) -> None:
     assert error_of(static.join("r", instance="b", protocols=owned)) is GroupError.NONE
     other = (MemberProtocol("range", b"u"),)
     assert static.join("q", instance="b", protocols=other) is None
-    assert static.group.state is GroupState.PREPARING_REBALANCE
+    assert static.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_restart_with_other_protocols_rebalances() -> None:
@@ -121,11 +121,11 @@ def test_restart_while_completing_rebalances(static: Bench) -> None:
     """K7: the leader may be assigning to the old id, so it must be asked again."""
     static.join("x", "a-1", instance="a")
     static.join("y", "b-2", instance="b")
-    assert static.group.state is GroupState.COMPLETING_REBALANCE
+    assert static.state() is GroupState.COMPLETING_REBALANCE
     static.sync("s", "b-2", instance="b")
     static.join("r", instance="b")
     assert error_of(static.synced("s")) is GroupError.FENCED_INSTANCE
-    assert static.group.state is GroupState.PREPARING_REBALANCE
+    assert static.state() is GroupState.PREPARING_REBALANCE
 
 
 def test_restart_that_is_overtaken_by_a_rebalance(static: Bench) -> None:
@@ -158,19 +158,17 @@ def test_rebalance_waits_if_only_static_members_are_missing(static: Bench) -> No
     """K7: with nobody to lead, the phase goes on until somebody joins or all sessions end."""
     static.join("x", "a-1", instance="a", session_ms=300_000)
     static.leave(who("a-1", "a"))
-    assert static.group.state is GroupState.PREPARING_REBALANCE
+    assert static.state() is GroupState.PREPARING_REBALANCE
     for _ in range(8):
         static.advance(5_000)
         static.beat("b-2")
     assert static.now_ms > REBALANCE_MS
-    assert static.group.state is GroupState.PREPARING_REBALANCE
+    assert static.state() is GroupState.PREPARING_REBALANCE
     assert error_of(static.join("y", "b-2", instance="b")) is GroupError.NONE
 
 
 def test_full_group_takes_a_restarted_instance() -> None:
     """K7: a restart is no new member."""
-    from dovetail.log.group_types import GroupSettings
-
     bench = Bench(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
     bench.join("j", instance="a")
     bench.sync("s", "a-1", instance="a")

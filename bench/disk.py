@@ -1,0 +1,45 @@
+"""What the disk does without us: the raw limits that figures are held against."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.run import percentile
+
+_CHUNK_BYTES = 1024 * 1024
+
+
+@contextmanager
+def _new_file(folder: Path) -> Iterator[int]:
+    path = folder / "raw-limit"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def write_and_sync_rate(folder: Path, *, total_bytes: int) -> float:
+    """Bytes a second of a plain loop: write 1 MiB to the end of a new file, sync, repeat."""
+    chunk = os.urandom(_CHUNK_BYTES)
+    with _new_file(folder) as descriptor:
+        started = time.perf_counter()
+        for _ in range(total_bytes // _CHUNK_BYTES):
+            os.write(descriptor, chunk)
+            os.fdatasync(descriptor)
+        return total_bytes / (time.perf_counter() - started)
+
+
+def sync_ms(folder: Path, *, times: int = 200) -> float:
+    """Median milliseconds to append 100 bytes and sync them."""
+    found = []
+    with _new_file(folder) as descriptor:
+        for _ in range(times):
+            started = time.perf_counter()
+            os.write(descriptor, b"x" * 100)
+            os.fdatasync(descriptor)
+            found.append((time.perf_counter() - started) * 1000)
+    return percentile(found, 50)

@@ -1,0 +1,1 @@
+"""Other servers at the same work, each through its own Python client, on a free port of its own."""

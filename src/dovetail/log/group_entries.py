@@ -1,0 +1,86 @@
+"""What a coordinator holds of each group, and how that becomes journal records and back."""
+
+from collections.abc import AsyncIterable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dovetail.log.group import Group
+from dovetail.log.group_journal import (
+    GroupKey,
+    JournalRecord,
+    OffsetKey,
+    StoredGroup,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from dovetail.log.group_offsets import OffsetTable
+from dovetail.log.group_types import CommittedOffset, GroupId, PartitionKey
+
+
+@dataclass(slots=True)
+class GroupEntry:
+    """A group and its positions."""
+
+    group: Group
+    offsets: OffsetTable = field(default_factory=OffsetTable)
+    #: What the journal has of the group itself.
+    stored: StoredGroup | None = None
+    #: The alarm of this group that counts; older ones are ignored.
+    wake_ms: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is left of it, neither here nor in the journal."""
+        return self.group.is_empty and self.stored is None and not self.offsets
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a journal says."""
+
+    groups: dict[GroupId, StoredGroup] = field(default_factory=dict)
+    offsets: dict[GroupId, OffsetTable] = field(default_factory=dict)
+
+
+async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
+    """Reads a journal; the last value of a key counts. Raises `Damaged` if it is unreadable."""
+    replayed = Replayed()
+    async for record in records:
+        key = decode_key(record.key)
+        if isinstance(key, OffsetKey):
+            table = replayed.offsets.setdefault(key.group_id, OffsetTable())
+            if record.value is None:
+                table.remove([key.partition])
+            else:
+                table.put(key.partition, decode_offset(record.value))
+        elif record.value is None:
+            replayed.groups.pop(key.group_id, None)
+        else:
+            replayed.groups[key.group_id] = decode_group(record.value)
+    return replayed
+
+
+def live_records(entries: Mapping[GroupId, GroupEntry]) -> Iterable[JournalRecord]:
+    """Everything that is stored, one record a key."""
+    for group_id, entry in entries.items():
+        if entry.stored is not None:
+            yield group_record(group_id, entry.stored)
+        for partition, committed in entry.offsets.fetch().items():
+            yield offset_record(group_id, partition, committed)
+
+
+def group_record(group_id: GroupId, stored: StoredGroup | None) -> JournalRecord:
+    """Stores a group, or removes it."""
+    value = None if stored is None else encode_group(stored)
+    return JournalRecord(encode_key(GroupKey(group_id)), value)
+
+
+def offset_record(
+    group_id: GroupId, partition: PartitionKey, committed: CommittedOffset | None
+) -> JournalRecord:
+    """Stores a position, or removes it."""
+    value = None if committed is None else encode_offset(committed)
+    return JournalRecord(encode_key(OffsetKey(group_id, partition)), value)

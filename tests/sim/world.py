@@ -1,0 +1,204 @@
+"""A node's log in one thread: virtual time, a faulty disk, and a coordination service in memory.
+
+The parts under test are the real ones (`Log`, `Partition`, `LedgerStore`); the edges are simulated:
+time jumps to the next timer, the disk is a `FaultyDisk`, and a transaction of the coordination
+service takes effect at once but its answer comes a little later, so that a crash can fall between.
+"""
+
+import asyncio
+import contextlib
+import random
+import selectors
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from dovetail.buffers import Buffer
+from dovetail.coordination.protocol import (
+    ABSENT,
+    Change,
+    Delete,
+    KeyValue,
+    LeaseId,
+    Outcome,
+    Put,
+    Revision,
+    Snapshot,
+    Unchanged,
+    WatchEvent,
+)
+from dovetail.errors import DovetailError
+from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger.store import Append, Command, DeleteLedger, Fence, LedgerStore
+from dovetail.ledger.store import Outcome as StoreOutcome
+
+
+class PowerCut(Exception):
+    """The lights go out in the middle of a system call."""
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Does not wait: moves the clock to where the wait would have ended."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise AssertionError("the simulation waits for ever")
+        self.now += timeout
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only by waiting."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+class VirtualClock:
+    """The loop's time, for the parts under test."""
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(asyncio.get_running_loop().time() * 1000)
+
+    def monotonic_ms(self) -> float:
+        return asyncio.get_running_loop().time() * 1000
+
+
+class MemoryCoordinator:
+    """What the log needs of a coordination service; it outlives the node."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._keys: dict[str, KeyValue] = {}
+        self._revision = 0
+
+    async def get(self, key: str) -> KeyValue | None:
+        await asyncio.sleep(0)
+        return self._keys.get(key)
+
+    async def range(self, prefix: str) -> Snapshot:
+        await asyncio.sleep(0)
+        found = sorted((k for k in self._keys if k.startswith(prefix)))
+        return Snapshot(Revision(self._revision), tuple(self._keys[k] for k in found))
+
+    async def transact(
+        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
+    ) -> Outcome:
+        await asyncio.sleep(self._rng.random() * 0.002)
+        for condition in conditions:
+            known = self._keys.get(condition.key)
+            if (known.revision if known else ABSENT) != condition.revision:
+                return Outcome(False, Revision(self._revision))
+        self._revision += 1
+        for change in changes:
+            if isinstance(change, Delete):
+                self._keys.pop(change.key, None)
+            elif isinstance(change, Put):
+                known = self._keys.get(change.key)
+                created = known.created if known else Revision(self._revision)
+                self._keys[change.key] = KeyValue(
+                    change.key, change.value, Revision(self._revision), created
+                )
+        outcome = Outcome(True, Revision(self._revision))
+        await asyncio.sleep(self._rng.random() * 0.002)
+        return outcome
+
+    def watch(
+        self, prefix: str, *, after: Revision
+    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[WatchEvent, ...]]]:
+        raise AssertionError("the log of one node does not watch")
+
+    async def grant(self, *, ttl_ms: int) -> LeaseId:
+        raise AssertionError("the log of one node holds no lease")
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        raise AssertionError("the log of one node holds no lease")
+
+    async def revoke(self, lease: LeaseId) -> None:
+        raise AssertionError("the log of one node holds no lease")
+
+    async def close(self) -> None:
+        pass
+
+
+class SimStorageNode:
+    """A `StorageNode` that commits groups after a random delay, until the power is cut."""
+
+    def __init__(self, store: LedgerStore, rng: random.Random) -> None:
+        self._store = store
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Command, Callable[[StoreOutcome], None]]] = []
+        #: Done when the power is cut; nothing happens after that.
+        self.dead: asyncio.Future[None] = self._loop.create_future()
+
+    def append(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        term: Term,
+        confirmed: EntryId,
+        payload: Buffer,
+        answer: Callable[[DovetailError | None], None],
+    ) -> None:
+        self._submit(Append(ledger, entry, term, confirmed, payload), answer)  # type: ignore[arg-type]
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        state = await self._ask(Fence(ledger, term))
+        assert isinstance(state, LedgerState)
+        return state
+
+    async def delete(self, ledger: LedgerId) -> None:
+        await self._ask(DeleteLedger(ledger))
+
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        await asyncio.sleep(0)
+        return self._store.read(ledger, first, last=last, bytes_max=bytes_max)
+
+    async def ledgers(self) -> set[LedgerId]:
+        return self._store.ledgers()
+
+    def _submit(self, command: Command, answer: Callable[[StoreOutcome], None]) -> None:
+        if not self._waiting:
+            self._loop.call_later(self._rng.random() * 0.003, self._commit)
+        self._waiting.append((command, answer))
+
+    async def _ask(self, command: Command) -> StoreOutcome:
+        future: asyncio.Future[StoreOutcome] = self._loop.create_future()
+        self._submit(command, lambda o: None if future.done() else future.set_result(o))
+        outcome = await future
+        if isinstance(outcome, DovetailError):
+            raise outcome
+        return outcome
+
+    def _commit(self) -> None:
+        if self.dead.done():
+            return
+        group, self._waiting = self._waiting, []
+        try:
+            outcomes = self._store.commit([command for command, _ in group])
+            if self._rng.random() < 0.2:
+                self._store.compact_step()
+        except PowerCut:
+            self.dead.set_result(None)
+            return
+        for (_, answer), outcome in zip(group, outcomes, strict=True):
+            answer(outcome)
+
+
+async def end_all_tasks() -> None:
+    """Ends what a dead node left running."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await task
