@@ -24,6 +24,10 @@ THROUGHPUT: Mapping[str, object] = {
     "queue.buffering.max.kbytes": 1_000_000,
 }
 
+#: With the default of 100,000 messages in its queue the client pauses fetching for a second at a
+#: time (fetch.queue.backoff.ms): 0.2 million messages a second instead of 1.7 million.
+READING: Mapping[str, object] = {"queued.min.messages": 1_000_000}
+
 #: Messages handed over between two looks at the delivery reports.
 _POLL_EVERY = 10_000
 
@@ -110,13 +114,14 @@ def produce_from(
 
 
 def consume(bootstrap: str, topic: str, *, messages: int) -> Span:
-    """Reads all messages under a group, with a commit behind every 10,000, the last one waited for."""
+    """Reads all messages under a group, with a commit behind every 10,000; waits for the last."""
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": f"bench-{uuid.uuid4().hex[:8]}",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **READING,
         }
     )
     # Joining a group waits for other members by design; what is measured is reading.

@@ -1,7 +1,7 @@
 """What a case is given: how much to do, where to put files, and a voice."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,15 +30,6 @@ class Run:
 
     def sized(self, full: int, *, quick: int) -> int:
         return quick if self.quick else full
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A question of the benchmark; the name is what `--only` takes."""
-
-    name: str
-    question: str
-    measure: "Callable[[Run], Sequence[object]]"
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -4,7 +4,6 @@ import os
 import random
 
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.conftest import NodeFactory
 from tests.process.checker import Workload, check
 

@@ -9,7 +9,7 @@ partition has at most one owner in a generation; generations never go back; an a
 commit is never lost, and never overwritten by one of an older generation. Once faults stop the
 group is stable, with every partition owned, within `SETTLE_S`.
 
-`DOVETAIL_SIM_SEEDS` is the number of seeds; `DOVETAIL_SIM_SEED` runs one alone.
+`SIM_SEEDS` is the number of seeds; `SIM_SEED` runs one alone.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 import pytest
 
 from dovetail.errors import NotOwner, Unavailable
-from dovetail.log import group_coordinator
-from dovetail.log.group import Group
-from dovetail.log.group_coordinator import GroupCoordinator
-from dovetail.log.group_journal import JournalRecord
-from dovetail.log.group_phases import GenerationWrite, Write
-from dovetail.log.group_types import (
+from dovetail.log.groups import coordinator as group_coordinator
+from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.group import Group
+from dovetail.log.groups.journal import JournalRecord
+from dovetail.log.groups.phases import GenerationWrite, Write
+from dovetail.log.groups.types import (
     NO_GENERATION,
     NO_MEMBER,
     CommittedOffset,
@@ -50,7 +50,7 @@ from dovetail.log.group_types import (
     SyncRequest,
 )
 
-SEEDS = int(os.environ.get("DOVETAIL_SIM_SEEDS", "500"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "500"))
 GROUP = GroupId("g")
 SESSION_MS = 1_000
 REBALANCE_MS = 800
@@ -520,7 +520,7 @@ def run_seed(seed: int) -> Checker:
 
 def test_groups_under_faults(caplog: pytest.LogCaptureFixture) -> None:
     """K7, L13: one owner per partition and generation, no lost commit, stable after faults."""
-    alone = os.environ.get("DOVETAIL_SIM_SEED")
+    alone = os.environ.get("SIM_SEED")
     seeds = range(SEEDS) if alone is None else [int(alone)]
     caplog.set_level(logging.CRITICAL)
     histories = [run_seed(seed) for seed in seeds]

@@ -13,6 +13,14 @@ import struct
 
 import pytest
 from crc32c import crc32c
+from tests.sim.world import (
+    MemoryCoordinator,
+    PowerCut,
+    SimStorageNode,
+    VirtualClock,
+    VirtualLoop,
+    end_all_tasks,
+)
 
 from dovetail.errors import DiskFull, DovetailError, ProducerFenced
 from dovetail.ledger.faulty_disk import FaultyDisk
@@ -23,14 +31,6 @@ from dovetail.log.reading import offset_for_time, read_from_storage, read_from_t
 from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
-from tests.sim.world import (
-    MemoryCoordinator,
-    PowerCut,
-    SimStorageNode,
-    VirtualClock,
-    VirtualLoop,
-    end_all_tasks,
-)
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
 STORE = StoreSettings(segment_bytes=20_000, disk_free_bytes_min=0, reserve_bytes=8_000)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.sim import test_log_sim, test_store_sim
 
 from dovetail.ledger import store
 from dovetail.ledger.frame import SegmentScan
 from dovetail.ledger.store import Durability, StoreSettings
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
-from tests.sim import test_log_sim, test_store_sim
 
 SEEDS_MAX = 400
 

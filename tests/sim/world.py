@@ -83,7 +83,7 @@ class MemoryCoordinator:
 
     async def range(self, prefix: str) -> Snapshot:
         await asyncio.sleep(0)
-        found = sorted((k for k in self._keys if k.startswith(prefix)))
+        found = sorted(k for k in self._keys if k.startswith(prefix))
         return Snapshot(Revision(self._revision), tuple(self._keys[k] for k in found))
 
     async def transact(

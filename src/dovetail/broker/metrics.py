@@ -17,14 +17,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dovetail.ledger.store import GroupReport
-from dovetail.log.group_coordinator import GroupCoordinator
+from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.service import Log
 
 #: From a fast disk's sync to a stalled one, in seconds.
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 # When a series began is of no use here, and doubles the page.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:

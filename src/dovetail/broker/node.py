@@ -24,9 +24,9 @@ from dovetail.errors import DovetailError, ProtocolViolation
 from dovetail.kafka.handlers import Backend, FrontDoor
 from dovetail.kafka.subscription import topics_of
 from dovetail.ledger import Durability, LedgerStore, LocalStorageNode, RealDisk, StoreSettings
-from dovetail.log.group_coordinator import GroupCoordinator
-from dovetail.log.group_log import GROUPS_TOPIC, PartitionJournal
-from dovetail.log.group_types import GroupSettings
+from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
+from dovetail.log.groups.types import GroupSettings
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import RateLimitedLog, get_logger

@@ -23,7 +23,6 @@ from dovetail.ledger.frame import (
 )
 from dovetail.ledger.run import Row, Run, encode_index
 
-
 #: Deletions that are remembered although nothing is left to hide: a writer that slept through the
 #: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
 DELETED_KEPT = 10_000

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dovetail.clock import Clock
-from dovetail.log.group_coordinator import GroupCoordinator
+from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.service import Log
 
 

@@ -4,7 +4,7 @@ from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import group_code
-from dovetail.log.group_types import (
+from dovetail.log.groups.types import (
     Generation,
     GroupId,
     InstanceId,

@@ -6,7 +6,7 @@ from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.groups import identity
 from dovetail.kafka.handlers.outcome import code_of, group_code
-from dovetail.log.group_types import Generation, GroupId, OffsetCommit, PartitionKey
+from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, PartitionKey
 
 #: From this version on a request names several groups.
 _MANY_GROUPS_SINCE = 8

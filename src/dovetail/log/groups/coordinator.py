@@ -1,4 +1,4 @@
-"""The coordinator of consumer groups: the doing part around `group` and `group_offsets`.
+"""The coordinator of consumer groups: the doing part around `group` and `offsets`.
 
 Promise:
 - A commit is acknowledged only when the journal has it. A fetch sees a position only then, so
@@ -20,16 +20,16 @@ import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dovetail.clock import Clock
-from dovetail.log.group import Group
-from dovetail.log.group_entries import (
+from dovetail.log.groups.entries import (
     GroupEntry,
     group_record,
     live_records,
     offset_record,
     replay,
 )
-from dovetail.log.group_journal import GroupJournal, JournalRecord, StoredGroup
-from dovetail.log.group_types import (
+from dovetail.log.groups.group import Group
+from dovetail.log.groups.journal import GroupJournal, JournalRecord, StoredGroup
+from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
     CommittedOffset,
@@ -56,7 +56,7 @@ from dovetail.log.group_types import (
     SyncAnswer,
     SyncRequest,
 )
-from dovetail.log.group_writer import JournalWriter, report_failure
+from dovetail.log.groups.writer import JournalWriter, report_failure
 
 _OK = GroupError.NONE
 #: The timer's shortest sleep. A deadline that differs from now by a rounding error would

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import Damaged
-from dovetail.log.group_journal import (
+from dovetail.log.groups.journal import (
     GroupKey,
     JournalRecord,
     MemoryGroupJournal,
@@ -18,7 +18,7 @@ from dovetail.log.group_journal import (
     encode_key,
     encode_offset,
 )
-from dovetail.log.group_types import (
+from dovetail.log.groups.types import (
     CommittedOffset,
     Generation,
     GroupId,

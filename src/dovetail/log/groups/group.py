@@ -35,20 +35,20 @@ rebalance, unless it changed its topics or the protocol that the group would cho
 
 Survives: any order of requests and ticks, and a store that fails or does not answer.
 Not here: time (an argument), waiting requests (opaque tokens), storage, and positions (see
-`group_offsets`). The parts: `group_joining`, `group_phases`, `group_member`.
+`offsets`). The parts: `joining`, `phases`, `member`.
 """
 
 from collections.abc import Iterable, Sequence
 
-from dovetail.log.group_joining import GroupJoining
-from dovetail.log.group_member import member_from_snapshot
-from dovetail.log.group_phases import (
+from dovetail.log.groups.joining import GroupJoining
+from dovetail.log.groups.member import member_from_snapshot
+from dovetail.log.groups.phases import (
     AssignmentWrite,
     EmptiedWrite,
     GenerationWrite,
     ReplacementWrite,
 )
-from dovetail.log.group_types import (
+from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
     Effect,

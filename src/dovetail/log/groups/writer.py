@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dovetail.errors import DovetailError, NotOwner, Refused
-from dovetail.log.group_journal import GroupJournal, JournalRecord
-from dovetail.log.group_types import GroupError
+from dovetail.log.groups.journal import GroupJournal, JournalRecord
+from dovetail.log.groups.types import GroupError
 
 _log = logging.getLogger(__name__)
 

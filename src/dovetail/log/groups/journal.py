@@ -24,7 +24,7 @@ from typing import Protocol
 import msgspec
 
 from dovetail.errors import Damaged
-from dovetail.log.group_types import (
+from dovetail.log.groups.types import (
     CommittedOffset,
     Generation,
     GroupId,

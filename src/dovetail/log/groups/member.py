@@ -7,7 +7,7 @@ rebalance that is being prepared; `sync_token` set means that it waits for the l
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dovetail.log.group_types import (
+from dovetail.log.groups.types import (
     InstanceId,
     JoinedMember,
     JoinRequest,

@@ -7,7 +7,7 @@ and the moment when the group became empty.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dovetail.log.group_types import CommittedOffset, PartitionKey
+from dovetail.log.groups.types import CommittedOffset, PartitionKey
 
 
 class OffsetTable:

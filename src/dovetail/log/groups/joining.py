@@ -4,9 +4,9 @@ Part of `group`, which holds the theory. A join is either refused, answered at o
 current generation, or parked on its member until the next generation is stored.
 """
 
-from dovetail.log.group_member import Member, common_protocols, elect_protocol, member_from_request
-from dovetail.log.group_phases import GroupPhases, ReplacementWrite
-from dovetail.log.group_types import (
+from dovetail.log.groups.member import Member, common_protocols, elect_protocol, member_from_request
+from dovetail.log.groups.phases import GroupPhases, ReplacementWrite
+from dovetail.log.groups.types import (
     NO_MEMBER,
     GroupError,
     GroupId,

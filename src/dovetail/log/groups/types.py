@@ -1,6 +1,6 @@
 """The words of consumer groups: identifiers, limits, requests, answers and effects.
 
-Nothing here decides anything; see `group` for the protocol and `group_offsets` for positions.
+Nothing here decides anything; see `group` for the protocol and `offsets` for positions.
 Errors are this room's own. The Kafka front door maps each to one of Kafka's codes.
 """
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dovetail.log.group import Group
-from dovetail.log.group_journal import (
+from dovetail.log.groups.group import Group
+from dovetail.log.groups.journal import (
     GroupKey,
     JournalRecord,
     OffsetKey,
@@ -16,8 +16,8 @@ from dovetail.log.group_journal import (
     encode_key,
     encode_offset,
 )
-from dovetail.log.group_offsets import OffsetTable
-from dovetail.log.group_types import CommittedOffset, GroupId, PartitionKey
+from dovetail.log.groups.offsets import OffsetTable
+from dovetail.log.groups.types import CommittedOffset, GroupId, PartitionKey
 
 
 @dataclass(slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.errors import Damaged
-from dovetail.log.group_member import Member, elect_protocol
-from dovetail.log.group_types import (
+from dovetail.log.groups.member import Member, elect_protocol
+from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
     Effect,

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from dovetail.clock import Clock
 from dovetail.log.batch import read_header
-from dovetail.log.group_coordinator import GroupCoordinator
-from dovetail.log.group_journal import JournalRecord
+from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.partition import Appended, Partition
 from dovetail.log.reading import read_from_storage
 from dovetail.log.records import decode_batch, encode_batch
@@ -61,6 +61,7 @@ class PartitionJournal:
         grown = self._partition.payload_bytes
         if grown < max(_GROWTH_BYTES, _GROWTH_FACTOR * self._bytes_live):
             return
+        start = self._partition.high_watermark
         sent: list[asyncio.Future[Appended]] = []
         chunk: list[JournalRecord] = []
         live = size = 0
@@ -75,5 +76,4 @@ class PartitionJournal:
         appended = await asyncio.gather(*sent)
         self._bytes_live = live + size
         self._partition.roll()
-        start = appended[0].base_offset if appended else self._partition.high_watermark
-        await self._partition.trim(start)
+        await self._partition.trim(appended[0].base_offset if appended else start)

@@ -8,9 +8,9 @@ import pytest
 
 from dovetail.clock import ManualClock, SystemClock
 from dovetail.errors import Damaged, DovetailError, Fenced, Unavailable
-from dovetail.log.group_coordinator import GroupCoordinator, random_member_id
-from dovetail.log.group_journal import JournalRecord, MemoryGroupJournal
-from dovetail.log.group_types import (
+from dovetail.log.groups.coordinator import GroupCoordinator, random_member_id
+from dovetail.log.groups.journal import JournalRecord, MemoryGroupJournal
+from dovetail.log.groups.types import (
     NO_GENERATION,
     NO_MEMBER,
     Generation,

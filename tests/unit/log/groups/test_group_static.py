@@ -1,9 +1,9 @@
 """Static members: instances that restart under a new member id."""
 
 import pytest
-from tests.unit.log.test_group import REBALANCE_MS, SESSION_MS, Bench, error_of, who
+from tests.unit.log.groups.test_group import REBALANCE_MS, SESSION_MS, Bench, error_of, who
 
-from dovetail.log.group_types import GroupError, GroupSettings, GroupState, MemberProtocol
+from dovetail.log.groups.types import GroupError, GroupSettings, GroupState, MemberProtocol
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
-from dovetail.log.group import Group
-from dovetail.log.group_types import (
+from dovetail.log.groups.group import Group
+from dovetail.log.groups.types import (
     NO_GENERATION,
     NO_MEMBER,
     Answer,

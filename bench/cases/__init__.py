@@ -1,0 +1,1 @@
+"""The questions, one module each. `measure(run)` answers with lines of the table."""
