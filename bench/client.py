@@ -104,9 +104,7 @@ def produce_from(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         spans = [
-            pool.submit(
-                produce, bootstrap, topic, messages=messages, message_bytes=message_bytes
-            )
+            pool.submit(produce, bootstrap, topic, messages=messages, message_bytes=message_bytes)
             for _ in range(processes)
         ]
         found = [span.result() for span in spans]

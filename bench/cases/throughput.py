@@ -157,6 +157,8 @@ def _rate_lines(best: _Best) -> list[Line]:
                 )
     for name, why in best.missing.items():
         lines.append(
-            Line(_CASE, "all", None, _UNIT, name, None, ratio_min=_TIMES_PEER, note=f"{name}: {why}")
+            Line(
+                _CASE, "all", None, _UNIT, name, None, ratio_min=_TIMES_PEER, note=f"{name}: {why}"
+            )
         )
     return lines

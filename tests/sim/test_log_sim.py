@@ -109,7 +109,9 @@ class World:
         await log.start()
         if not log.topics():
             await log.create_topic("t", partitions=1)
-        assert log.broken() == {}, log.broken()
+        while log.broken():
+            assert isinstance(log.broken()["t", 0], DiskFull), log.broken()
+            await asyncio.sleep(1)
         partition = log.partition("t", 0)
         await self.check_read(partition)
         goal = self.acknowledged + batches
@@ -191,7 +193,7 @@ def run(seed: int) -> World:
         if fault < 0.1:
             world.disk.writes_until_full = world.rng.randint(0, 40)
             # The disk has room again a while later, as when an operator makes some.
-        cut = None if life == 0 and fault > 0.9 else world.rng.randint(1, 250)
+        cut = None if life == 0 and fault > 0.9 else world.rng.randint(1, 90)
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             if world.disk.writes_until_full is not None:
                 runner.get_loop().call_later(
@@ -214,4 +216,4 @@ def test_every_acknowledged_record_is_read_back_once_in_order(block: int) -> Non
             cuts += run(seed).cuts
         except Exception as error:
             raise AssertionError(f"seed={seed}: {error!r}") from error
-    assert cuts > SEEDS // 10, "the simulation hardly cut the power"
+    assert cuts >= SEEDS // 10, "the simulation hardly cut the power"

@@ -32,6 +32,9 @@ _log = get_logger("log")
 #: Partitions that are opened or closed at the same time. Their writes share syncs.
 _AT_ONCE = 128
 
+#: A partition that could not be opened for want of something that may come back is tried again.
+REOPEN_MS = 1000
+
 #: Ledger ids taken at once; one costs nothing, and a block is lost at each start.
 _LEDGER_BLOCK = 100
 
@@ -63,6 +66,7 @@ class Log:
         self._context = PartitionContext(
             node_id, coordinator, storage, clock, TailBudget(tail_bytes_max), self._next_ledger_id
         )
+        self._background: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
         #: Called with the topic's name when it is deleted.
         self.on_deleted: list[Callable[[str], None]] = []
@@ -85,7 +89,7 @@ class Log:
             await self._storage.delete(LedgerId(ledger))
         for record in topics:
             if record.state is TopicState.DELETING:
-                await self._finish_deletion(record)
+                self._start_deletion(record)
             elif record.state is TopicState.CREATING:
                 await self._finish_creation(record)
         await self._gather(
@@ -97,8 +101,9 @@ class Log:
 
     async def close(self) -> None:
         """Gives every partition back."""
-        for task in tuple(self._deletions):
+        for task in tuple(self._background):
             task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._gather(self._close_partition(p) for p in self._partitions.values())
         self._partitions.clear()
 
@@ -190,14 +195,33 @@ class Log:
         record = await self._catalog.change(name, state=TopicState.DELETING)
         for listener in self.on_deleted:
             listener(name)
-        task = asyncio.create_task(self._finish_deletion(record))
+        self._start_deletion(record)
+
+    def _start_deletion(self, record: TopicRecord) -> None:
+        task = self._start(self._delete_until_done(record))
         self._deletions.add(task)
         task.add_done_callback(self._deletions.discard)
+
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Runs work in the background, until the log is closed."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def deletions_done(self) -> None:
         """Waits until no deletion is under way."""
         if self._deletions:
             await asyncio.wait(self._deletions)
+
+    async def _delete_until_done(self, record: TopicRecord) -> None:
+        while True:
+            try:
+                await self._finish_deletion(record)
+                return
+            except DovetailError as error:
+                _log.warning("deletion goes on later", topic=record.name, error=str(error))
+                await asyncio.sleep(REOPEN_MS / 1000)
 
     async def _finish_deletion(self, record: TopicRecord) -> None:
         for number in range(record.partitions):
@@ -245,10 +269,20 @@ class Log:
         try:
             partition = await Partition.open(self._context, key, name, self.config(record))
         except DovetailError as error:
+            if (record.name, number) not in self._broken:
+                _log.error("partition out of service", partition=name, error=str(error))
             self._broken[record.name, number] = error
-            _log.error("partition out of service", partition=name, error=str(error))
+            if error.retriable:
+                self._start(self._open_later(record, number))
         else:
+            if self._broken.pop((record.name, number), None) is not None:
+                _log.info("partition back in service", partition=name)
             self._partitions[record.name, number] = partition
+
+    async def _open_later(self, record: TopicRecord, number: int) -> None:
+        await asyncio.sleep(REOPEN_MS / 1000)
+        if (record.name, number) in self._broken:
+            await self._open_partition(record, number)
 
     # Upkeep
 

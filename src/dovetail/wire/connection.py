@@ -5,20 +5,28 @@ end there gets a buffer of exactly its size, once its length was checked and its
 from the node's budget, and the socket fills the rest of it directly: most of a batch of a megabyte
 is never copied on its way in, and its slices can be written to the disk as they are. The scratch
 is shared by all connections, because one is read at a time; an idle one holds no buffer at all.
+What was read but could not be begun is kept as it is (`_rest`, at most a scratch full), and nothing
+more is read until it is cut: when the budget has room, or the queue has.
 
 Order. A connection's requests are handled one after another, as Kafka does. The exception is a
 reply that is *pipelined*: the next request is begun while it waits for the disk. Answers always
 leave in the order of the requests.
+
+Bytes. A frame's bytes go back to the budget when its answer was written, or the connection is gone
+and nothing works on the frame any more. Giving back can let this same connection go on; it does so
+in a turn of its own (`_go_on`), so that one request is never begun in the middle of another.
 
 States of reading: OPEN ⇄ PAUSED (budget, queue or slow reader) → CLOSED.
 Survives: any bytes whatever; the worst is that this connection is closed, with a line in the log.
 """
 
 import asyncio
+import mmap
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import partial
+from typing import NamedTuple, Protocol, cast
 
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
@@ -30,16 +38,42 @@ SCRATCH_BYTES = 64 * 1024
 #: Requests of one connection that are read but not answered; clients have 5, kafkajs up to 100.
 QUEUE_MAX = 100
 
+#: From this size on a frame's memory comes page by page as it is filled. Clearing it at once would
+#: take half a millisecond for each MiB, and a client has to send four bytes to ask for 100 of them.
+#: Smaller ones are faster the plain way, and ordinary batches are at most 1 MiB.
+_LAZY_BYTES_MIN = 2 * 1024 * 1024
+
 _LENGTH_BYTES = 4
+
+_HTTP_BEGINNINGS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ")
+_TLS_BEGINNING = b"\x16\x03"
 
 
 class PipelinedReply:
-    """An answer that waits for something while the next request is already begun."""
+    """An answer that waits for something while the next request is already begun.
 
-    __slots__ = ("future",)
+    If the client goes before, `future` is cancelled. `released` is for work that needs the frame's
+    bytes for longer than the answer takes, such as a write that was answered as late: they count
+    as held until it is done.
+    """
 
-    def __init__(self, future: "asyncio.Future[list[Buffer] | None]") -> None:
+    __slots__ = ("future", "released")
+
+    def __init__(
+        self,
+        future: "asyncio.Future[list[Buffer] | None]",
+        released: "asyncio.Future[None] | None" = None,
+    ) -> None:
         self.future = future
+        self.released = released
+
+
+class _Pending(NamedTuple):
+    """A request that was begun, and its place in the line of answers."""
+
+    future: "asyncio.Future[list[Buffer] | None]"
+    frame_bytes: int
+    released: "asyncio.Future[None] | None" = None
 
 
 Reply = list[Buffer] | None | PipelinedReply | Coroutine[None, None, list[Buffer] | None]
@@ -100,13 +134,16 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = scratch
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        #: Bytes that begin a frame which could not be started yet.
+        #: Bytes that were read and belong to frames which could not be started yet.
         self._rest = b""
         self._frame: memoryview | None = None
         self._frame_filled = 0
-        self._granted = False
+        #: Bytes that this connection waits for, and those that it was given after waiting.
+        self._awaited_bytes = 0
+        self._granted_bytes = 0
+        self._going_on = False
         self._queue: deque[memoryview] = deque()
-        self._answers: deque[tuple[asyncio.Future[list[Buffer] | None], int]] = deque()
+        self._answers: deque[_Pending] = deque()
         self._busy: asyncio.Task[list[Buffer] | None] | None = None
         self.reading_paused = False
         self._writing_paused = False
@@ -116,6 +153,11 @@ class Connection(asyncio.BufferedProtocol):
         #: When the frame that is being read began, and when anything last happened.
         self.frame_begun_ms: float | None = None
         self.active_ms = self._now_ms()
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it is the client's turn: to ask something, or to read what it was answered."""
+        return not self._answers or self._writing_paused
 
     # The transport's side
 
@@ -128,17 +170,21 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
         self._budget.forget(self)
-        if self._busy is not None:
-            self._busy.cancel()
-        held = sum(len(frame) for frame in self._queue)
-        held += sum(size for _, size in self._answers)
-        held += len(self._frame) if self._frame is not None else 0
-        for future, _ in self._answers:
-            future.cancel()
-        self._answers.clear()
+        held = [len(frame) for frame in self._queue]
+        if self._frame is not None:
+            held.append(len(self._frame))
+        if self._granted_bytes:
+            held.append(self._granted_bytes)
         self._queue.clear()
         self._frame = None
-        self._budget.give_back(held)
+        self._granted_bytes = 0
+        self._rest = b""
+        for size in held:
+            self._budget.give_back(size)
+        # What is begun still holds its frame; each gives back when it has ended, in `_flush`.
+        for pending in self._answers:
+            pending.future.cancel()
+        self._flush()
         self._observer.closed(self)
 
     def pause_writing(self) -> None:
@@ -174,17 +220,18 @@ class Connection(asyncio.BufferedProtocol):
     def _cut_frames(self, data: memoryview) -> None:
         """Takes whole frames out of what was read, and starts one that is not whole."""
         at = 0
-        while len(data) - at >= _LENGTH_BYTES:
+        while len(data) - at >= _LENGTH_BYTES and not self._full:
             length = int.from_bytes(data[at : at + _LENGTH_BYTES], "big", signed=True)
             if not 0 < length <= self._limits.frame_bytes_max:
                 self._refuse_length(bytes(data[at : at + _LENGTH_BYTES]), length)
                 return
-            if not self._granted and not self._budget.take(self, length, self._on_granted):
-                break  # The rest stays as it is; reading goes on when there is room.
-            self._granted = False
+            if not self._granted_bytes and not self._budget.take(self, length, self._on_granted):
+                self._awaited_bytes = length
+                break
+            self._granted_bytes = 0
             start = at + _LENGTH_BYTES
             have = min(length, len(data) - start)
-            frame = memoryview(bytearray(length))
+            frame = _memory(length)
             frame[:have] = data[start : start + have]
             at = start + have
             if have == length:
@@ -193,19 +240,36 @@ class Connection(asyncio.BufferedProtocol):
                 self._frame, self._frame_filled = frame, have
                 break
         self._rest = bytes(data[at:])
-        begun = self._frame is not None or self._rest
-        self.frame_begun_ms = (self.frame_begun_ms or self.active_ms) if begun else None
+        if self._frame is None and not self._rest:
+            self.frame_begun_ms = None
+        elif at or self.frame_begun_ms is None:
+            self.frame_begun_ms = self.active_ms
 
     def _on_granted(self) -> None:
-        self._granted = True
-        self._cut_frames(memoryview(self._rest))
-        self._work()
+        self._granted_bytes, self._awaited_bytes = self._awaited_bytes, 0
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Cuts what was read and had to wait."""
+        self._going_on = False
+        if not self._closed and not self._finishing:
+            self._cut_frames(memoryview(self._rest))
+            self._work()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._queue) + len(self._answers) >= QUEUE_MAX
 
     def _refuse_length(self, raw: bytes, length: int) -> None:
         hint = ""
-        if raw[:3] in (b"GET", b"POS", b"HEA", b"PUT"):
+        if raw in _HTTP_BEGINNINGS:
             hint = "; this looks like HTTP, which has a port of its own"
-        elif raw[:2] == b"\x16\x03":
+        elif raw.startswith(_TLS_BEGINNING):
             hint = "; this looks like TLS, which is not switched on here"
         self.violate(
             ProtocolViolation(
@@ -230,8 +294,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed or self._transport is None:
             return
         self._finishing = True
-        self._budget.give_back(sum(len(frame) for frame in self._queue))
-        self._queue.clear()
+        while self._queue:
+            self._budget.give_back(len(self._queue.popleft()))
         if self._busy is not None:
             self._busy.cancel()
         self._pace()
@@ -248,32 +312,31 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 reply = self._dispatch(self, frame)
             except ProtocolViolation as error:
-                self._budget.give_back(len(frame))
                 self.violate(error)
+                self._budget.give_back(len(frame))
                 return
             except Exception as error:  # noqa: BLE001 - no request may take the node down
+                self._fail(error)
                 self._budget.give_back(len(frame))
-                self._observer.failed(self, error)
-                self.close()
                 return
             self._answer(reply, len(frame))
         self._pace()
 
     def _answer(self, reply: Reply, size: int) -> None:
         if isinstance(reply, PipelinedReply):
-            self._answers.append((reply.future, size))
+            self._answers.append(_Pending(reply.future, size, reply.released))
             reply.future.add_done_callback(self._flush)
         elif reply is not None and not isinstance(reply, list):
             self._busy = self._loop.create_task(reply)
-            self._answers.append((self._busy, size))
+            self._answers.append(_Pending(self._busy, size))
             self._busy.add_done_callback(self._on_busy_done)
         elif self._answers:
             future: asyncio.Future[list[Buffer] | None] = self._loop.create_future()
             future.set_result(reply)
-            self._answers.append((future, size))
+            self._answers.append(_Pending(future, size))
         else:
-            self._budget.give_back(size)
             self._write(reply)
+            self._budget.give_back(size)
 
     def _on_busy_done(self, _: object) -> None:
         self._busy = None
@@ -282,22 +345,34 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self, _: object = None) -> None:
         """Writes the answers that are at the head of the line and ready."""
-        while self._answers and self._answers[0][0].done():
-            future, size = self._answers.popleft()
-            self._budget.give_back(size)
-            if future.cancelled() or self._closed:
-                continue
-            error = future.exception()
-            if isinstance(error, ProtocolViolation):
-                self.violate(error)
-            elif error is not None:
-                self._observer.failed(self, cast(Exception, error))
-                self.close()
+        while self._answers and self._answers[0].future.done():
+            future, size, released = self._answers.popleft()
+            self._settle(future)
+            if released is None or released.done():
+                self._budget.give_back(size)
             else:
-                self._write(future.result())
+                released.add_done_callback(partial(_give_back, self._budget, size))
         if self._finishing and not self._answers and self._transport is not None:
             self._transport.close()
         self._pace()
+
+    def _settle(self, future: "asyncio.Future[list[Buffer] | None]") -> None:
+        """Writes an answer. Without one the next would be taken for it, so the end is better."""
+        if future.cancelled():
+            if not self._closed and not self._finishing:
+                self._fail(RuntimeError("a request was cancelled before it was answered"))
+            return
+        error = future.exception()
+        if error is None:
+            self._write(future.result())
+        elif isinstance(error, ProtocolViolation):
+            self.violate(error)
+        else:
+            self._fail(cast(Exception, error))
+
+    def _fail(self, error: Exception) -> None:
+        self._observer.failed(self, error)
+        self.close()
 
     def _write(self, answer: list[Buffer] | None) -> None:
         if answer is None or self._closed or self._transport is None:
@@ -313,9 +388,10 @@ class Connection(asyncio.BufferedProtocol):
         """Reads from the socket only while there is room for what comes."""
         if self._closed or self._transport is None:
             return
-        full = len(self._queue) + len(self._answers) >= QUEUE_MAX
-        waits_for_budget = self._frame is None and len(self._rest) >= _LENGTH_BYTES
-        pause = full or waits_for_budget or self._writing_paused or self._finishing
+        behind = self._frame is None and len(self._rest) >= _LENGTH_BYTES
+        pause = self._full or behind or self._writing_paused or self._finishing
+        if behind and not (self._full or self._awaited_bytes or self._writing_paused):
+            self._go_on_soon()
         if pause and not self.reading_paused:
             self._transport.pause_reading()
         elif not pause and self.reading_paused:
@@ -325,3 +401,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
+
+
+def _memory(size: int) -> memoryview:
+    if size < _LAZY_BYTES_MIN:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _give_back(budget: ByteBudget, size: int, _: object) -> None:
+    budget.give_back(size)

@@ -1,6 +1,12 @@
-"""Listening: the number of connections, and those that are too slow or too idle."""
+"""Listening: the number of connections, and those that are too slow or too idle.
+
+A connection is idle while it is the client's turn and nothing comes or goes. One that waits for
+our answer is not, however long that takes; one that does not read its answers is.
+"""
 
 import asyncio
+import resource
+import sys
 
 from dovetail.errors import ProtocolViolation
 from dovetail.wire.budget import ByteBudget
@@ -14,6 +20,10 @@ STOP_MS_MAX = 2000
 
 #: Connections that wait to be accepted while the node is busy.
 BACKLOG = 1024
+
+#: File handles that connections never take: segments, the coordination store, HTTP. A node that
+#: ran out of them could still talk, but not store.
+FILES_RESERVED = 256
 
 
 class WireServer:
@@ -30,6 +40,7 @@ class WireServer:
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()
         self._empty.set()
+        self._stopping = False
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -46,6 +57,7 @@ class WireServer:
         """Closes the door; answers what is on its way to the disk, for a moment; then the rest."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        self._stopping = True
         if self._server is None:
             return
         self._server.close()
@@ -57,11 +69,31 @@ class WireServer:
         except TimeoutError:
             for connection in tuple(self._connections):
                 connection.close()
+            await self._empty.wait()
         await self._server.wait_closed()
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
+
+    def welcome(self, connection: Connection) -> None:
+        """Counts a new connection in, and closes it if it is one too many."""
+        self._connections.add(connection)
+        self._empty.clear()
+        if self._stopping:  # Accepted by the system before the door was closed.
+            connection.close()
+            return
+        connections_max = min(self._limits.connections_max, _files_max())
+        if len(self._connections) > connections_max:
+            connection.violate(
+                ProtocolViolation(f"more than {connections_max} connections at once")
+            )
+
+    def part(self, connection: Connection) -> None:
+        """Counts a connection out."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
 
     def _accept(self) -> asyncio.BufferedProtocol:
         return _Counted(self)
@@ -77,7 +109,7 @@ class WireServer:
                         f"a frame was not complete after {self._limits.frame_read_ms} ms"
                     )
                 )
-            elif now_ms - connection.active_ms > self._limits.idle_ms:
+            elif connection.awaits_client and now_ms - connection.active_ms > self._limits.idle_ms:
                 connection.close()
         self._sweeper = loop.call_later(SWEEP_MS / 1000, self._sweep)
 
@@ -93,17 +125,16 @@ class _Counted(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._server._connections.add(self)
-        self._server._empty.clear()
-        if len(self._server._connections) > self._server._limits.connections_max:
-            self.violate(
-                ProtocolViolation(
-                    f"more than {self._server._limits.connections_max} connections at once"
-                )
-            )
+        self._server.welcome(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server._connections.discard(self)
-        if not self._server._connections:
-            self._server._empty.set()
         super().connection_lost(error)
+        self._server.part(self)
+
+
+def _files_max() -> int:
+    """How many connections the system's limit on open files leaves room for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return max(soft - FILES_RESERVED, 1)
