@@ -137,4 +137,4 @@ def _files_max() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return sys.maxsize
-    return max(soft - FILES_RESERVED, 1)
+    return max(soft - FILES_RESERVED, soft // 2)
