@@ -86,6 +86,8 @@ class Door:
         self.begun: list[bytes] = []
         self.waiting: dict[bytes, asyncio.Future[list[Buffer] | None]] = {}
         self.released: dict[bytes, asyncio.Future[None]] = {}
+        #: What a coroutine raises when it is cancelled, in place of ending.
+        self.clean_up: Exception | None = None
         self.bytes_in = 0
         self.open = 0
         self.violations: list[str] = []
@@ -114,7 +116,12 @@ class Door:
         return PipelinedReply(future)
 
     async def _later(self, future: "asyncio.Future[list[Buffer] | None]") -> list[Buffer] | None:
-        return await future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self.clean_up is not None:
+                raise self.clean_up from None
+            raise
 
     def complete(self, content: bytes) -> None:
         """Answers a request that waits."""

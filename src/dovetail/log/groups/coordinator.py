@@ -288,7 +288,11 @@ class GroupCoordinator:
     # --- administration -------------------------------------------------------------------------
 
     async def delete_group(self, group_id: GroupId) -> GroupError:
-        """Deletes a group without members, with its positions."""
+        """Deletes a group without members, with its positions.
+
+        The last member's leaving may still be on its way to the journal; that is waited for.
+        """
+        await self._writer.settled()
         error = self._refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:

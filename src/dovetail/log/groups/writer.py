@@ -43,6 +43,11 @@ class JournalWriter:
         """What is not known to be stored yet, in order."""
         return [record for records in self._in_flight.values() for record in records]
 
+    async def settled(self) -> None:
+        """Returns when everything that is on its way now has its outcome."""
+        if self._waiting:
+            await asyncio.wait(tuple(self._waiting))
+
     async def close(self) -> None:
         """Who waits is told that the coordinator is elsewhere; appends may or may not be stored."""
         for done in tuple(self._waiting):

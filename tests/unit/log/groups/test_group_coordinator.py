@@ -346,6 +346,17 @@ async def test_delete_group_only_when_empty(node: Node) -> None:
     await other.coordinator.close()
 
 
+async def test_delete_group_waits_for_the_last_leave_to_be_stored(node: Node) -> None:
+    """K3: a client that leaves and deletes at once is not told that the group has members."""
+    member = MemberIdentity((await node.stable()).member_id)
+    node.journal.gate.clear()
+    await node.coordinator.leave(G, [member])
+    deletion = asyncio.create_task(node.coordinator.delete_group(G))
+    await settle()
+    node.journal.gate.set()
+    assert await deletion is OK
+
+
 async def test_member_that_joins_while_its_group_is_deleted(node: Node) -> None:
     """K3: the group lives on with its member, without the positions."""
     await node.commit(1)

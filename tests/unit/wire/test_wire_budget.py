@@ -1,0 +1,314 @@
+"""The budget: bytes are taken before memory is, and come back however a connection ends."""
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.wire.door import (
+    DEFECT,
+    HELD,
+    LARGE,
+    LATER,
+    LOOPS,
+    NOW,
+    PIPELINED,
+    SILENT,
+    WRONG,
+    Client,
+    Door,
+    clients,
+    framed,
+    opened_door,
+    run,
+    turns,
+    until,
+)
+
+from dovetail.errors import ProtocolViolation
+from dovetail.wire.budget import SMALL_BYTES_MAX, ByteBudget
+
+_MIB = 1 << 20
+_BIG = 4 * _MIB
+
+
+def announced(size: int) -> bytes:
+    """The beginning of a frame of this size."""
+    return size.to_bytes(4, "big") + NOW
+
+
+def test_bytes_are_taken_before_memory(loop: str) -> None:
+    """R3: an announced frame is paid for at once, and costs memory only as its bytes come."""
+
+    async def main() -> None:
+        async with opened_door(frame_bytes_max=100 * _MIB) as door:
+            client = await door.connect()
+            with clients(client):
+                gc.collect()
+                tracemalloc.start()
+                await client.send(announced(100 * _MIB))
+                await until(lambda: door.budget.bytes_taken == 100 * _MIB)
+                await turns(3)
+                _, peak = tracemalloc.get_traced_memory()
+                tracemalloc.stop()
+                assert peak < _MIB
+
+    run(loop, main)
+
+
+def test_waiting_in_line(loop: str) -> None:
+    """R3: without bytes left a client waits, unread, and is let in when they come back."""
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_BIG) as door:
+            holder, waiter = await door.connect(), await door.connect()
+            with clients(holder, waiter):
+                await holder.send(announced(_BIG))
+                await until(lambda: door.budget.bytes_taken == _BIG)
+                frame = NOW + bytes(_MIB)
+                before = door.bytes_in
+                sending = asyncio.create_task(waiter.send(framed(frame)))
+                await until(lambda: door.bytes_in > before)
+                await turns()
+                assert door.bytes_in - before <= 64 * 1024
+                assert not door.begun
+                holder.close()
+                assert await waiter.answer() == frame
+                await sending
+
+    run(loop, main)
+
+
+def test_small_requests_pass_large_ones(loop: str) -> None:
+    """R3: clients that announce much and send nothing do not hold up small requests."""
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_BIG) as door:
+            announcing = [await door.connect() for _ in range(4)]
+            client = await door.connect()
+            with clients(client, *announcing):
+                for one in announcing:
+                    await one.send(announced(_BIG))
+                await until(lambda: door.budget.bytes_taken >= _BIG)
+                await turns(3)
+                for size in (1, 100, SMALL_BYTES_MAX - 1):
+                    await client.send(framed(NOW + bytes(size)))
+                    assert await client.answer() == NOW + bytes(size)
+
+    run(loop, main)
+
+
+def test_a_long_line_is_let_in(loop: str) -> None:
+    """R3: hundreds that wait are let in by one that goes, though each makes room for the next."""
+    count = 500
+    frame = NOW + bytes(_MIB // 8)
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_MIB) as door:
+            holder = await door.connect()
+            waiting = [await door.connect() for _ in range(count)]
+            with clients(holder, *waiting):
+                await holder.send(announced(7 * _MIB // 8))
+                await until(lambda: door.budget.bytes_taken > 0)
+                sending = [asyncio.create_task(client.send(framed(frame))) for client in waiting]
+                await until(lambda: door.bytes_in >= 5 + 5 * count)
+                holder.close()
+                for client in waiting:
+                    assert await client.answer() == frame
+                await asyncio.gather(*sending)
+            assert not door.failures
+
+    run(loop, main)
+
+
+async def half_a_frame(door: Door, client: Client) -> None:
+    await client.send(announced(_MIB))
+    await until(lambda: door.budget.bytes_taken == _MIB)
+
+
+async def half_a_length(door: Door, client: Client) -> None:
+    before = door.bytes_in
+    await client.send(b"\0\0")
+    await until(lambda: door.bytes_in == before + 2)
+
+
+async def queued(door: Door, client: Client) -> None:
+    await client.send(framed(LATER) + framed(NOW) * 10 + announced(_MIB))
+    await until(lambda: door.budget.bytes_taken == 1 + 10 + _MIB)
+
+
+async def pipelined(door: Door, client: Client) -> None:
+    await client.send(framed(PIPELINED + b"1") + framed(NOW) + framed(PIPELINED + b"2"))
+    await until(lambda: len(door.begun) == 3)
+
+
+async def coroutine(door: Door, client: Client) -> None:
+    await client.send(framed(PIPELINED) + framed(LATER + bytes(_MIB)))
+    await until(lambda: len(door.begun) == 2)
+
+
+async def waiting_for_budget(door: Door, client: Client) -> None:
+    await client.send(framed(PIPELINED + bytes(_BIG)) + announced(_MIB))
+    await until(lambda: len(door.begun) == 1)
+    await turns(3)
+    # A client that is not read is not seen to go either, until its turn comes.
+    asyncio.get_running_loop().call_later(0.02, _complete, *door.waiting.values())
+
+
+async def not_reading(door: Door, client: Client) -> None:
+    sending = asyncio.create_task(client.send(framed(LARGE) * 200))
+    await until(lambda: len(door.begun) > 1)
+    await turns()
+    sending.cancel()
+
+
+_STATES = [
+    half_a_frame,
+    half_a_length,
+    queued,
+    pipelined,
+    coroutine,
+    waiting_for_budget,
+    not_reading,
+]
+
+
+@pytest.mark.parametrize("end", ["close", "reset", "violate", "stop"])
+@pytest.mark.parametrize("state", _STATES, ids=lambda state: state.__name__)
+def test_bytes_come_back(loop: str, state: object, end: str) -> None:
+    """R3: in whatever state a connection ends, and whoever ends it, its bytes come back."""
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_BIG) as door:
+            client = await door.connect(receive_bytes=4096)
+            with clients(client):
+                await state(door, client)  # type: ignore[operator]
+                if end == "close":
+                    client.close()
+                elif end == "reset":
+                    client.reset()
+                elif end == "violate":
+                    for connection in tuple(door.server._connections):
+                        connection.violate(ProtocolViolation("as asked"))
+                else:
+                    for waiting in door.waiting.values():
+                        asyncio.get_running_loop().call_later(0.01, _complete, waiting)
+                    await door.server.stop()
+                await door.gone()
+            assert door.budget.bytes_taken == 0
+
+    run(loop, main)
+
+
+def _complete(waiting: "asyncio.Future[object]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def test_bytes_are_held_while_work_needs_them(loop: str) -> None:
+    """R3: an answer, or the client's end, does not free bytes that are on their way to the disk."""
+    frames = [HELD + bytes([number]) * 999 for number in range(2)]
+
+    async def main() -> None:
+        async with opened_door() as door:
+            client = await door.connect()
+            await client.send(b"".join(map(framed, frames)))
+            await until(lambda: len(door.begun) == 2)
+            door.complete(frames[0])
+            assert await client.answer() == frames[0]
+            assert door.budget.bytes_taken == 2000
+            client.reset()
+            await door.gone()
+            assert door.budget.bytes_taken == 2000
+            for frame, left in zip(frames, (1000, 0), strict=True):
+                door.released[frame].set_result(None)
+                await turns(2)
+                assert door.budget.bytes_taken == left
+
+    run(loop, main)
+
+
+_REQUESTS = st.tuples(
+    st.sampled_from([NOW, PIPELINED, HELD, LATER, SILENT, WRONG, DEFECT]),
+    st.sampled_from([0, 10, 900, 70_000]),
+)
+_SESSIONS = st.tuples(
+    st.lists(_REQUESTS, max_size=8),
+    st.sampled_from(["close", "reset", "half", "length", "garbage", "stay"]),
+    st.booleans(),
+)
+
+
+@pytest.mark.parametrize("loop_name", sorted(LOOPS))
+@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(sessions=st.lists(_SESSIONS, min_size=1, max_size=6), bytes_max=st.integers(1, 100_000))
+def test_any_sessions_leave_nothing(
+    loop_name: str,
+    sessions: list[tuple[list[tuple[bytes, int]], str, bool]],
+    bytes_max: int,
+) -> None:
+    """R3: after any sessions whatever, every byte has come back."""
+
+    async def session(
+        door: Door, number: int, requests: list[tuple[bytes, int]], end: str, completes: bool
+    ) -> None:
+        client = await door.connect()
+        with clients(client):
+            data = b"".join(
+                framed(kind + bytes([number, at]) + bytes(size))
+                for at, (kind, size) in enumerate(requests)
+            )
+            tails = {"half": announced(500), "length": b"\0", "garbage": b"\xff" * 9}
+            sending = asyncio.create_task(client.send(data + tails.get(end, b"")))
+            await turns(3)
+            for frame in [f for f in door.waiting if f[1] == number] if completes else []:
+                if not door.waiting[frame].done():
+                    door.complete(frame)
+            await turns(2)
+            if end == "reset":
+                client.reset()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def main() -> None:
+        async with opened_door(bytes_max=bytes_max) as door:
+            async with asyncio.TaskGroup() as group:
+                for number, (requests, end, completes) in enumerate(sessions):
+                    group.create_task(session(door, number, requests, end, completes))
+            await door.gone()
+            held = sum(
+                len(frame) for frame, released in door.released.items() if not released.done()
+            )
+            assert door.budget.bytes_taken == held
+
+    run(loop_name, main)
+
+
+def test_line_is_fair() -> None:
+    """R3: bytes are granted in the order of asking; who leaves the line is passed over."""
+    budget = ByteBudget(8 * 100)
+    granted: list[str] = []
+    assert budget.take("first", 100, lambda: None)
+    for who, size in (("a", 60), ("b", 30), ("c", 10), ("d", 50)):
+        assert not budget.take(who, size, lambda who=who: granted.append(who))
+    budget.forget("b")
+    budget.give_back(100)
+    assert granted == ["a", "c"]
+    budget.give_back(60)
+    assert granted == ["a", "c", "d"]
+    budget.give_back(50)
+    budget.give_back(10)
+    assert budget.bytes_taken == 0
+
+
+def test_larger_than_everything() -> None:
+    """R3: a request above the whole budget is let in alone, so it can not wait for ever."""
+    budget = ByteBudget(10)
+    granted: list[int] = []
+    assert budget.take("first", 1000, lambda: None)
+    assert not budget.take("second", 2000, lambda: granted.append(2000))
+    budget.give_back(1000)
+    assert granted == [2000]
+    assert budget.bytes_taken == 2000
