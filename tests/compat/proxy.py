@@ -10,9 +10,9 @@ the version and the correlation id, and for an answer the correlation id.
 
 import asyncio
 import struct
-import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+
+from tests.compat.loop_thread import LoopThread
 
 API_KEY_PRODUCE = 0
 #: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.
@@ -37,18 +37,13 @@ class Proxy:
         self._upstream: tuple[str, int] | None = None
         self._answers_to_lose = 0
         self._on_lost: Callable[[], None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.answers_lost = 0
         self.produce_requests = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = self._order(asyncio.start_server(self._serve, "127.0.0.1", port))
+        self._loop = LoopThread()
+        listening = asyncio.start_server(self._serve, "127.0.0.1", port)
+        self._server = self._loop.run(listening, ORDER_SECONDS_MAX)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
-
-    def _order(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(ORDER_SECONDS_MAX)
 
     def forward_to(self, address: str) -> None:
         """Where new connections go from now on."""
@@ -65,27 +60,18 @@ class Proxy:
         self._on_lost = on_lost
 
     def close(self) -> None:
-        self._order(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(ORDER_SECONDS_MAX)
+        self._loop.run(self._stop_listening(), ORDER_SECONDS_MAX)
         self._loop.close()
 
-    async def _stop(self) -> None:
+    async def _stop_listening(self) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
         try:
             assert self._upstream is not None, "forward_to comes first"
             up_reader, up_writer = await asyncio.open_connection(*self._upstream)
         except OSError:
             writer.transport.abort()
-            self._tasks.discard(task)
             return
         waiting: dict[int, int] = {}
         ways = [
@@ -100,7 +86,6 @@ class Proxy:
             await asyncio.gather(*ways, return_exceptions=True)
             writer.transport.abort()
             up_writer.transport.abort()
-            self._tasks.discard(task)
 
     async def _requests(
         self,

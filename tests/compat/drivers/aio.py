@@ -5,7 +5,6 @@ and used on it.
 """
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -36,6 +35,7 @@ from tests.compat.drivers.base import (
     Message,
     Record,
 )
+from tests.compat.loop_thread import LoopThread
 
 Result = TypeVar("Result")
 
@@ -94,9 +94,7 @@ class AiokafkaMember(CommittingMember):
 class AiokafkaDriver(Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
         self._admin = self.run(self._open_admin())
 
     async def _open_admin(self) -> Any:
@@ -106,16 +104,13 @@ class AiokafkaDriver(Driver):
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the driver's loop, and translate what the client raises."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result(2 * CALL_SECONDS_MAX)
+            return self._loop.run(work, 2 * CALL_SECONDS_MAX)
         except KafkaError as error:
             raise own_error(error) from error
 
     def close(self) -> None:
         self.run(self._admin.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
         self._loop.close()
 
     def produce(

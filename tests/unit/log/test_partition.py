@@ -1,0 +1,276 @@
+"""A partition: offsets, order, producers, ledgers, time, and its end."""
+
+import asyncio
+
+import pytest
+
+from dovetail.errors import (
+    NotOwner,
+    OffsetOutOfRange,
+    ProducerFenced,
+    SequenceGap,
+    TopicExists,
+    TopicUnknown,
+)
+from dovetail.log.reading import newest_record, offset_for_time, read_from_tail
+from tests.unit.log.conftest import Bench, read_all
+
+
+async def settle(bench: Bench) -> None:
+    """Waits until a roll has closed the ledger before."""
+    rolling = bench.log.partition("t", 0)._rolling
+    if rolling is not None:
+        await asyncio.wait([rolling])
+
+
+async def test_offsets_follow_the_records(bench: Bench) -> None:
+    """K2: a batch gets the offset behind the last record, and is stored as it came."""
+    partition = await bench.topic()
+    assert (await bench.send(partition, b"a", b"b", b"c")).base_offset == 0
+    assert (await bench.send(partition, b"d")).base_offset == 3
+    assert partition.high_watermark == 4
+    for tail in (True, False):
+        found = await read_all(partition, tail=tail)
+        assert [(r.offset, r.value) for r in found] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_everything_is_there_after_a_restart(bench: Bench, crash: bool) -> None:
+    """L6, L9: after a clean stop and after a crash; the term rises, offsets go on."""
+    partition = await bench.topic()
+    await asyncio.gather(*(bench.send(partition, str(n).encode()) for n in range(3000)))
+    term = partition.term
+    await bench.restart(crash=crash)
+    partition = bench.log.partition("t", 0)
+    assert partition.term > term
+    assert [r.value for r in await read_all(partition)] == [str(n).encode() for n in range(3000)]
+    assert (await bench.send(partition, b"next")).base_offset == 3000
+
+
+async def test_a_repeated_batch_is_stored_once(bench: Bench) -> None:
+    """K4: while it is on its way, after it is stored, after a crash and after a clean stop."""
+    partition = await bench.topic()
+    first = bench.send_numbered(partition, b"a", b"b", sequence=0)
+    again = bench.send_numbered(partition, b"a", b"b", sequence=0)
+    assert (await first).base_offset == (await again).base_offset == 0
+    assert (await bench.send_numbered(partition, b"c", sequence=2)).base_offset == 2
+    for crash in (True, False):
+        await bench.restart(crash=crash)
+        partition = bench.log.partition("t", 0)
+        assert (await bench.send_numbered(partition, b"a", b"b", sequence=0)).base_offset == 0
+        assert (await bench.send_numbered(partition, b"c", sequence=2)).base_offset == 2
+    assert len(await read_all(partition)) == 3
+
+
+async def test_gaps_and_old_epochs_are_refused(bench: Bench) -> None:
+    """K4: nothing is stored of them."""
+    partition = await bench.topic()
+    await bench.send_numbered(partition, b"a", sequence=0, epoch=1)
+    with pytest.raises(SequenceGap):
+        await bench.send_numbered(partition, b"c", sequence=2, epoch=1)
+    with pytest.raises(ProducerFenced):
+        await bench.send_numbered(partition, b"b", sequence=1, epoch=0)
+    with pytest.raises(SequenceGap):
+        await bench.send_numbered(partition, b"b", sequence=1, epoch=2)
+    assert (await bench.send_numbered(partition, b"b", sequence=0, epoch=2)).base_offset == 1
+    assert len(await read_all(partition)) == 2
+
+
+async def test_ledgers_are_rolled_without_a_gap(bench: Bench) -> None:
+    """L2: a partition is a chain of ledgers; reads and producers cross their borders."""
+    partition = await bench.topic(segment_bytes=str(64 * 1024))
+    for at in range(0, 3000, 100):
+        await asyncio.gather(
+            *(
+                bench.send_numbered(partition, str(n).encode() * 40, sequence=n)
+                for n in range(at, at + 100)
+            )
+        )
+        partition.roll()
+        await settle(bench)
+    assert len(partition.record.ledgers) > 5
+    expected = [str(n).encode() * 40 for n in range(3000)]
+    assert [r.value for r in await read_all(partition, tail=False)] == expected
+    await bench.restart(crash=True)
+    partition = bench.log.partition("t", 0)
+    assert [r.value for r in await read_all(partition)] == expected
+    assert (await bench.send_numbered(partition, expected[-1], sequence=2999)).base_offset == 2999
+
+
+async def test_reads_outside_the_log_are_refused(bench: Bench) -> None:
+    """L7: at the end there is nothing yet; past it, and below the start, is an error."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    assert read_from_tail(partition, 1, 100) == []
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRange):
+            read_from_tail(partition, offset, 100)
+
+
+async def test_a_reader_is_woken_by_new_records(bench: Bench) -> None:
+    """L7: long poll."""
+    partition = await bench.topic()
+    woken = asyncio.Event()
+    partition.on_confirmed.add(woken.set)
+    await bench.send(partition, b"a")
+    assert woken.is_set()
+
+
+async def test_time_finds_the_first_record_that_is_young_enough(bench: Bench) -> None:
+    """K1: exact to the record, across ledgers, with times that go back and forth."""
+    partition = await bench.topic()
+    times = [1000, 3000, 2000, 5000, 4000, 7000]
+    for at, time in enumerate(times):
+        await bench.send(partition, str(at).encode(), timestamp=time)
+        if at % 2:
+            partition.roll()
+            await settle(bench)
+    for crash in (False, True):
+        for asked in range(0, 8000, 500):
+            expected = next((at for at, time in enumerate(times) if time >= asked), None)
+            found = await offset_for_time(partition, asked)
+            assert (found.offset if found else None) == expected, asked
+        newest = await newest_record(partition)
+        assert newest is not None
+        assert (newest.offset, newest.timestamp) == (5, 7000)
+        await bench.restart(crash=crash)
+        partition = bench.log.partition("t", 0)
+
+
+async def test_append_time_is_stamped_where_the_topic_says_so(bench: Bench) -> None:
+    """K2: the one case in which a batch's own bytes are changed, checksum included."""
+    partition = await bench.topic(message_timestamp_type="LogAppendTime")
+    appended = await bench.send(partition, b"a", timestamp=5)
+    assert appended.append_time == bench.clock.wall_ms()
+    found = await read_all(partition)
+    assert found[0].timestamp == bench.clock.wall_ms()
+
+
+async def test_delete_records_hides_at_once_and_frees_whole_ledgers(bench: Bench) -> None:
+    """K3, L11: the start moves to the offset; ledgers below it are gone, also after a restart."""
+    partition = await bench.topic()
+    for n in range(6):
+        await bench.send(partition, str(n).encode())
+        if n in (1, 3):
+            partition.roll()
+            await settle(bench)
+    before = await bench.storage.ledgers()
+    await partition.trim(3)
+    assert [r.value for r in await read_all(partition)] == [b"3", b"4", b"5"]
+    assert len(await bench.storage.ledgers()) < len(before)
+    await bench.restart(crash=True)
+    partition = bench.log.partition("t", 0)
+    assert partition.log_start == 3
+    assert [r.value for r in await read_all(partition)] == [b"3", b"4", b"5"]
+    await partition.trim(6)
+    assert await read_all(partition) == []
+    await bench.restart()
+    assert (await bench.send(bench.log.partition("t", 0), b"6")).base_offset == 6
+
+
+async def test_retention_by_age(bench: Bench) -> None:
+    """L11: whole ledgers past their time go; the open one is closed first when it is old."""
+    partition = await bench.topic(retention_ms="60000", segment_ms="10000")
+    await bench.send(partition, b"old")
+    bench.clock.advance(20_000)
+    await bench.log.maintain()
+    await settle(bench)
+    await bench.send(partition, b"young")
+    bench.clock.advance(45_000)
+    await bench.log.maintain()
+    assert [r.value for r in await read_all(partition)] == [b"young"]
+    bench.clock.advance(100_000)
+    await bench.log.maintain()
+    await settle(bench)
+    await bench.log.maintain()
+    assert await read_all(partition) == []
+    assert partition.log_start == partition.high_watermark == 2
+
+
+async def test_retention_by_bytes(bench: Bench) -> None:
+    """L11: the oldest ledgers go while the rest is still enough."""
+    partition = await bench.topic(retention_bytes="2500")
+    for n in range(6):
+        await bench.send(partition, bytes([n]) * 1000)
+        partition.roll()
+        await settle(bench)
+    await bench.log.maintain()
+    kept = [r.offset for r in await read_all(partition)]
+    assert kept == [3, 4, 5]
+    assert partition.payload_bytes >= 2500
+
+
+async def test_a_topic_is_deleted_and_its_name_is_free_again(bench: Bench) -> None:
+    """L8: unknown at once, refused while it goes, accepted right after; nothing of it is left."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    await bench.log.delete_topic("t")
+    with pytest.raises(TopicUnknown):
+        bench.log.topic("t")
+    with pytest.raises(TopicExists):
+        await bench.topic()
+    await bench.log.deletions_done()
+    with pytest.raises(NotOwner):
+        await bench.send(partition, b"b")
+    assert await bench.storage.ledgers() == set()
+    partition = await bench.topic()
+    assert await read_all(partition) == []
+    assert (await bench.send(partition, b"new")).base_offset == 0
+
+
+async def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(bench: Bench) -> None:
+    """L8, B4: whoever starts next finishes it."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    await bench.log.delete_topic("t")
+    await bench.restart(crash=True)
+    await bench.log.deletions_done()
+    assert bench.log.topics() == []
+    assert await bench.storage.ledgers() == set()
+    await bench.topic()
+
+
+async def test_a_creation_that_was_cut_short_is_finished_at_the_next_start(bench: Bench) -> None:
+    """L3, B3: registered is created."""
+    creating = asyncio.create_task(bench.log.create_topic("t", partitions=40))
+    while not bench.log._catalog._topics:
+        await asyncio.sleep(0)
+    creating.cancel()
+    await asyncio.gather(creating, return_exceptions=True)
+    await bench.restart(crash=True)
+    assert bench.log.topic("t").partitions == 40
+    for number in range(40):
+        await bench.send(bench.log.partition("t", number), b"a")
+
+
+async def test_ledgers_that_no_chain_names_go_at_start(bench: Bench) -> None:
+    """L11: what a crash between trimming and deleting left."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    from dovetail.ledger import EntryId, LedgerId, Term
+
+    done = asyncio.get_running_loop().create_future()
+    bench.storage.append(
+        LedgerId(999),
+        EntryId(0),
+        term=Term(1),
+        confirmed=EntryId(-1),
+        payload=b"orphan",
+        answer=done.set_result,
+    )
+    assert await done is None
+    await bench.restart()
+    assert 999 not in await bench.storage.ledgers()
+    assert len(await read_all(bench.log.partition("t", 0))) == 1
+
+
+async def test_partitions_can_be_added(bench: Bench) -> None:
+    """K3: the old ones keep their records."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    await bench.log.add_partitions("t", 3)
+    assert (await bench.send(bench.log.partition("t", 2), b"b")).base_offset == 0
+    await bench.restart(crash=True)
+    assert bench.log.topic("t").partitions == 3
+    assert len(await read_all(bench.log.partition("t", 0))) == 1
+    assert len(await read_all(bench.log.partition("t", 2))) == 1
