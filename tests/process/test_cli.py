@@ -295,3 +295,5 @@ def test_a_reader_that_has_had_enough_is_no_error(dovetail: CommandLine, topic: 
     finally:
         reader.kill()
         reader.stderr.close()
+        assert reader.stdin is not None
+        reader.stdin.close()

@@ -11,13 +11,13 @@ import gc
 import random
 import resource
 import uuid
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail.broker.metrics import LogCollector, Metrics
 from dovetail.clock import Clock, SystemClock
-from dovetail.console.http import create_app, serve_http
 from dovetail.coordination import EmbeddedCoordinator
 from dovetail.coordination.protocol import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import DovetailError, ProtocolViolation
@@ -30,7 +30,7 @@ from dovetail.log.groups.types import GroupSettings
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import RateLimitedLog, get_logger
-from dovetail.settings import Settings
+from dovetail.settings import HttpSettings, Settings
 from dovetail.wire import ByteBudget, Connection, Limits, WireServer
 
 _log = get_logger("node")
@@ -45,13 +45,22 @@ class Endpoints:
     data_dir: Path
 
 
+#: Serves the status and the metrics of a node over HTTP; yields the URL.
+HttpStarter = Callable[["Node", HttpSettings], AbstractAsyncContextManager[str]]
+
+
 class Node:
     """Use as an async context manager; it serves inside."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, http: HttpStarter | None = None, clock: Clock | None = None
+    ) -> None:
+        """`http` serves health and metrics while the node lives; it is asked to start first."""
         self._settings = settings
+        self._http = http
         self._clock = clock or SystemClock()
         self._metrics = Metrics()
+        self.registry = self._metrics.registry
         self._stack = AsyncExitStack()
         self._missing = ["starting"]
         self._storage: LocalStorageNode | None = None
@@ -95,7 +104,9 @@ class Node:
         _raise_file_limit()
         data_dir = settings.node.data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
-        http_url = await self._start_http()
+        http_url = None
+        if self._http is not None and settings.http.enabled:
+            http_url = await self._stack.enter_async_context(self._http(self, settings.http))
         coordinator = await EmbeddedCoordinator.open(
             data_dir / "coordination.sqlite", clock=self._clock
         )
@@ -116,16 +127,6 @@ class Node:
             http=http_url,
             data_dir=data_dir,
         )
-
-    async def _start_http(self) -> str | None:
-        http = self._settings.http
-        if not http.enabled:
-            return None
-        server = await serve_http(
-            create_app(self, self._metrics.registry), host=http.host, port=http.port
-        )
-        self._stack.push_async_callback(server.stop)
-        return f"http://{http.host}:{server.port}"
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
         storage = self._settings.storage

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from dovetail.broker.node import Endpoints, Node
+from dovetail.broker.node import Endpoints, HttpStarter, Node
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
 
@@ -17,15 +17,19 @@ _log = get_logger("node")
 _EXIT_NOW = 130
 
 
-def serve(settings: Settings, on_ready: Callable[[Endpoints], None]) -> int:
+def serve(
+    settings: Settings, on_ready: Callable[[Endpoints], None], *, http: HttpStarter | None = None
+) -> int:
     """Serves until SIGTERM or SIGINT; a second signal exits at once. Returns the exit code.
 
     Raises `DovetailError` if the node can not start.
     """
-    return uvloop.run(_serve(settings, on_ready))
+    return uvloop.run(_serve(settings, on_ready, http))
 
 
-async def _serve(settings: Settings, on_ready: Callable[[Endpoints], None]) -> int:
+async def _serve(
+    settings: Settings, on_ready: Callable[[Endpoints], None], http: HttpStarter | None
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -36,7 +40,7 @@ async def _serve(settings: Settings, on_ready: Callable[[Endpoints], None]) -> i
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    async with Node(settings) as node:
+    async with Node(settings, http=http) as node:
         on_ready(node.endpoints)
         _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
         await stopping.wait()

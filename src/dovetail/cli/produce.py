@@ -168,7 +168,7 @@ class _Sender:
                     self._producer.purge()
                     break
         except InvalidInput as error:
-            # A line that is no record ends the input; what came before it is still sent.
+            # What is no record, or too large, ends the input; what came before it is still sent.
             self._failure = error
         while len(self._producer):
             self._producer.flush(0.2)
@@ -202,6 +202,8 @@ class _Sender:
                 doing = f"producing to {self._topic!r}"
                 self._failed += 1
                 self._failure = error_of(doing, error, self._target)
+                if isinstance(self._failure, InvalidInput):
+                    raise self._failure from error
                 return
             self.bytes_sent += len(record.value or b"") + len(record.key or b"")
             self._producer.poll(0)

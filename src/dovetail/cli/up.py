@@ -76,6 +76,7 @@ def up(
     configure_logging(format=settings.logging.format, level=settings.logging.level)
 
     from dovetail.broker import serve
+    from dovetail.console import http_of
 
     def on_ready(endpoints: "Endpoints") -> None:
         if as_json:
@@ -84,7 +85,7 @@ def up(
             _print_panel(settings, endpoints)
 
     try:
-        code = serve(settings, on_ready)
+        code = serve(settings, on_ready, http=http_of)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -10,7 +10,7 @@ Not here: what live and ready mean (see `broker`), and signals, which belong to 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from typing import Protocol
 
 import uvicorn
@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from dovetail.errors import Unavailable
+from dovetail.settings import HttpSettings
 
 #: Requests served at once. Probes and scrapes are a handful; a flood gets 503 and costs little.
 REQUESTS_CONCURRENT_MAX = 100
@@ -60,6 +61,13 @@ class NodeStatus(Protocol):
     def ready(self) -> tuple[bool, list[str]]:
         """Whether clients should be sent here, and if not, why."""
         ...
+
+
+class ServedNode(NodeStatus, Protocol):
+    """A node with its measurements."""
+
+    @property
+    def registry(self) -> CollectorRegistry: ...
 
 
 def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
@@ -161,6 +169,16 @@ async def serve_http(app: Starlette, host: str, port: int) -> HttpServer:
         task.result()
         raise Unavailable(f"the HTTP server on {host}:{port_bound} ended as soon as it began")
     return HttpServer(server, task, host=host, port=port_bound)
+
+
+@contextlib.asynccontextmanager
+async def http_of(node: ServedNode, settings: HttpSettings) -> AsyncIterator[str]:
+    """Serves a node's status and measurements; gives the URL. Raises `Unavailable`."""
+    server = await serve_http(create_app(node, node.registry), settings.host, settings.port)
+    try:
+        yield server.url
+    finally:
+        await server.stop()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -7,8 +7,8 @@ A frame is what follows the four bytes of its length. Promises:
   must live as long as they do); encoded, they are passed on as the buffers that were given.
 - What was encoded decodes to an equal message, in every supported version.
 
-Bytes behind the end of a message are passed over, as Kafka does: librdkafka 2.16 asks for all topics
-(Metadata 9 and later) with three bytes too many.
+Bytes behind the end of a message are passed over, as Kafka does: librdkafka 2.16 asks for all
+topics (Metadata 9 and later) with three bytes too many.
 
 A request of an unsupported type or version must not kill the connection without a word if there
 is a word for it. Hence two steps: `decode_header`, then either `decode_body`, or `refuse` for
