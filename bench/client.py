@@ -8,12 +8,13 @@ which would measure Python's calls and not the log; an error raises.
 import multiprocessing
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 #: For throughput: batches of 1 MB, and a queue so deep that the sender never waits for us.
 THROUGHPUT: Mapping[str, object] = {
@@ -27,6 +28,9 @@ THROUGHPUT: Mapping[str, object] = {
 #: With the default of 100,000 messages in its queue the client pauses fetching for a second at a
 #: time (fetch.queue.backoff.ms): 0.2 million messages a second instead of 1.7 million.
 READING: Mapping[str, object] = {"queued.min.messages": 1_000_000}
+
+#: Messages of one `produce_batch`.
+_BATCH = 1000
 
 #: Messages handed over between two looks at the delivery reports.
 _POLL_EVERY = 10_000
@@ -60,9 +64,19 @@ class Span(NamedTuple):
 
 
 def produce(
-    bootstrap: str, topic: str, *, messages: int, message_bytes: int, idempotent: bool = False
+    bootstrap: str,
+    topic: str,
+    *,
+    messages: int,
+    message_bytes: int,
+    idempotent: bool = False,
+    by_batch: bool = False,
 ) -> Span:
-    """From the first message to the last acknowledgement. Raises `NotDelivered`."""
+    """From the first message to the last acknowledgement. Raises `NotDelivered`.
+
+    `by_batch` hands messages to the client by the thousand instead of one by one, which saves a
+    third of the client's processor time.
+    """
     failures: list[str] = []
 
     def on_failure(error: object, _: object) -> None:
@@ -79,8 +93,23 @@ def produce(
     )
     value = b"x" * message_bytes
     sender.list_topics(topic, timeout=STALL_S_MAX)
-    send, poll = sender.produce, sender.poll
+    hand_over = _hand_over_batches if by_batch else _hand_over_singly
     started = time.perf_counter()
+    hand_over(sender, topic, value, messages, on_failure)
+    missing = sender.flush(STALL_S_MAX)
+    ended = time.perf_counter()
+    if failures or missing:
+        raise NotDelivered(f"{missing} without an answer, refused: {failures[:3]}")
+    return Span(started, ended)
+
+
+OnFailure = Callable[[object, object], None]
+
+
+def _hand_over_singly(
+    sender: Producer, topic: str, value: bytes, messages: int, on_failure: OnFailure
+) -> None:
+    send, poll = sender.produce, sender.poll
     for at in range(messages):
         if at % _POLL_EVERY == 0:
             poll(0)
@@ -90,21 +119,35 @@ def produce(
                 break
             except BufferError:
                 poll(0.01)
-    missing = sender.flush(STALL_S_MAX)
-    ended = time.perf_counter()
-    if failures or missing:
-        raise NotDelivered(f"{missing} without an answer, refused: {failures[:3]}")
-    return Span(started, ended)
+
+
+def _hand_over_batches(
+    sender: Producer, topic: str, value: bytes, messages: int, on_failure: OnFailure
+) -> None:
+    batch = [{"value": value} for _ in range(_BATCH)]
+    taken = 0
+    while taken < messages:
+        wanted = batch[: messages - taken]
+        count = sender.produce_batch(topic, wanted, on_delivery=on_failure)
+        taken += count
+        sender.poll(0.01 if count < len(wanted) else 0)
 
 
 def produce_from(
     processes: int, bootstrap: str, topic: str, *, messages: int, message_bytes: int
 ) -> Span:
-    """`produce` from several processes at once, `messages` each."""
+    """`produce` by the batch from several processes at once, `messages` each."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         spans = [
-            pool.submit(produce, bootstrap, topic, messages=messages, message_bytes=message_bytes)
+            pool.submit(
+                produce,
+                bootstrap,
+                topic,
+                messages=messages,
+                message_bytes=message_bytes,
+                by_batch=True,
+            )
             for _ in range(processes)
         ]
         found = [span.result() for span in spans]

@@ -1,6 +1,7 @@
 """What the disk does without us: the raw limits that figures are held against."""
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +14,16 @@ _CHUNK_BYTES = 1024 * 1024
 
 @contextmanager
 def _new_file(folder: Path) -> Iterator[int]:
-    path = folder / "raw-limit"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """A file that stays until the folder goes, as a log's files do.
+
+    Were it removed, the next file would get its pages, and on a virtual machine pages that were
+    used before take data five times as fast as new ones: 0.2 s a gigabyte instead of 1 to 2 s.
+    """
+    descriptor, _ = tempfile.mkstemp(prefix="raw-limit-", dir=folder)
     try:
         yield descriptor
     finally:
         os.close(descriptor)
-        path.unlink()
 
 
 def write_and_sync_rate(folder: Path, *, total_bytes: int) -> float:
@@ -43,3 +47,15 @@ def sync_ms(folder: Path, *, times: int = 200) -> float:
             os.fdatasync(descriptor)
             found.append((time.perf_counter() - started) * 1000)
     return percentile(found, 50)
+
+
+def evict(folder: Path) -> None:
+    """Drops the system's copies of all files below, so that they are read from the disk again."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)

@@ -30,7 +30,8 @@ def measure(run: Run) -> list[Line]:
                 )
                 rate = messages * _BYTES / span.seconds / _MEGA
                 ours[processes] = max(ours[processes], rate)
-    note = "producer: " + ", ".join(f"{k}={v}" for k, v in client.THROUGHPUT.items())
+    producer = ", ".join(f"{name}={value}" for name, value in client.THROUGHPUT.items())
+    note = f"produce_batch by 1000; acks=all, {producer}"
     best = max(ours, key=lambda processes: ours[processes])
     return [
         Line(

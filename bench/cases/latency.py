@@ -67,7 +67,7 @@ def _latencies(bootstrap: str, messages: int) -> list[float]:
             continue
         if message.error():
             raise client.NotDelivered(str(message.error()))
-        sent_ns = _STAMP.unpack_from(message.value())[0]
+        sent_ns = _STAMP.unpack_from(message.value() or b"")[0]
         found.append((time.perf_counter_ns() - sent_ns) / 1e6)
     sending.join()
     reader.close()

@@ -1,10 +1,10 @@
 """NATS JetStream on file storage.
 
 Servers from 2.10 on can sync before they acknowledge (`sync_interval: always`). Debian's 2.9 can
-not: it acknowledges what the system's memory holds and syncs every other minute. There the store's
-folder gets the attribute S (`chattr +S`), with which the file system itself makes every write
-synchronous: equal durability by other means. Where that is not to be had either, only the weaker
-setting is measured, and the line says so.
+not: it acknowledges what the system's memory holds and syncs once in a minute or two. There the
+store's folder gets the attribute S (`chattr +S`), with which the file system itself makes every
+write synchronous: equal durability by other means. Where that is not to be had either, only the
+weaker setting is measured, and the line says so.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ class Sync(Enum):
     """When the server syncs, in the words of the table."""
 
     ALWAYS = "sync always"
-    FOLDER = "every write synchronous (chattr +S)"
+    FOLDER = "synced (chattr +S)"
     #: Weaker than ours.
-    INTERVAL = "synced every 2 min: WEAKER"
+    INTERVAL = "WEAKER: unsynced"
 
 
 def strongest() -> Sync:

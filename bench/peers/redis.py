@@ -19,7 +19,7 @@ _STREAM, _GROUP, _MEMBER = "bench", "readers", "one"
 
 
 @contextmanager
-def server(folder: Path) -> Iterator["redis.Redis[bytes]"]:
+def server(folder: Path) -> Iterator[redis.Redis]:
     """A client of a fresh server. Raises `PeerMissing`."""
     program = find_program("redis-server")
     folder.mkdir()
@@ -33,7 +33,7 @@ def server(folder: Path) -> Iterator["redis.Redis[bytes]"]:
         yield client
 
 
-def produce(client: "redis.Redis[bytes]", *, messages: int, message_bytes: int) -> Span:
+def produce(client: redis.Redis, *, messages: int, message_bytes: int) -> Span:
     """From the first message to the last answer."""
     value = b"x" * message_bytes
     started = time.perf_counter()
@@ -45,11 +45,12 @@ def produce(client: "redis.Redis[bytes]", *, messages: int, message_bytes: int) 
     return Span(started, time.perf_counter())
 
 
-def consume(client: "redis.Redis[bytes]", *, messages: int) -> Span:
+def consume(client: redis.Redis, *, messages: int) -> Span:
     """Reads and acknowledges all messages as the one member of a group."""
     client.xgroup_create(_STREAM, _GROUP, id="0", mkstream=True)
     started = time.perf_counter()
-    seen, unacknowledged = 0, []
+    seen = 0
+    unacknowledged: list[bytes] = []
     while seen < messages or unacknowledged:
         pipeline = client.pipeline(transaction=False)
         if unacknowledged:

@@ -4,7 +4,7 @@ Everything on the hot path is a child that was looked up once: a count costs und
 What is known anyway (ends of partitions, lag of groups) is computed when it is scraped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -32,78 +32,57 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Histogram(
-            "dovetail_request_seconds",
-            "Time from a request to its answer.",
-            ["api"],
-            buckets=_BUCKETS,
-            registry=self.registry,
+        self._requests = self._histogram(
+            "dovetail_request_seconds", "Time from a request to its answer.", ["api"]
         )
-        self._errors = Counter(
-            "dovetail_request_errors",
-            "Error codes answered.",
-            ["api", "code"],
-            registry=self.registry,
+        self._errors = self._counter(
+            "dovetail_request_errors", "Error codes answered.", ["api", "code"]
         )
-        self._records = Counter(
-            "dovetail_produced_records", "Records taken in.", ["topic"], registry=self.registry
+        self._records = self._counter("dovetail_produced_records", "Records taken in.", ["topic"])
+        self._produced_bytes = self._counter(
+            "dovetail_produced_bytes", "Bytes of batches taken in.", ["topic"]
         )
-        self._produced_bytes = Counter(
-            "dovetail_produced_bytes",
-            "Bytes of batches taken in.",
-            ["topic"],
-            registry=self.registry,
+        self._fetched_bytes = self._counter(
+            "dovetail_fetched_bytes", "Bytes of batches given out.", ["topic"]
         )
-        self._fetched_bytes = Counter(
-            "dovetail_fetched_bytes",
-            "Bytes of batches given out.",
-            ["topic"],
-            registry=self.registry,
+        self._bytes_in = self._counter("dovetail_received_bytes", "Bytes read from clients.")
+        self._bytes_out = self._counter("dovetail_sent_bytes", "Bytes written to clients.")
+        self.connections = self._gauge("dovetail_connections", "Open client connections.")
+        self.violations = self._counter(
+            "dovetail_protocol_violations", "Connections closed because of what was sent."
         )
-        self._bytes_in = Counter(
-            "dovetail_received_bytes", "Bytes read from clients.", registry=self.registry
+        self.failures = self._counter(
+            "dovetail_internal_errors", "Requests that met a defect of the node."
         )
-        self._bytes_out = Counter(
-            "dovetail_sent_bytes", "Bytes written to clients.", registry=self.registry
+        self._write = self._histogram(
+            "dovetail_storage_write_seconds", "Writing a group of entries, without the sync."
         )
-        self.connections = Gauge(
-            "dovetail_connections", "Open client connections.", registry=self.registry
-        )
-        self.violations = Counter(
-            "dovetail_protocol_violations",
-            "Connections closed because of what was sent.",
-            registry=self.registry,
-        )
-        self.failures = Counter(
-            "dovetail_internal_errors",
-            "Requests that met a defect of the node.",
-            registry=self.registry,
-        )
-        self._write = Histogram(
-            "dovetail_storage_write_seconds",
-            "Writing a group of entries, without the sync.",
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
-        self._sync = Histogram(
-            "dovetail_storage_sync_seconds",
-            "Syncing a group of entries.",
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
-        self._group_entries = Histogram(
+        self._sync = self._histogram("dovetail_storage_sync_seconds", "Syncing a group of entries.")
+        self._group_entries = self._histogram(
             "dovetail_storage_group_entries",
             "Entries that shared a sync.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
-            registry=self.registry,
+            buckets=tuple(2**power for power in range(11)),
         )
-        self.storage_out = Gauge(
-            "dovetail_storage_out",
-            "1 if the storage node took itself out.",
-            registry=self.registry,
+        self.storage_out = self._gauge(
+            "dovetail_storage_out", "1 if the storage node took itself out."
         )
         self._request_children: dict[str, Histogram] = {}
         self._topic_children: dict[str, tuple[Counter, Counter, Counter]] = {}
+
+    def _counter(self, name: str, doc: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(name, doc, labels, registry=self.registry)
+
+    def _gauge(self, name: str, doc: str) -> Gauge:
+        return Gauge(name, doc, registry=self.registry)
+
+    def _histogram(
+        self,
+        name: str,
+        doc: str,
+        labels: Sequence[str] = (),
+        buckets: tuple[float, ...] = _BUCKETS,
+    ) -> Histogram:
+        return Histogram(name, doc, labels, buckets=buckets, registry=self.registry)
 
     def request(self, api: str, seconds: float) -> None:
         child = self._request_children.get(api)

@@ -60,6 +60,11 @@ class BatchHeader(NamedTuple):
         """The offset behind the batch's last record."""
         return self.base_offset + self.last_offset_delta + 1
 
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return _LENGTH_FROM + self.length
+
 
 def read_header(batch: bytes | bytearray | memoryview) -> BatchHeader:
     """The header of a batch that is known to be whole."""

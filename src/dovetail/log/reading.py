@@ -9,7 +9,13 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from dovetail.buffers import Buffer
-from dovetail.errors import InvalidBatch, OffsetOutOfRange
+from dovetail.errors import (
+    Damaged,
+    EntryUnknown,
+    InvalidBatch,
+    LedgerUnknown,
+    OffsetOutOfRange,
+)
 from dovetail.ledger import Entry, EntryId, LedgerId
 from dovetail.log.batch import read_header
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
@@ -60,6 +66,17 @@ async def read_from_storage(partition: Partition, offset: int, bytes_max: int) -
     trimmed meanwhile.
     """
     span = _span_of(partition, offset)
+    try:
+        return await _read_span(partition, span, offset, bytes_max)
+    except (LedgerUnknown, EntryUnknown) as error:
+        if offset < partition.log_start:
+            raise OffsetOutOfRange(f"{partition.name}: offset {offset} was trimmed") from error
+        raise Damaged(f"{partition.name}: offset {offset} is missing on the disk") from error
+
+
+async def _read_span(
+    partition: Partition, span: _Span, offset: int, bytes_max: int
+) -> list[Buffer]:
     known = partition.cursors.get(offset)
     if known is not None and known[0] == span.ledger:
         entry = EntryId(known[1])
