@@ -1,12 +1,12 @@
 """Foreign clients against a running node.
 
-By default the suite starts a node of its own. With DOVETAIL_TEST_BOOTSTRAP=host:port it uses a
+By default the suite starts a node of its own. With COMPAT_BOOTSTRAP=host:port it uses a
 server that is already running, which is how the suite itself is checked: every scenario is green
 on Apache Kafka (with automatic creation of topics off), so what Kafka does is what a node must do.
 Tests that must set, stop or start the node skip then.
 
 The tests that lose answers need a server that advertises the address of the proxy. For a running
-server DOVETAIL_TEST_PROXIED=host:port,proxy_port names a listener of it and the port on 127.0.0.1
+server COMPAT_PROXIED=host:port,proxy_port names a listener of it and the port on 127.0.0.1
 that this listener advertises.
 """
 
@@ -33,14 +33,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def external() -> str | None:
-    return os.environ.get("DOVETAIL_TEST_BOOTSTRAP")
+    return os.environ.get("COMPAT_BOOTSTRAP")
 
 
 @pytest.fixture
 def node_only() -> None:
     """For what holds on a Dovetail node but not, or not provably, on another server."""
     if external():
-        pytest.skip("needs a node of its own, not DOVETAIL_TEST_BOOTSTRAP")
+        pytest.skip("needs a node of its own, not COMPAT_BOOTSTRAP")
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +103,9 @@ def strict_bootstrap(request: pytest.FixtureRequest) -> str:
 def proxied(request: pytest.FixtureRequest) -> Iterator[Proxied]:
     """A server whose clients all come through a proxy."""
     if external():
-        setting = os.environ.get("DOVETAIL_TEST_PROXIED")
+        setting = os.environ.get("COMPAT_PROXIED")
         if not setting:
-            pytest.skip("needs DOVETAIL_TEST_PROXIED beside DOVETAIL_TEST_BOOTSTRAP")
+            pytest.skip("needs COMPAT_PROXIED beside COMPAT_BOOTSTRAP")
         direct, port = setting.split(",")
         proxy, node = Proxy(int(port)), None
     else:

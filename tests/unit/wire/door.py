@@ -56,7 +56,7 @@ async def until(reached: Callable[[], bool]) -> None:
     """Lets the loop turn until `reached`."""
     async with asyncio.timeout(DEADLINE_S):
         while not reached():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.0005)
 
 
 async def turns(count: int = 20) -> None:
