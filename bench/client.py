@@ -177,9 +177,11 @@ def consume(bootstrap: str, topic: str, *, messages: int) -> Span:
         if found:
             seen += len(found)
             silent_since = time.perf_counter()
-            reader.commit(message=found[-1], asynchronous=seen < messages)
+            last = found[-1]
+            reader.commit(message=last, asynchronous=True)
         elif time.perf_counter() - silent_since > STALL_S_MAX:
             raise NotDelivered(f"nothing for {STALL_S_MAX} s after {seen} of {messages} messages")
+    reader.commit(message=last, asynchronous=False)
     ended = time.perf_counter()
     reader.close()
     return Span(started, ended)

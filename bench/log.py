@@ -6,6 +6,7 @@ Exit code 0 if no line misses its rule, else 1. A peer that is not installed is 
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -57,7 +58,7 @@ def main() -> int:
     names = given.only or list(CASES)
     rounds = given.rounds or (ROUNDS_QUICK if given.quick else ROUNDS)
     lines: list[Line] = []
-    started = time.perf_counter()
+    started, load_before = time.perf_counter(), os.getloadavg()[0]
     with (
         tempfile.TemporaryDirectory(prefix="dovetail-bench-", dir=given.folder) as folder,
         Progress(
@@ -78,7 +79,11 @@ def main() -> int:
     print_table(console, lines)
     facts = ", ".join(f"{key} {value}" for key, value in machine().items())
     console.print(f"{facts}; best of {rounds}; {time.perf_counter() - started:.0f} s in all")
-    options = {"quick": given.quick, "rounds": rounds, "cases": names}
+    # The run itself brings it to about 2; what was there before it is other work.
+    console.print(
+        f"load average before the run {load_before:.1f}, after it {os.getloadavg()[0]:.1f}"
+    )
+    options = {"quick": given.quick, "rounds": rounds, "cases": names, "load_before": load_before}
     write_json(given.json, lines, options=options)
     missed = [line for line in lines if line.verdict is Verdict.MISS]
     skipped = [line for line in lines if line.verdict is Verdict.SKIPPED]

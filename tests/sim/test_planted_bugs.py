@@ -4,26 +4,31 @@ A simulation that stays green with a known bug proves nothing, so these are test
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.sim import test_log_sim, test_store_sim
+from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
+from dovetail.errors import EntryUnknown, LedgerUnknown
 from dovetail.ledger import store
 from dovetail.ledger.frame import SegmentScan
+from dovetail.ledger.quorum import Quorum
+from dovetail.ledger.quorum_recovery import QuorumRecovery
+from dovetail.ledger.quorum_writer import Confirm, QuorumWriter, Replace
 from dovetail.ledger.store import Durability, StoreSettings
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
 
-SEEDS_MAX = 400
+SEEDS_MAX = 1000
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def acknowledge_before_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is synced, as with `durability = "os"`."""
-    for module in (test_log_sim, test_store_sim):
-        name = "STORE" if module is test_log_sim else "SETTINGS"
+    for module in (test_log_sim, test_store_sim, cluster):
+        name = "SETTINGS" if module is test_store_sim else "STORE"
         settings: StoreSettings = getattr(module, name)
         relaxed = StoreSettings(
             Durability.OS, settings.segment_bytes, 0, reserve_bytes=settings.reserve_bytes
@@ -89,6 +94,81 @@ def recovery_stops_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership, "recover", short)
 
 
+def term_check_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage takes appends of any term."""
+    original = store.LedgerStore._decide
+
+    def blind(self: Any, command: Any, group: Any, has_room: bool) -> Any:
+        if isinstance(command, store.Append):
+            return self._decide_append(command, group, has_room)
+        return original(self, command, group, has_room)
+
+    monkeypatch.setattr(store.LedgerStore, "_decide", blind)
+
+
+def recovery_read_without_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BookKeeper's first defect: a node says "no" and stores the entry for the old writer later."""
+
+    def read(node: Any, ledger: Any, term: Any, entry: int) -> bytes | None:
+        try:
+            found = node.read(ledger, entry, last=entry, bytes_max=1)
+        except (EntryUnknown, LedgerUnknown):
+            return None
+        return bytes(found[0].payload)
+
+    monkeypatch.setattr(cluster, "fenced_read", read)
+
+
+def ensemble_change_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BookKeeper's second defect: the new fragment begins below entries that are confirmed."""
+    original = QuorumWriter._change
+
+    def low(self: Any) -> Any:
+        effects = original(self)
+        return [Replace(e.nodes, max(0, e.first_entry - 2)) for e in effects]
+
+    def anywhere(meta: Any, first_entry: int, nodes: tuple[int, ...]) -> Any:
+        kept = tuple(f for f in meta.fragments if f[0] < first_entry)
+        return replace(meta, fragments=(*kept, (first_entry, nodes)))
+
+    monkeypatch.setattr(QuorumWriter, "_change", low)
+    monkeypatch.setattr(cluster, "with_fragment", anywhere)
+
+
+def acknowledged_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is confirmed when it is stored, whatever became of those before it."""
+
+    def eager(self: Any) -> Any:
+        if self._changing or self.failure is not None:
+            return []
+        ready = [item for item in self._pending if len(item.held) >= self.quorum.ack]
+        if not ready:
+            return []
+        self.confirmed = max(item.entry for item in ready)
+        while self._pending and self._pending[0].entry <= self.confirmed:
+            self._pending.popleft()
+        return [Confirm(self.confirmed)]
+
+    monkeypatch.setattr(QuorumWriter, "_confirm", eager)
+
+
+def too_few_noes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery takes the first "no" for an answer."""
+    monkeypatch.setattr(Quorum, "noes_needed", 1)
+
+
+def change_written_before_recovery_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of nodes that the old writer never wrote to count as "no"."""
+    original = QuorumRecovery.on_replaced
+
+    def trusting(self: Any, nodes: Any) -> Any:
+        self._sources = list(nodes)
+        self._failed_sources.clear()
+        return original(self, nodes)
+
+    monkeypatch.setattr(QuorumRecovery, "on_replaced", trusting)
+
+
 @pytest.mark.parametrize(
     ("plant", "run"),
     [
@@ -99,6 +179,14 @@ def recovery_stops_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         (torn_tail_is_kept, test_store_sim.run),
         (producers_forgotten_at_takeover, test_log_sim.run),
         (recovery_stops_at_the_checkpoint, test_log_sim.run),
+        (fence_not_persisted, test_cluster_sim.run),
+        (acknowledge_before_sync, test_cluster_sim.run),
+        (term_check_skipped, test_cluster_sim.run),
+        (recovery_read_without_fence, test_cluster_sim.run),
+        (ensemble_change_too_low, test_cluster_sim.run),
+        (acknowledged_out_of_order, test_cluster_sim.run),
+        (too_few_noes, test_cluster_sim.run),
+        (change_written_before_recovery_is_done, test_cluster_sim.run),
     ],
 )
 def test_a_planted_bug_is_found(

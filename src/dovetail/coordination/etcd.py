@@ -1,0 +1,284 @@
+"""A coordinator on etcd, for more than one machine.
+
+Promise: all of `protocol`, for every process that uses the same etcd and namespace. etcd does the
+work; here are the translation, the deadlines, and an honest answer when something was lost:
+
+- A transaction is one etcd transaction: conditions compare modification revisions.
+- Reads are linearizable. A range is read in pages, all as of the revision of the first one.
+- `LeaseLost` when etcd says that a lease is not there; `Uncertain` when a transaction was sent
+  and its answer did not come; `CoordinationDown` when nothing was changed for sure, or a read or
+  a lease call found no member that answers. Lease calls can be repeated without harm, so they are.
+- Watches outlive connections and members (see `_etcd_watch`).
+
+Survives: the loss, pause and return of any minority of the members, and of all of them: then
+calls fail, watches wait, and both go on by themselves when a majority is back. etcd keeps its
+leases over its own absence and starts their time anew; a holder counts by its own time.
+
+Leaves to others: the care of etcd (backup, compaction, space), and TLS and login at etcd.
+
+The client library comes with the extra `etcd`; it is loaded by `open`, not before.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from dovetail.coordination._limits import check_key, check_prefix, check_transaction, check_ttl
+from dovetail.coordination.protocol import (
+    Change,
+    KeyValue,
+    LeaseId,
+    Outcome,
+    Revision,
+    Snapshot,
+    Unchanged,
+    WatchEvent,
+)
+from dovetail.errors import CoordinationDown, InvalidSetting, LeaseLost, WatchGap
+
+if TYPE_CHECKING:
+    from dovetail.coordination._etcd_members import Members
+    from dovetail.coordination._etcd_messages import Messages
+    from dovetail.coordination._etcd_watch import Watch
+
+#: Longest namespace: 256 keys of one transaction with it fit into the room that
+#: `TRANSACTION_BYTES_MAX` leaves in a request of etcd.
+NAMESPACE_BYTES_MAX = 256
+#: How often a range begins anew because its revision was compacted between two pages.
+RANGE_ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """Where etcd is, and how long it is waited for."""
+
+    #: `host:port` of members, or `http://host:port`; the first one is tried first.
+    endpoints: tuple[str, ...]
+    #: What all keys begin with in etcd; ends with a slash.
+    namespace: str = "/dovetail/"
+    #: How long one member has for one request. Short against a lease, so that a holder whose
+    #: member is paused still reaches another one in time; long against a slow disk.
+    attempt_timeout_ms: int = 1_500
+    #: How long a call goes on with further members. An election takes one to two seconds.
+    request_timeout_ms: int = 5_000
+    #: After this long without a message, a watch asks its member for a sign of life.
+    watch_silence_ms: int = 1_000
+
+    def check(self) -> None:
+        """Raises `InvalidSetting` for a value that cannot work."""
+        if not self.endpoints:
+            raise InvalidSetting("etcd needs at least one endpoint, such as 127.0.0.1:2379")
+        for endpoint in self.endpoints:
+            _address(endpoint)
+        if not self.namespace.endswith("/"):
+            raise InvalidSetting(f"the etcd namespace {self.namespace!r} must end with a slash")
+        if len(self.namespace.encode()) > NAMESPACE_BYTES_MAX:
+            raise InvalidSetting(f"the etcd namespace takes {NAMESPACE_BYTES_MAX} bytes")
+        if self.attempt_timeout_ms <= 0 or self.watch_silence_ms <= 0:
+            raise InvalidSetting("the times of the etcd client must be above 0 ms")
+        if self.request_timeout_ms < self.attempt_timeout_ms:
+            raise InvalidSetting(
+                f"the etcd request timeout ({self.request_timeout_ms} ms) must not be shorter "
+                f"than that of one attempt ({self.attempt_timeout_ms} ms)"
+            )
+
+
+class EtcdCoordinator:
+    """The `Coordinator` of a cluster; made by `open`, an async context manager."""
+
+    def __init__(self, members: "Members", messages: "Messages", settings: EtcdSettings) -> None:
+        self._members = members
+        self._messages = messages
+        self._settings = settings
+        self._watches: set[Watch] = set()
+
+    @classmethod
+    async def open(cls, settings: EtcdSettings) -> "EtcdCoordinator":
+        """Connects, and reads once to know that etcd answers.
+
+        Raises `InvalidSetting` for settings that cannot work or when the client library is not
+        installed, `CoordinationDown` if etcd does not answer.
+        """
+        settings.check()
+        try:
+            from dovetail.coordination._etcd_members import Members
+            from dovetail.coordination._etcd_messages import Messages
+        except ModuleNotFoundError as error:
+            raise InvalidSetting(
+                f"coordination on etcd needs the module {error.name!r}: "
+                "install dovetail with its extra `etcd` (pip install 'dovetail[etcd]')"
+            ) from error
+        members = Members(
+            [_address(endpoint) for endpoint in settings.endpoints],
+            attempt_timeout_ms=settings.attempt_timeout_ms,
+            request_timeout_ms=settings.request_timeout_ms,
+        )
+        coordinator = cls(members, Messages(settings.namespace), settings)
+        try:
+            await coordinator._read(coordinator._messages.revision(), what="opening etcd")
+        except BaseException:
+            await members.close()
+            raise
+        return coordinator
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def get(self, key: str) -> KeyValue | None:
+        """The key as it is now, or None."""
+        check_key(key)
+        answer = await self._read(self._messages.get(key), what=f"get of {key!r}")
+        return self._messages.item(answer.kvs[0]) if answer.kvs else None
+
+    async def range(self, prefix: str) -> Snapshot:
+        """All keys that begin with `prefix`, as of one revision."""
+        check_prefix(prefix)
+        for _ in range(RANGE_ATTEMPTS_MAX):
+            try:
+                return await self._read_pages(prefix)
+            except WatchGap:
+                continue
+        raise CoordinationDown(
+            f"range of {prefix!r}: etcd is compacted faster than it can be read, "
+            f"tried {RANGE_ATTEMPTS_MAX} times"
+        )
+
+    async def transact(
+        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
+    ) -> Outcome:
+        """Applies all changes if all conditions hold, else none; by a majority of the members.
+
+        Raises, beside what the protocol says, `DiskFull` when etcd's quota is used up and
+        `Throttled` when it has too many requests (nothing stored in both cases).
+        """
+        changes, conditions = tuple(changes), tuple(conditions)
+        check_transaction(changes, conditions)
+        request = self._messages.transaction(changes, conditions)
+        answer: Any = await self._members.request(
+            lambda member, timeout_s: member.transact(request, timeout_s),
+            what=_describe(changes),
+            repeatable=not changes,
+        )
+        return Outcome(applied=answer.succeeded, revision=Revision(answer.header.revision))
+
+    @asynccontextmanager
+    async def watch(
+        self, prefix: str, *, after: Revision
+    ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
+        """Changes below `prefix` with a revision greater than `after`, one tuple a revision.
+
+        Entering it raises `CoordinationDown` if no member acknowledges the watch.
+        """
+        from dovetail.coordination._etcd_watch import Watch
+
+        self._members.check_open()
+        check_prefix(prefix)
+        watch = Watch(
+            self._members,
+            self._messages,
+            prefix,
+            after=after,
+            silence_ms=self._settings.watch_silence_ms,
+        )
+        self._watches.add(watch)
+        try:
+            await watch.open()
+            yield watch
+        finally:
+            self._watches.discard(watch)
+            await watch.end()
+
+    async def grant(self, *, ttl_ms: int) -> LeaseId:
+        """A new lease that ends `ttl_ms` from now, rounded up to seconds, unless kept alive.
+
+        etcd makes it longer where its election timeout asks for that (two seconds by default).
+        A grant whose answer is lost leaves a lease behind that nobody uses; it ends by itself.
+        """
+        check_ttl(ttl_ms)
+        request = self._messages.grant(ttl_ms=ttl_ms)
+        answer: Any = await self._members.request(
+            lambda member, timeout_s: member.grant(request, timeout_s),
+            what="grant of a lease",
+            repeatable=True,
+        )
+        return LeaseId(answer.ID)
+
+    async def keep_alive(self, lease: LeaseId) -> None:
+        """Starts the lease's time anew. Raises `LeaseLost` if it has ended."""
+        request = self._messages.keep_alive(lease)
+        answer: Any = await self._members.request(
+            lambda member, timeout_s: member.keep_alive(request, timeout_s),
+            what=f"keep-alive of lease {lease}",
+            repeatable=True,
+        )
+        if answer.TTL <= 0:
+            raise LeaseLost(f"lease {lease} cannot be kept alive: it has ended")
+
+    async def revoke(self, lease: LeaseId) -> None:
+        """Ends the lease and its keys now; no error if it has ended."""
+        request = self._messages.revoke(lease)
+        try:
+            await self._members.request(
+                lambda member, timeout_s: member.revoke(request, timeout_s),
+                what=f"revocation of lease {lease}",
+                repeatable=True,
+            )
+        except LeaseLost:
+            return
+
+    async def close(self) -> None:
+        """Ends the watches, waits for the answers under way, disconnects; leases live on."""
+        for watch in tuple(self._watches):
+            watch.take_out("the coordinator is closed")
+            await watch.end()
+        await self._members.close()
+
+    async def _read(self, request: Any, *, what: str) -> Any:
+        return await self._members.request(
+            lambda member, timeout_s: member.range(request, timeout_s),
+            what=what,
+            repeatable=True,
+        )
+
+    async def _read_pages(self, prefix: str) -> Snapshot:
+        items: list[KeyValue] = []
+        revision: Revision | None = None
+        behind: bytes | None = None
+        while True:
+            request = self._messages.page(prefix, behind=behind, revision=revision)
+            answer = await self._read(request, what=f"range of {prefix!r}")
+            if revision is None:
+                revision = Revision(answer.header.revision)
+            items.extend(map(self._messages.item, answer.kvs))
+            if not answer.more:
+                return Snapshot(revision, tuple(items))
+            behind = answer.kvs[-1].key
+
+
+def _address(endpoint: str) -> str:
+    """`host:port` as gRPC takes it. Raises `InvalidSetting` if it is something else."""
+    address = endpoint.removeprefix("http://").rstrip("/")
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdigit():
+        raise InvalidSetting(
+            f"etcd endpoint {endpoint!r} is not of the form host:port or http://host:port"
+        )
+    return address
+
+
+def _describe(changes: Sequence[Change]) -> str:
+    """What a transaction is about, for messages."""
+    if not changes:
+        return "transaction without changes"
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    return f"transaction on {changes[0].key!r}{more}"
