@@ -18,9 +18,7 @@ def test_transactions_are_not_advertised() -> None:
 
 def test_a_transactional_producer_is_refused_at_once(bootstrap: str, node_only: None) -> None:
     """K5: by the protocol's own error, not by a timeout."""
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "transactional.id": "t-1", "log_level": 0}
-    )
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t-1", "log_level": 0})
     began = time.monotonic()
     with pytest.raises(KafkaException) as raised:
         producer.init_transactions(30)

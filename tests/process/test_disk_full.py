@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.conftest import RunningNode
 from tests.process.checker import read_all
 

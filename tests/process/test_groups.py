@@ -4,7 +4,6 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-
 from tests.conftest import NodeFactory
 
 RECORDS = 200

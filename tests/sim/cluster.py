@@ -67,6 +67,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.loss = 0.0
+        #: The part of messages that takes far longer than anybody waits.
+        self.slow = 0.0
         self.blocked: set[tuple[int, int]] = set()
         self.chain = ChainMeta()
         self.ledger_ids = count(1)
@@ -91,7 +93,8 @@ class World:
         """Delivers after a while, perhaps twice, perhaps never."""
         if (source, target) in self.blocked or self.rng.random() < self.loss:
             return
-        delay = self.rng.expovariate(1 / 3)
+        slow = self.rng.random() < self.slow
+        delay = self.rng.random() * 500 if slow else self.rng.expovariate(1 / 3)
         self.at(delay, action)
         if self.rng.random() < 0.02:
             self.at(delay + self.rng.random() * 20, action)

@@ -1,21 +1,20 @@
 """Quorum writes, ensemble changes, recovery and ownership under faults, seeded.
 
-Two phases to a run. First, faults: storage nodes and owners crash, pause and wake, links are cut one
-way or both, messages are lost and doubled, disks lose what was not synced, a minority loses its disk
-altogether. Then everything heals, and an owner must take over and write within a budget. At the end
-everything acknowledged must be read back, unchanged and in order, from whichever nodes hold it.
+Two phases to a run. First, faults: storage nodes and owners crash, pause and wake, links are cut,
+one way or both, messages are lost, slow and doubled, disks lose what was not synced, a minority
+loses its disk altogether. Then everything heals, and an owner must take over and write within a
+budget. At the end everything acknowledged must be read back, unchanged and in order.
 """
 
 import os
 import random
-from collections.abc import Callable
 
 import pytest
+from tests.sim.cluster import META, World
 
 from dovetail.errors import DovetailError
 from dovetail.ledger.identifiers import EntryId, LedgerId
 from dovetail.ledger.quorum import Quorum, fence_holds, places_of, write_set
-from tests.sim.cluster import META, World
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 FAULTS_MS = 2_000
@@ -69,18 +68,23 @@ def stir(world: World) -> None:
             node.crash()
     else:
         world.loss = rng.choice([0.0, 0.05, 0.2])
+        world.slow = rng.choice([0.0, 0.05, 0.3])
 
 
 def run(seed: int) -> World:
     rng = random.Random(seed)
     quorum, nodes = rng.choice(SHAPES)
     world = World(seed, quorum=quorum, nodes=nodes, owners=2)
+    # Every other run is a fight: owners take over from each other while messages crawl.
+    fight = seed % 2 == 1
+    world.slow = 0.35 if fight else 0.0
 
     def client() -> None:
         for owner in world.owners.values():
             if owner.ledger is not None and world.rng.random() < 0.7:
                 owner.append(f"{next(world.payloads)}:".encode() + world.rng.randbytes(40))
-        world.at(world.rng.random() * 8, client)
+        # In a fight records are few: an old owner that writes often learns at once that it is old.
+        world.at(world.rng.random() * (60 if fight and world.now < FAULTS_MS else 8), client)
 
     def failover() -> None:
         """Now and then an owner believes that it is its turn, rightly or not."""
@@ -89,9 +93,9 @@ def run(seed: int) -> World:
         served = any(
             o.alive and (o.ledger is not None or (calm and o.busy)) for o in world.owners.values()
         )
-        if not served or (not calm and world.rng.random() < 0.25):
+        if not served or (not calm and world.rng.random() < (0.6 if fight else 0.25)):
             owner.take_over()
-        world.at(world.rng.random() * 150, failover)
+        world.at(world.rng.random() * (80 if fight and not calm else 150), failover)
 
     def trouble() -> None:
         if world.now < FAULTS_MS:
@@ -112,7 +116,7 @@ def run(seed: int) -> World:
 
 
 def heal(world: World) -> None:
-    world.loss = 0.0
+    world.loss = world.slow = 0.0
     world.blocked.clear()
     for process in [*world.nodes.values(), *world.owners.values()]:
         if process.paused:
@@ -190,6 +194,3 @@ def test_quorum_arithmetic_against_a_dumb_version() -> None:
         acked = set(rng.sample(places, quorum.ack))
         noes = set(rng.sample(places, quorum.noes_needed))
         assert acked & noes, "an acknowledged entry could be proven absent"
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]

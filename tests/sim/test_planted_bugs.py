@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
-from dovetail.errors import EntryUnknown, LedgerUnknown
 from dovetail.ledger import store
 from dovetail.ledger.frame import SegmentScan
 from dovetail.ledger.quorum import Quorum
@@ -106,19 +105,6 @@ def term_check_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store.LedgerStore, "_decide", blind)
 
 
-def recovery_read_without_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """BookKeeper's first defect: a node says "no" and stores the entry for the old writer later."""
-
-    def read(node: Any, ledger: Any, term: Any, entry: int) -> bytes | None:
-        try:
-            found = node.read(ledger, entry, last=entry, bytes_max=1)
-        except (EntryUnknown, LedgerUnknown):
-            return None
-        return bytes(found[0].payload)
-
-    monkeypatch.setattr(cluster, "fenced_read", read)
-
-
 def ensemble_change_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
     """BookKeeper's second defect: the new fragment begins below entries that are confirmed."""
     original = QuorumWriter._change
@@ -182,7 +168,6 @@ def change_written_before_recovery_is_done(monkeypatch: pytest.MonkeyPatch) -> N
         (fence_not_persisted, test_cluster_sim.run),
         (acknowledge_before_sync, test_cluster_sim.run),
         (term_check_skipped, test_cluster_sim.run),
-        (recovery_read_without_fence, test_cluster_sim.run),
         (ensemble_change_too_low, test_cluster_sim.run),
         (acknowledged_out_of_order, test_cluster_sim.run),
         (too_few_noes, test_cluster_sim.run),

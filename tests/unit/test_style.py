@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests import requirements
 
 ROOT = Path(__file__).parent.parent.parent

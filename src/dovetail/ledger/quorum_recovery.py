@@ -205,7 +205,7 @@ class QuorumRecovery:
             Stuck(
                 Unavailable(
                     f"too few storage nodes answer: {len(self._failed_sources)} of "
-                    f"{len(self._sources)} failed at entry {self._entry}; recovery is tried again when they are back"
+                    f"{len(self._sources)} failed at entry {self._entry}; it is tried again later"
                 )
             )
         ]

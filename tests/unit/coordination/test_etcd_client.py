@@ -93,7 +93,8 @@ def test_what_an_error_of_etcd_means(
 @pytest.mark.parametrize(("ttl_ms", "seconds"), [(1, 1), (999, 1), (1000, 1), (1001, 2)])
 def test_a_lease_is_never_shorter_than_asked_for(ttl_ms: int, seconds: int) -> None:
     """L1: etcd counts in seconds, so the time is rounded up."""
-    assert Messages("/n/").grant(ttl_ms=ttl_ms).TTL == seconds
+    request = Messages("/n/").grant(ttl_ms=ttl_ms)
+    assert seconds == request.TTL
 
 
 async def test_namespaces_do_not_see_each_other(etcd: EtcdCluster) -> None:
@@ -123,7 +124,7 @@ async def test_a_long_range_is_of_one_revision(etcd: EtcdCluster) -> None:
 
         async def disturbed(*arguments: object, **named: object) -> object:
             nonlocal disturbances
-            answer = await read(*arguments, **named)  # type: ignore[arg-type]
+            answer: object = await read(*arguments, **named)  # type: ignore[arg-type]
             if disturbances < 2:
                 disturbances += 1
                 outcome = await direct.transact([Put(keys[-1], b"%d" % disturbances)])

@@ -52,7 +52,7 @@ def test_every_cut_is_refused(api: Api, version: int) -> None:
 
 @pytest.mark.parametrize(("api", "version"), all_versions(), ids=version_name)
 def test_trailing_bytes_are_passed_over(api: Api, version: int) -> None:
-    """K1: bytes after the body change nothing; librdkafka sends some, and Kafka passes them over."""
+    """K1: bytes after the body change nothing; librdkafka sends some, and Kafka skips them."""
     header = header_of(api, version)
     frame = bytes(unframed(encode_request(header, sample(api.request, version))))
     assert decode_request(memoryview(frame + b"\1\0\0")) == decode_request(memoryview(frame))

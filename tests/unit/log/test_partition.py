@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.unit.log.conftest import Bench, read_all
 
 from dovetail.errors import (
     NotOwner,
@@ -13,7 +14,6 @@ from dovetail.errors import (
     TopicUnknown,
 )
 from dovetail.log.reading import newest_record, offset_for_time, read_from_tail
-from tests.unit.log.conftest import Bench, read_all
 
 
 async def settle(bench: Bench) -> None:
