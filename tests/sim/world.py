@@ -163,6 +163,9 @@ class SimStorageNode:
         await asyncio.sleep(0)
         return self._store.read(ledger, first, last=last, bytes_max=bytes_max)
 
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        raise AssertionError("one node needs no quorum")
+
     async def ledgers(self) -> set[LedgerId]:
         return self._store.ledgers()
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, StorageOut
+from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown, StorageOut
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import (
     Append,
@@ -61,6 +61,13 @@ class StorageNode(Protocol):
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
     ) -> list[Entry]:
         """Entries from `first` on without a gap, at least one; see `LedgerStore.read`."""
+        ...
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        """Fences, then reads; None is "not here, and the old writer can not store it any more".
+
+        Raises `Fenced` if a higher term has fenced.
+        """
         ...
 
     async def delete(self, ledger: LedgerId) -> None:
@@ -129,6 +136,13 @@ class LocalStorageNode:
         return await self._loop.run_in_executor(
             self._readers, lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max)
         )
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        await self.fence(ledger, term)
+        try:
+            return (await self.read(ledger, entry, last=entry, bytes_max=1))[0]
+        except (EntryUnknown, LedgerUnknown):
+            return None
 
     async def ledgers(self) -> set[LedgerId]:
         return self._store.ledgers()
