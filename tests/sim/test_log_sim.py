@@ -23,6 +23,7 @@ from tests.sim.world import (
 )
 
 from dovetail.errors import DiskFull, DovetailError, ProducerFenced
+from dovetail.ledger import Ensembles, OneNode
 from dovetail.ledger.faulty_disk import FaultyDisk
 from dovetail.ledger.store import LedgerStore, StoreSettings
 from dovetail.log.batch import check_batch, read_header
@@ -101,7 +102,8 @@ class World:
         log = Log(
             node_id=1,
             coordinator=self.coordinator,
-            storage=storage,
+            ensembles=Ensembles(OneNode(1, storage)),
+            swept=storage,
             clock=VirtualClock(),
             defaults=CONFIG,
             tail_bytes_max=self.rng.choice([0, 5_000, 1 << 20]),
@@ -110,7 +112,7 @@ class World:
         if not log.topics():
             await log.create_topic("t", partitions=1)
         while log.broken():
-            assert isinstance(log.broken()["t", 0], DiskFull), log.broken()
+            assert log.broken()["t", 0].retriable, log.broken()
             await asyncio.sleep(1)
         partition = log.partition("t", 0)
         await self.check_read(partition)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
-from dovetail.ledger import store
+from dovetail.ledger import Ensembles, store
 from dovetail.ledger.frame import SegmentScan
 from dovetail.ledger.quorum import Quorum
 from dovetail.ledger.quorum_recovery import QuorumRecovery
@@ -84,13 +84,14 @@ def producers_forgotten_at_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recovery_stops_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """A takeover ignores what came behind the last checkpoint."""
-    original = ownership.recover
+    original = Ensembles.recover
 
-    async def short(storage: Any, ledger: Any, term: Any) -> Any:
-        last = await original(storage, ledger, term)
-        return last if last <= 0 else (await ownership._last_checkpoint(storage, ledger, last))[0]
+    async def short(self: Any, placement: Any, term: Any) -> Any:
+        placement, last = await original(self, placement, term)
+        newest = last if last <= 0 else (await ownership._last_checkpoint(self, placement, last))[0]
+        return placement, newest
 
-    monkeypatch.setattr(ownership, "recover", short)
+    monkeypatch.setattr(Ensembles, "recover", short)
 
 
 def term_check_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

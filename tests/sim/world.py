@@ -26,7 +26,7 @@ from dovetail.coordination.protocol import (
     Unchanged,
     WatchEvent,
 )
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import Append, Command, DeleteLedger, Fence, LedgerStore
 from dovetail.ledger.store import Outcome as StoreOutcome
@@ -164,7 +164,11 @@ class SimStorageNode:
         return self._store.read(ledger, first, last=last, bytes_max=bytes_max)
 
     async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
-        raise AssertionError("one node needs no quorum")
+        await self.fence(ledger, term)
+        try:
+            return (await self.read(ledger, entry, last=entry, bytes_max=1))[0]
+        except (EntryUnknown, LedgerUnknown):
+            return None
 
     async def ledgers(self) -> set[LedgerId]:
         return self._store.ledgers()

@@ -23,7 +23,15 @@ from dovetail.coordination.protocol import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import DovetailError, ProtocolViolation
 from dovetail.kafka.handlers import Backend, FrontDoor
 from dovetail.kafka.subscription import topics_of
-from dovetail.ledger import Durability, LedgerStore, LocalStorageNode, RealDisk, StoreSettings
+from dovetail.ledger import (
+    Durability,
+    Ensembles,
+    LedgerStore,
+    LocalStorageNode,
+    OneNode,
+    RealDisk,
+    StoreSettings,
+)
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
 from dovetail.log.groups.types import GroupSettings
@@ -165,7 +173,8 @@ class Node:
         log = Log(
             node_id=self._settings.node.node_id,
             coordinator=coordinator,
-            storage=storage,
+            ensembles=Ensembles(OneNode(self._settings.node.node_id, storage)),
+            swept=storage,
             clock=self._clock,
             defaults=TopicConfig(
                 retention_ms=settings.retention_ms,

@@ -85,10 +85,6 @@ class Messages:
             )
         )
 
-    def progress(self) -> Any:
-        """Asks a watch for a sign of life."""
-        return rpc.WatchRequest(progress_request=rpc.WatchProgressRequest())
-
     def item(self, found: Any) -> KeyValue:
         return KeyValue(
             key=self._name(found.key),

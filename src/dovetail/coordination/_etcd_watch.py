@@ -12,12 +12,14 @@ one gathered, and a new stream begins right behind it.
                                 +--compacted, foreign history--> ended with WatchGap
 
 Silence: a member that is paused or cut off says nothing, and so does one with nothing to say. So
-after a while without a message the watch asks for a sign of life, and leaves when none comes.
+after a while without a message the watch reads something from the same member, over the same
+connection, and leaves when no answer comes. (Asking the stream itself for its progress would not
+do: etcd stays silent when the watch begins at a revision that is still to come, which is how a
+watch begins; see its pull request 20229.)
 
 Progress: etcd tells now and then how far a quiet watch has come, in order with the events, and
-the position follows, so that a compaction behind it does no harm. The signs of life that were
-asked for also name a revision, but before etcd 3.5.8 they could overtake events that were still
-under way (etcd issue 15220): they prove life and nothing else.
+the position follows, so that a compaction behind it does no harm. Only these messages count.
+Those that a client can ask for could overtake events before etcd 3.5.8 (its issue 15220).
 
 A reader that is too slow fills a bounded buffer; then the stream is not read on, etcd keeps the
 rest in its history, and if that is compacted the reader gets `WatchGap`.
@@ -139,6 +141,8 @@ class Watch:
             timeout=self._members.request_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
+        if self._down is not None:
+            raise CoordinationDown(self._down)
         if feeder.done() and isinstance(feeder.exception(), CoordinationDown):
             await feeder
         if not feeder.done() and not self._created.done():
@@ -218,7 +222,7 @@ class Watch:
                 created = await call.read()
             await self._accept(created)
             while True:
-                await self._take(await self._read(call))
+                await self._take(await self._read(call, member))
         except TimeoutError as error:
             raise _StreamLost("no answer in time") from error
         finally:
@@ -257,15 +261,12 @@ class Watch:
                 "read the range again, then watch from its revision"
             )
 
-    async def _read(self, call: Any) -> Any:
-        """The next message; asks for a sign of life after a silence."""
+    async def _read(self, call: Any, member: Member) -> Any:
+        """The next message; after each silence the member must show that it is there."""
         reading = asyncio.ensure_future(call.read())
         try:
-            done, _ = await asyncio.wait({reading}, timeout=self._silence_s)
-            if not done:
-                async with asyncio.timeout(self._members.attempt_timeout_s):
-                    await call.write(self._messages.progress())
-                    await asyncio.wait({reading})
+            while not (await asyncio.wait({reading}, timeout=self._silence_s))[0]:
+                await member.range(self._messages.revision(), self._members.attempt_timeout_s)
             return reading.result()
         finally:
             # An error that nobody waits for any more is the end of the stream, already noticed.

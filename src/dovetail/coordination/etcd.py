@@ -63,7 +63,7 @@ class EtcdSettings:
     attempt_timeout_ms: int = 1_500
     #: How long a call goes on with further members. An election takes one to two seconds.
     request_timeout_ms: int = 5_000
-    #: After this long without a message, a watch asks its member for a sign of life.
+    #: After each such time without a message, a watch looks whether its member is there.
     watch_silence_ms: int = 1_000
 
     def check(self) -> None:

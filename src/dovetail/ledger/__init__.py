@@ -15,8 +15,10 @@ From the bottom up:
     recovery.py      from files back to state, at start
     store.py         the storage node's deciding and writing core; one thread, no asyncio
     node.py          StorageNode: the store behind asyncio, with group commit
-    writer.py        LedgerWriter: ids, order and confirmation for one ledger
-    reading.py       forward reads and recovery of an unclosed ledger
+    quorum.py        quorum arithmetic
+    quorum_writer.py, quorum_recovery.py   the protocol, pure
+    placement.py     which nodes hold which entries of a ledger
+    ensembles.py     ledgers on several nodes: the doing part of the protocol
 
 All ledgers of a node share one sequence of segment files. That is what makes one sync enough for
 everything that waits, however many partitions are written: 1,000 files would need 1,000 syncs.
@@ -25,27 +27,31 @@ in it is moved (`store.py`, compaction).
 """
 
 from dovetail.ledger.disk import Disk, RealDisk
+from dovetail.ledger.ensembles import Ensembles, EnsembleWriter, OneNode
 from dovetail.ledger.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.node import LocalStorageNode, StorageNode
-from dovetail.ledger.reading import recover
+from dovetail.ledger.placement import Placement
+from dovetail.ledger.quorum import SINGLE, Quorum
 from dovetail.ledger.store import Durability, LedgerStore, StoreSettings
-from dovetail.ledger.writer import LedgerWriter, SingleWriter
 
 __all__ = [
     "NO_ENTRY",
+    "SINGLE",
     "Disk",
     "Durability",
+    "EnsembleWriter",
+    "Ensembles",
     "Entry",
     "EntryId",
     "LedgerId",
     "LedgerState",
     "LedgerStore",
-    "LedgerWriter",
     "LocalStorageNode",
+    "OneNode",
+    "Placement",
+    "Quorum",
     "RealDisk",
-    "SingleWriter",
     "StorageNode",
     "StoreSettings",
     "Term",
-    "recover",
 ]

@@ -102,6 +102,7 @@ class QuorumRecovery:
         self._noes: set[int] = set()
         self._held: set[int] = set()
         self._changing = False
+        self._why: DovetailError | None = None
 
     def start(self) -> list[Effect]:
         """Asks every node at once."""
@@ -136,8 +137,9 @@ class QuorumRecovery:
         self._held.add(self._targets.index(node))
         return self._if_held()
 
-    def on_failed(self, node: int) -> list[Effect]:
+    def on_failed(self, node: int, why: DovetailError | None = None) -> list[Effect]:
         """No answer will come from this node."""
+        self._why = why or self._why
         self._failed_sources.add(node)
         self._failed_targets.add(node)
         return self._if_hopeless()
@@ -205,7 +207,8 @@ class QuorumRecovery:
             Stuck(
                 Unavailable(
                     f"too few storage nodes answer: {len(self._failed_sources)} of "
-                    f"{len(self._sources)} failed at entry {self._entry}; it is tried again later"
+                    f"{len(self._sources)} failed at entry {self._entry} ({self._why}); it is "
+                    "tried again later"
                 )
             )
         ]

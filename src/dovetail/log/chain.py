@@ -15,7 +15,7 @@ from enum import Enum
 
 import msgspec
 
-from dovetail.ledger import NO_ENTRY
+from dovetail.ledger import NO_ENTRY, Placement
 
 #: The first offset of an open ledger whose predecessor is not closed yet.
 UNKNOWN_OFFSET = -1
@@ -24,7 +24,7 @@ UNKNOWN_OFFSET = -1
 class LedgerInfo(msgspec.Struct, frozen=True):
     """A ledger in the chain. The numbers of an open one are not known yet."""
 
-    ledger: int
+    placement: Placement
     term: int
     opened_ms: int
     first_offset: int = UNKNOWN_OFFSET
@@ -34,6 +34,10 @@ class LedgerInfo(msgspec.Struct, frozen=True):
     payload_bytes: int = 0
     timestamp_max: int = -1
     checkpoint_last: int = NO_ENTRY
+
+    @property
+    def ledger(self) -> int:
+        return self.placement.ledger
 
 
 class PartitionState(Enum):
@@ -92,6 +96,17 @@ def with_closed(record: PartitionRecord, info: LedgerInfo) -> PartitionRecord:
         msgspec.structs.replace(later, first_offset=info.offset_end) for later in record.open[1:]
     )
     return msgspec.structs.replace(record, ledgers=(*closed, *rest), offset_base=info.offset_end)
+
+
+def with_placement(record: PartitionRecord, placement: Placement) -> PartitionRecord:
+    """The chain with one of its open ledgers on other nodes."""
+    ledgers = tuple(
+        msgspec.structs.replace(info, placement=placement)
+        if info.ledger == placement.ledger and not info.closed
+        else info
+        for info in record.ledgers
+    )
+    return msgspec.structs.replace(record, ledgers=ledgers)
 
 
 def trimmed(

@@ -17,8 +17,7 @@ import msgspec
 
 from dovetail.coordination.protocol import Coordinator, Put, Revision, Unchanged
 from dovetail.errors import Damaged, NotOwner, TopicUnknown
-from dovetail.ledger import NO_ENTRY, EntryId, LedgerId, StorageNode, Term, recover
-from dovetail.ledger.reading import read_forward
+from dovetail.ledger import NO_ENTRY, Ensembles, EntryId, Placement, Term
 from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, read_header
 from dovetail.log.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
@@ -72,7 +71,7 @@ class Taken:
 
 
 async def take_over(
-    coordinator: Coordinator, storage: StorageNode, key: str, *, owner: int
+    coordinator: Coordinator, ensembles: Ensembles, key: str, *, owner: int
 ) -> Taken:
     """Claims the partition and closes what its last owner left open.
 
@@ -90,27 +89,28 @@ async def take_over(
     producers: ProducerTable | None = None
     record = keeper.record
     for info in keeper.record.open:
-        closed, producers_then = await _close(storage, info, term, record.closed_end)
+        closed, producers_then = await _close(ensembles, info, term, record.closed_end)
         producers = producers_then or producers
         record = chain.with_closed(record, closed)
     if producers is None:
-        producers = await _producers_of_last(storage, record)
+        producers = await _producers_of_last(ensembles, record)
     await keeper.change(lambda _: record)
     return Taken(keeper, producers)
 
 
 async def _close(
-    storage: StorageNode, info: LedgerInfo, term: Term, first_offset: int
+    ensembles: Ensembles, info: LedgerInfo, term: Term, first_offset: int
 ) -> tuple[LedgerInfo, ProducerTable | None]:
     """Fences an open ledger and finds its end."""
-    ledger = LedgerId(info.ledger)
-    entry_last = await recover(storage, ledger, term)
+    ledger = info.ledger
+    placement, entry_last = await ensembles.recover(info.placement, term)
+    info = msgspec.structs.replace(info, placement=placement)
     if entry_last == NO_ENTRY:
         empty = msgspec.structs.replace(
             info, closed=True, first_offset=first_offset, offset_end=first_offset
         )
         return empty, None
-    newest = await _last_checkpoint(storage, ledger, entry_last)
+    newest = await _last_checkpoint(ensembles, placement, entry_last)
     at, checkpoint = newest.entry, newest.checkpoint
     index, producers = LedgerIndex(), ProducerTable(checkpoint.producers)
     index.adopt(at, checkpoint, [])
@@ -147,7 +147,9 @@ class _Newest(NamedTuple):
     behind: list[tuple[EntryId, BatchHeader]]
 
 
-async def _last_checkpoint(storage: StorageNode, ledger: LedgerId, entry_last: EntryId) -> _Newest:
+async def _last_checkpoint(
+    ensembles: Ensembles, placement: Placement, entry_last: EntryId
+) -> _Newest:
     """Reads back from `entry_last` to the newest checkpoint, each entry once."""
     behind: list[tuple[EntryId, BatchHeader]] = []
     end, step = entry_last, 1
@@ -155,7 +157,7 @@ async def _last_checkpoint(storage: StorageNode, ledger: LedgerId, entry_last: E
         start = EntryId(max(0, end - step + 1))
         found: tuple[EntryId, Checkpoint] | None = None
         block: list[tuple[EntryId, BatchHeader]] = []
-        async for entry in read_forward(storage, ledger, start, last=end):
+        async for entry in ensembles.read_forward(placement, start, last=end):
             if is_checkpoint(entry.payload):
                 found = entry.entry, decode_checkpoint(entry.payload)
                 block.clear()
@@ -165,16 +167,17 @@ async def _last_checkpoint(storage: StorageNode, ledger: LedgerId, entry_last: E
         if found is not None:
             return _Newest(*found, behind)
         end, step = EntryId(start - 1), min(2 * step, _BLOCK_ENTRIES_MAX)
-    raise Damaged(f"ledger {ledger} has no checkpoint")
+    raise Damaged(f"ledger {placement.ledger} has no checkpoint")
 
 
-async def _producers_of_last(storage: StorageNode, record: PartitionRecord) -> ProducerTable:
+async def _producers_of_last(ensembles: Ensembles, record: PartitionRecord) -> ProducerTable:
     """The producers as of the end of the last closed ledger."""
     if not record.closed:
         return ProducerTable()
     last = record.closed[-1]
-    ledger, at = LedgerId(last.ledger), EntryId(last.checkpoint_last)
-    entries = read_forward(storage, ledger, at, last=EntryId(last.entry_last))
+    entries = ensembles.read_forward(
+        last.placement, EntryId(last.checkpoint_last), last=EntryId(last.entry_last)
+    )
     producers = ProducerTable()
     async for entry in entries:
         if is_checkpoint(entry.payload):
@@ -185,24 +188,24 @@ async def _producers_of_last(storage: StorageNode, record: PartitionRecord) -> P
     return producers
 
 
-async def load_index(storage: StorageNode, info: LedgerInfo) -> LedgerIndex:
+async def load_index(ensembles: Ensembles, info: LedgerInfo) -> LedgerIndex:
     """The index of a closed ledger, from its checkpoints and what came behind the last one."""
-    ledger = LedgerId(info.ledger)
     rows: list[tuple[int, int, int]] = []
     newest: Checkpoint | None = None
     at = info.checkpoint_last
     while at != NO_ENTRY:
-        entry = (await storage.read(ledger, EntryId(at), last=EntryId(at), bytes_max=1))[0]
-        checkpoint = decode_checkpoint(entry.payload)
+        found = await ensembles.read(info.placement, EntryId(at), last=EntryId(at), bytes_max=1)
+        checkpoint = decode_checkpoint(found[0].payload)
         newest = newest or checkpoint
         rows[:0] = checkpoint.rows
         at = checkpoint.previous
     if newest is None:
-        raise Damaged(f"ledger {ledger} has no checkpoint")
+        raise Damaged(f"ledger {info.ledger} has no checkpoint")
     index = LedgerIndex()
     index.adopt(EntryId(info.checkpoint_last), newest, rows)
     behind = EntryId(info.checkpoint_last + 1)
-    async for found in read_forward(storage, ledger, behind, last=EntryId(info.entry_last)):
-        header = read_header(memoryview(found.payload))
-        index.note_batch(found.entry, header, len(found.payload))
+    last = EntryId(info.entry_last)
+    async for entry in ensembles.read_forward(info.placement, behind, last=last):
+        header = read_header(memoryview(entry.payload))
+        index.note_batch(entry.entry, header, len(entry.payload))
     return index

@@ -41,11 +41,11 @@ from dovetail.errors import (
 )
 from dovetail.ledger import (
     NO_ENTRY,
+    Ensembles,
+    EnsembleWriter,
     EntryId,
     LedgerId,
-    LedgerWriter,
-    SingleWriter,
-    StorageNode,
+    Placement,
     Term,
 )
 from dovetail.log import chain
@@ -73,7 +73,7 @@ class PartitionContext:
 
     node_id: int
     coordinator: Coordinator
-    storage: StorageNode
+    ensembles: Ensembles
     clock: Clock
     tail_budget: TailBudget
     next_ledger_id: Callable[[], Awaitable[LedgerId]]
@@ -91,7 +91,7 @@ class _State(Enum):
 class OpenLedger:
     """A ledger that is being written."""
 
-    def __init__(self, writer: LedgerWriter, info: LedgerInfo, first_offset: int) -> None:
+    def __init__(self, writer: EnsembleWriter, info: LedgerInfo, first_offset: int) -> None:
         self.writer = writer
         self.info = info
         self.first_offset = first_offset
@@ -120,6 +120,7 @@ class OpenLedger:
         """What the chain says of it once everything is confirmed."""
         return msgspec.structs.replace(
             self.info,
+            placement=self.writer.placement,
             closed=True,
             first_offset=self.first_offset,
             entry_last=self.entry_confirmed,
@@ -195,7 +196,7 @@ class Partition:
         cls, context: PartitionContext, key: str, name: str, config: TopicConfig
     ) -> "Partition":
         """Takes the partition over and serves it."""
-        taken = await take_over(context.coordinator, context.storage, key, owner=context.node_id)
+        taken = await take_over(context.coordinator, context.ensembles, key, owner=context.node_id)
         return cls(context, key, name, config, taken)
 
     @property
@@ -338,7 +339,7 @@ class Partition:
         try:
             taken = await take_over(
                 self.context.coordinator,
-                self.context.storage,
+                self.context.ensembles,
                 self._key,
                 owner=self.context.node_id,
             )
@@ -394,12 +395,17 @@ class Partition:
     async def _open_ledger(self) -> None:
         """A new ledger at the end of the chain; the next append goes there."""
         ledger_id = await self.context.next_ledger_id()
-        term = self.term
-        info = LedgerInfo(ledger_id, term, opened_ms=self.context.clock.wall_ms())
-        await self._keeper.change(lambda record: chain.with_open(record, info))
+        term, keeper = self.term, self._keeper
+        placement = self.context.ensembles.place(ledger_id, self.config.quorum)
+        info = LedgerInfo(placement, term, opened_ms=self.context.clock.wall_ms())
+        await keeper.change(lambda record: chain.with_open(record, info))
         if self._state in (_State.BROKEN, _State.LOST):
             raise Unavailable(f"{self.name} failed meanwhile")
-        writer = SingleWriter(self.context.storage, ledger_id, term=Term(term))
+
+        async def move(placement: Placement) -> None:
+            await keeper.change(lambda record: chain.with_placement(record, placement))
+
+        writer = self.context.ensembles.writer(placement, term=Term(term), change=move)
         if self.open_ledgers:
             self._send_checkpoint(self.open_ledgers[-1])
         self.open_ledgers.append(OpenLedger(writer, info, self._offset_next))
@@ -452,7 +458,7 @@ class Partition:
         await self._keeper.change(decide)
         for info in gone:
             self.indexes.pop(info.ledger, None)
-            await self.context.storage.delete(LedgerId(info.ledger))
+            await self.context.ensembles.delete(info.placement)
 
     async def close(self) -> None:
         """Gives the partition back: everything confirmed, the ledger closed, a fast next start."""

@@ -16,7 +16,7 @@ from dovetail.errors import (
     LedgerUnknown,
     OffsetOutOfRange,
 )
-from dovetail.ledger import Entry, EntryId, LedgerId
+from dovetail.ledger import Entry, EntryId, Placement
 from dovetail.log.batch import read_header
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
@@ -30,11 +30,15 @@ _CURSORS_MAX = 64
 class _Span(NamedTuple):
     """A ledger, as far as it can be read."""
 
-    ledger: LedgerId
+    placement: Placement
     first_offset: int
     offset_end: int
     entry_last: EntryId
     timestamp_max: int
+
+    @property
+    def ledger(self) -> int:
+        return self.placement.ledger
 
 
 class TimedOffset(NamedTuple):
@@ -85,8 +89,8 @@ async def _read_span(
     batches: list[Buffer] = []
     size, offset_end = 0, offset
     while not batches and entry <= span.entry_last:
-        entries = await partition.context.storage.read(
-            span.ledger, entry, last=span.entry_last, bytes_max=bytes_max + INDEX_EVERY_BYTES
+        entries = await partition.context.ensembles.read(
+            span.placement, entry, last=span.entry_last, bytes_max=bytes_max + INDEX_EVERY_BYTES
         )
         for found in entries:
             entry = EntryId(found.entry + 1)
@@ -117,8 +121,8 @@ async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset |
         index = await _index_of(partition, span)
         entry = index.entry_for_time(timestamp)
         while entry is not None and entry <= span.entry_last:
-            entries = await partition.context.storage.read(
-                span.ledger, entry, last=span.entry_last, bytes_max=INDEX_EVERY_BYTES
+            entries = await partition.context.ensembles.read(
+                span.placement, entry, last=span.entry_last, bytes_max=INDEX_EVERY_BYTES
             )
             for found in entries:
                 hit = _first_in_batch(found, timestamp, partition.log_start)
@@ -153,7 +157,7 @@ def _spans(partition: Partition) -> list[_Span]:
     """The ledgers in order, the open ones as far as they are confirmed."""
     spans = [
         _Span(
-            LedgerId(info.ledger),
+            info.placement,
             info.first_offset,
             info.offset_end,
             EntryId(info.entry_last),
@@ -166,7 +170,7 @@ def _spans(partition: Partition) -> list[_Span]:
         if ledger.first_offset >= end:
             spans.append(
                 _Span(
-                    ledger.writer.ledger,
+                    ledger.writer.placement,
                     ledger.first_offset,
                     ledger.offset_confirmed,
                     EntryId(ledger.entry_confirmed),
@@ -193,6 +197,6 @@ async def _index_of(partition: Partition, span: _Span) -> LedgerIndex:
         partition.indexes.move_to_end(span.ledger)
         return known
     info = next(info for info in partition.record.closed if info.ledger == span.ledger)
-    index = await load_index(partition.context.storage, info)
+    index = await load_index(partition.context.ensembles, info)
     partition.remember_index(span.ledger, index)
     return index

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
-from dovetail.ledger import LedgerId, StorageNode
+from dovetail.ledger import Ensembles, LedgerId, StorageNode
 from dovetail.log import chain
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
 from dovetail.log.partition import Partition, PartitionContext
@@ -51,12 +51,15 @@ class Log:
         *,
         node_id: int,
         coordinator: Coordinator,
-        storage: StorageNode,
+        ensembles: Ensembles,
         clock: Clock,
         defaults: TopicConfig,
         tail_bytes_max: int,
+        swept: StorageNode | None = None,
     ) -> None:
-        self._storage = storage
+        """`swept` is the storage node that holds ledgers of this log alone, if there is one."""
+        self._ensembles = ensembles
+        self._swept = swept
         self._clock = clock
         self._defaults = defaults
         self._catalog = Catalog(coordinator)
@@ -65,7 +68,7 @@ class Log:
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
         self._context = PartitionContext(
-            node_id, coordinator, storage, clock, TailBudget(tail_bytes_max), self._next_ledger_id
+            node_id, coordinator, ensembles, clock, TailBudget(tail_bytes_max), self._next_ledger_id
         )
         self._background: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
@@ -86,8 +89,9 @@ class Log:
         for record in topics:
             for partition in await self._catalog.partitions(record.id):
                 referenced.update(info.ledger for info in partition.ledgers)
-        for ledger in await self._storage.ledgers() - referenced:
-            await self._storage.delete(LedgerId(ledger))
+        if self._swept is not None:
+            for ledger in await self._swept.ledgers() - referenced:
+                await self._swept.delete(LedgerId(ledger))
         for record in topics:
             if record.state is TopicState.DELETING:
                 self._start_deletion(record)
@@ -232,7 +236,7 @@ class Log:
                 await self._close_partition(partition)
         for stored in await self._catalog.partitions(record.id):
             for info in stored.ledgers:
-                await self._storage.delete(LedgerId(info.ledger))
+                await self._ensembles.delete(info.placement)
         await self._catalog.remove(record)
 
     async def add_partitions(self, name: str, total: int, *, check_only: bool = False) -> None:

@@ -14,6 +14,7 @@ from enum import Enum
 import msgspec
 
 from dovetail.errors import InvalidInput
+from dovetail.ledger import SINGLE, Quorum
 
 #: The limits of Kafka's own names; a name is part of file names and metrics elsewhere.
 NAME_LENGTH_MAX = 249
@@ -95,6 +96,7 @@ class TopicConfig:
     ledger_age_ms_max: int
     batch_bytes_max: int
     stamps_append_time: bool = False
+    quorum: Quorum = SINGLE
 
     def with_overrides(self, config: dict[str, str]) -> "TopicConfig":
         """These defaults with what a topic sets itself; `config` was checked."""
@@ -106,6 +108,7 @@ class TopicConfig:
             batch_bytes_max=int(config.get("max.message.bytes", self.batch_bytes_max)),
             stamps_append_time=config.get("message.timestamp.type") == "LogAppendTime"
             or (self.stamps_append_time and "message.timestamp.type" not in config),
+            quorum=self.quorum,
         )
 
     def as_strings(self) -> dict[str, str]:

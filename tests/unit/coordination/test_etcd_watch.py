@@ -12,6 +12,7 @@ from tests.etcd_server import EtcdCluster, Gate, running_cluster
 from tests.unit.coordination.driving import DEADLINE_S, Events, next_of, put, take
 
 from dovetail.coordination import Delete, Put, Revision, WatchEvent
+from dovetail.coordination._etcd_members import Member
 from dovetail.coordination._etcd_watch import BUFFER_BYTES_MAX, Gathering, Watch
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import CoordinationDown, WatchGap
@@ -225,6 +226,32 @@ async def test_a_paused_member_is_noticed_by_a_silent_watch(etcd_three: EtcdClus
             assert await next_of(events) == (WatchEvent("p", b"2", written),)
 
 
+async def test_a_quiet_watch_stays_where_it_is(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L9: a watch with nothing to tell looks after its member, and does not begin anew."""
+    streams, looks = [], []
+    watch, read = Member.watch, Member.range
+
+    def counted_watch(member: Member) -> object:
+        streams.append(member)
+        return watch(member)
+
+    async def counted_read(member: Member, request: object, timeout_s: float) -> object:
+        looks.append(member)
+        return await read(member, request, timeout_s)
+
+    monkeypatch.setattr(Member, "watch", counted_watch)
+    async with opened(etcd.endpoints[0], silence_ms=20) as coordinator:
+        start = (await coordinator.range("q")).revision
+        async with coordinator.watch("q", after=start) as events:
+            monkeypatch.setattr(Member, "range", counted_read)
+            await until(lambda: len(looks) >= 10)
+            written = await put(coordinator, "q")
+            assert await next_of(events) == (WatchEvent("q", b"", written),)
+    assert len(streams) == 1
+
+
 async def test_a_watch_that_no_member_acknowledges_is_not_entered(etcd_alone: EtcdCluster) -> None:
     """L9: entering a watch fails when etcd is paused, or away."""
     settings = EtcdSettings(etcd_alone.endpoints, attempt_timeout_ms=200, request_timeout_ms=600)
@@ -234,6 +261,13 @@ async def test_a_watch_that_no_member_acknowledges_is_not_entered(etcd_alone: Et
         with pytest.raises(CoordinationDown, match="acknowledged"):
             async with coordinator.watch("", after=start):
                 pass
+        entering = asyncio.create_task(coordinator.watch("", after=start).__aenter__())
+        await until(lambda: bool(coordinator._watches))
+        await coordinator.close()
+        with pytest.raises(CoordinationDown, match="closed"):
+            await entering
+    etcd_alone.members[0].resume()
+    async with await EtcdCoordinator.open(settings) as coordinator:
         etcd_alone.kill()
         with pytest.raises(CoordinationDown):
             async with coordinator.watch("", after=start):

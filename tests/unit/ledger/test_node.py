@@ -9,19 +9,34 @@ import pytest
 from dovetail.errors import DovetailError, Fenced, StorageOut
 from dovetail.ledger import (
     NO_ENTRY,
+    SINGLE,
+    Ensembles,
+    EnsembleWriter,
     EntryId,
     LedgerId,
     LedgerStore,
     LocalStorageNode,
+    OneNode,
+    Placement,
     RealDisk,
-    SingleWriter,
     StoreSettings,
     Term,
-    recover,
 )
 from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.reading import read_forward
+from dovetail.ledger.placement import Fragment
 from dovetail.ledger.store import GroupReport
+
+
+def placed(ledger: int) -> Placement:
+    return Placement(ledger, SINGLE, (Fragment(0, (1,)),))
+
+
+def writer_of(node: LocalStorageNode, *, term: int = 1) -> EnsembleWriter:
+    return Ensembles(OneNode(1, node)).writer(placed(1), term=Term(term), change=_unchanged)
+
+
+async def _unchanged(placement: Placement) -> None:
+    raise AssertionError(f"an ensemble of one can not change: {placement}")
 
 
 def open_node(folder: Path, groups: list[GroupReport] | None = None) -> LocalStorageNode:
@@ -37,7 +52,7 @@ async def test_many_appends_share_few_syncs_and_confirm_in_order(tmp_path: Path)
     """L4, L6: a thousand appends at once, confirmed in order, in a handful of groups."""
     groups: list[GroupReport] = []
     node = open_node(tmp_path, groups)
-    writer = SingleWriter(node, LedgerId(1), term=Term(1))
+    writer = writer_of(node)
     confirmed: list[int] = []
     done = asyncio.Event()
     for number in range(1000):
@@ -59,20 +74,22 @@ async def test_many_appends_share_few_syncs_and_confirm_in_order(tmp_path: Path)
 async def test_recovery_finds_the_end_and_fences(tmp_path: Path) -> None:
     """L9: a new owner finds everything that was stored; the old one is refused."""
     node = open_node(tmp_path)
-    writer = SingleWriter(node, LedgerId(1), term=Term(1))
+    writer = writer_of(node)
     for number in range(50):
         await _appended(writer, bytes([number]))
     await node.close()
     node = open_node(tmp_path)
-    assert await recover(node, LedgerId(1), Term(2)) == 49
-    assert await recover(node, LedgerId(7), Term(2)) == NO_ENTRY
+    ensembles = Ensembles(OneNode(1, node))
+    assert await ensembles.recover(placed(1), Term(2)) == (placed(1), 49)
+    assert await ensembles.recover(placed(7), Term(2)) == (placed(7), NO_ENTRY)
     with pytest.raises(Fenced):
-        await recover(node, LedgerId(1), Term(1))
-    old = SingleWriter(node, LedgerId(1), term=Term(1))
+        await ensembles.recover(placed(1), Term(1))
+    old = writer_of(node)
     with pytest.raises(Fenced):
         await _appended(old, b"late")
     found = [
-        e.payload[0] async for e in read_forward(node, LedgerId(1), EntryId(0), last=EntryId(49))
+        entry.payload[0]
+        async for entry in ensembles.read_forward(placed(1), EntryId(0), last=EntryId(49))
     ]
     assert found == list(range(50))
     await node.close()
@@ -86,7 +103,7 @@ async def test_nothing_is_confirmed_behind_a_failure() -> None:
     )
     out: list[str] = []
     node = LocalStorageNode(store, on_out=out.append)
-    writer = SingleWriter(node, LedgerId(1), term=Term(1))
+    writer = writer_of(node)
     await _appended(writer, b"a")
     disk.syncs_until_failure = 0
     outcomes = await asyncio.gather(
@@ -99,7 +116,7 @@ async def test_nothing_is_confirmed_behind_a_failure() -> None:
     await node.close()
 
 
-async def _appended(writer: SingleWriter, payload: bytes) -> None:
+async def _appended(writer: EnsembleWriter, payload: bytes) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def confirm(error: DovetailError | None) -> None:

@@ -11,7 +11,14 @@ from crc32c import crc32c
 
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator
-from dovetail.ledger import LedgerStore, LocalStorageNode, RealDisk, StoreSettings
+from dovetail.ledger import (
+    Ensembles,
+    LedgerStore,
+    LocalStorageNode,
+    OneNode,
+    RealDisk,
+    StoreSettings,
+)
 from dovetail.log.batch import check_batch
 from dovetail.log.partition import Appended, Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
@@ -48,7 +55,8 @@ class Bench:
         self.log = Log(
             node_id=1,
             coordinator=self._coordinator,
-            storage=self.storage,
+            ensembles=Ensembles(OneNode(1, self.storage)),
+            swept=self.storage,
             clock=self.clock,
             defaults=DEFAULTS,
             tail_bytes_max=1 << 20,

@@ -19,7 +19,8 @@ from dovetail.errors import (
     ProducerFenced,
     SequenceGap,
 )
-from dovetail.ledger import EntryId
+from dovetail.ledger import SINGLE, EntryId, Placement
+from dovetail.ledger.placement import Fragment
 from dovetail.log import chain
 from dovetail.log.batch import HEADER_BYTES, check_batch, read_header, stamp
 from dovetail.log.chain import LedgerInfo, PartitionRecord
@@ -215,19 +216,31 @@ def test_silent_producers_are_forgotten() -> None:
 # Chains
 
 
+def placed(number: int) -> Placement:
+    return Placement(number, SINGLE, (Fragment(0, (1,)),))
+
+
 def ledger(number: int, first: int, end: int, *, closed: bool = True, time: int = 0) -> LedgerInfo:
     return LedgerInfo(
-        number, 1, 0, first, closed, 0, end, payload_bytes=(end - first) * 10, timestamp_max=time
+        placed(number),
+        1,
+        0,
+        first,
+        closed,
+        0,
+        end,
+        payload_bytes=(end - first) * 10,
+        timestamp_max=time,
     )
 
 
 def test_a_chain_is_closed_in_order_and_without_gaps() -> None:
     """L2: an empty ledger is left out; the next one starts where the last one ends."""
     record = PartitionRecord("id", 0)
-    record = chain.with_open(record, LedgerInfo(1, 1, 0))
-    record = chain.with_open(record, LedgerInfo(2, 1, 0))
+    record = chain.with_open(record, LedgerInfo(placed(1), 1, 0))
+    record = chain.with_open(record, LedgerInfo(placed(2), 1, 0))
     with pytest.raises(AssertionError):
-        chain.with_open(record, LedgerInfo(3, 1, 0))
+        chain.with_open(record, LedgerInfo(placed(3), 1, 0))
     with pytest.raises(AssertionError):
         chain.with_closed(record, ledger(2, 0, 5))
     with pytest.raises(AssertionError):
@@ -242,7 +255,7 @@ def test_a_chain_is_closed_in_order_and_without_gaps() -> None:
 def test_offsets_do_not_go_back_when_everything_is_trimmed() -> None:
     """L11: an empty chain remembers where it ended."""
     record = chain.with_closed(
-        chain.with_open(PartitionRecord("id", 0), LedgerInfo(1, 1, 0)), ledger(1, 0, 9)
+        chain.with_open(PartitionRecord("id", 0), LedgerInfo(placed(1), 1, 0)), ledger(1, 0, 9)
     )
     record, gone = chain.trimmed(record, log_start=9)
     assert [info.ledger for info in gone] == [1]

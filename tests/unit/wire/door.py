@@ -205,8 +205,10 @@ async def opened_door(**limits: int) -> AsyncIterator[Door]:
     """A door that listens; it stops at the end, and must hold nothing then."""
     door = Door(**limits)
     door.port = await door.server.start("127.0.0.1", 0)
-    yield door
-    await door.server.stop()
+    try:
+        yield door
+    finally:
+        await door.server.stop()
     await door.gone()
     for released in door.released.values():
         if not released.done():

@@ -1,0 +1,338 @@
+"""Ledgers on several storage nodes: the doing part of the quorum machines.
+
+`quorum_writer.py` and `quorum_recovery.py` decide; here their effects are performed on storage
+nodes, local or remote alike. One node with one copy is the smallest ensemble, and takes the same
+way.
+
+Reads ask one node of the write set after another until one has the entry. That is safe for what is
+confirmed: Qa nodes hold it, and no node ever holds another entry under the same id.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from dovetail.buffers import Buffer
+from dovetail.errors import (
+    Damaged,
+    DovetailError,
+    EntryConflict,
+    EntryUnknown,
+    Fenced,
+    NotFound,
+    Unavailable,
+    Uncertain,
+)
+from dovetail.ledger import quorum_recovery as recovery
+from dovetail.ledger import quorum_writer as writing
+from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, Term
+from dovetail.ledger.node import StorageNode
+from dovetail.ledger.placement import Fragment, Placement
+from dovetail.ledger.quorum import Quorum
+from dovetail.ledger.quorum_recovery import QuorumRecovery
+from dovetail.ledger.quorum_writer import QuorumWriter
+
+#: Bytes asked for at once on a long way through a ledger.
+READ_AHEAD_BYTES = 1024 * 1024
+
+Confirm = Callable[[DovetailError | None], None]
+#: Puts a new placement into the metadata; raises if that did not happen.
+ChangePlacement = Callable[[Placement], Awaitable[None]]
+
+
+class Nodes(Protocol):
+    """The storage nodes of a cluster."""
+
+    def node(self, number: int) -> StorageNode:
+        """The node, reachable or not. Raises `Unavailable` if it is not known at all."""
+        ...
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        """The best nodes for new data. Raises `Unavailable` if there are not so many."""
+        ...
+
+
+class EnsembleWriter:
+    """Ids, order and confirmation for one ledger.
+
+    After the first failure that can not be mended nothing more is confirmed: the entries behind it
+    are *uncertain*, and the owner closes this ledger by recovery and goes on in a new one.
+    """
+
+    def __init__(
+        self, nodes: Nodes, placement: Placement, *, term: Term, change: ChangePlacement
+    ) -> None:
+        self._nodes = nodes
+        self._placement = placement
+        self._term = term
+        self._change = change
+        self._machine = QuorumWriter(placement.quorum, placement.fragments[-1].nodes)
+        self._waiting: deque[tuple[int, Confirm]] = deque()
+        self._errors: dict[int, DovetailError] = {}
+        self._changing: asyncio.Task[None] | None = None
+
+    @property
+    def ledger(self) -> LedgerId:
+        return LedgerId(self._placement.ledger)
+
+    @property
+    def placement(self) -> Placement:
+        """Where it lies now."""
+        return self._placement
+
+    @property
+    def entry_next(self) -> EntryId:
+        """The id that the next append gets."""
+        return EntryId(self._machine.entry_next)
+
+    def append(self, payload: Buffer, confirm: Confirm) -> EntryId:
+        """Sends an entry; `confirm` gets None when it and all before it are stored, or the error.
+
+        Confirmations come in the order of the appends.
+        """
+        entry = self.entry_next
+        self._waiting.append((entry, confirm))
+        self._perform(self._machine.append(payload))
+        return entry
+
+    def node_back(self, number: int) -> None:
+        """A node that was away answers again."""
+        self._perform(self._machine.on_back(number))
+
+    def _perform(self, effects: list[writing.Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, writing.Send):
+                self._send(effect)
+            elif isinstance(effect, writing.Confirm):
+                while self._waiting and self._waiting[0][0] <= effect.entry:
+                    self._waiting.popleft()[1](None)
+            elif isinstance(effect, writing.Replace):
+                self._changing = asyncio.create_task(self._replace(effect))
+            else:
+                self._fail(effect.error)
+
+    def _send(self, effect: writing.Send) -> None:
+        def answered(error: DovetailError | None) -> None:
+            if error is None:
+                self._perform(self._machine.on_stored(effect.node, effect.entry))
+            elif isinstance(error, Fenced | EntryConflict):
+                self._perform(self._machine.on_refused(error))
+            else:
+                self._errors[effect.node] = error
+                self._perform(self._machine.on_failed(effect.node))
+
+        try:
+            node = self._nodes.node(effect.node)
+        except Unavailable as error:
+            answered(error)
+            return
+        node.append(
+            self.ledger,
+            EntryId(effect.entry),
+            term=self._term,
+            confirmed=EntryId(effect.confirmed),
+            payload=effect.payload,
+            answer=answered,
+        )
+
+    async def _replace(self, effect: writing.Replace) -> None:
+        """Finds other nodes and puts them into the metadata, or goes on without."""
+        try:
+            nodes = _replaced(self._nodes, self._placement, effect)
+        except Unavailable:
+            cause = next(self._errors[node] for node in effect.nodes if node in self._errors)
+            self._perform(self._machine.on_not_replaced(cause))
+            return
+        placement = self._placement.with_nodes(effect.first_entry, nodes)
+        try:
+            await self._change(placement)
+        except DovetailError as error:
+            self._perform(self._machine.on_refused(error))
+            return
+        self._placement = placement
+        self._perform(self._machine.on_replaced(nodes))
+
+    def _fail(self, error: DovetailError) -> None:
+        failed, self._waiting = self._waiting, deque()
+        for at, (_, confirm) in enumerate(failed):
+            confirm(error if at == 0 else Uncertain(f"may or may not be stored: {error}"))
+
+
+def _replaced(nodes: Nodes, placement: Placement, effect: writing.Replace) -> tuple[int, ...]:
+    """The ensemble with other nodes in the places of those that failed."""
+    now = placement.fragments[-1].nodes
+    spare = iter(nodes.choose(len(effect.nodes), without=now))
+    return tuple(next(spare) if node in effect.nodes else node for node in now)
+
+
+class Ensembles:
+    """Ledgers of a cluster: placed, written, recovered, read and deleted."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
+        """A new ledger's placement. Raises `Unavailable` if there are too few nodes."""
+        chosen = self._nodes.choose(quorum.ensemble, without=())
+        return Placement(ledger, quorum, (Fragment(0, chosen),))
+
+    def writer(
+        self, placement: Placement, *, term: Term, change: ChangePlacement
+    ) -> EnsembleWriter:
+        """A writer for a new ledger that is in the metadata already."""
+        return EnsembleWriter(self._nodes, placement, term=term, change=change)
+
+    async def recover(self, placement: Placement, term: Term) -> tuple[Placement, EntryId]:
+        """Fences the ledger and finds its last entry; close it with the placement that is returned.
+
+        Raises `Fenced` if a higher term was here, `Unavailable` if too few nodes answer.
+        """
+        return await _Recovery(self._nodes, placement, term).run()
+
+    async def read(
+        self, placement: Placement, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        """Entries from `first` on without a gap, at least one, all confirmed.
+
+        Raises `LedgerUnknown` or `EntryUnknown` if no node that answers has it, `Damaged` or
+        `Unavailable` if one that may have it can not be read.
+        """
+        worst: DovetailError = EntryUnknown(f"ledger {placement.ledger} has no entry {first}")
+        border = placement.end_of_fragment(first)
+        last = last if border is None else EntryId(min(last, border))
+        for number in placement.nodes_for(first):
+            try:
+                return await self._nodes.node(number).read(
+                    LedgerId(placement.ledger), first, last=last, bytes_max=bytes_max
+                )
+            except NotFound as error:
+                worst = worst if isinstance(worst, Damaged | Unavailable) else error
+            except (Damaged, Unavailable) as error:
+                worst = error
+        raise worst
+
+    async def read_forward(
+        self, placement: Placement, first: EntryId, *, last: EntryId
+    ) -> AsyncIterator[Entry]:
+        """All entries from `first` to `last`."""
+        while first <= last:
+            entries = await self.read(placement, first, last=last, bytes_max=READ_AHEAD_BYTES)
+            for entry in entries:
+                yield entry
+            first = EntryId(entries[-1].entry + 1)
+
+    async def delete(self, placement: Placement) -> None:
+        """Deletes the ledger on every node. Raises if one did not answer; do it again then."""
+        for number in sorted(placement.nodes):
+            await self._nodes.node(number).delete(LedgerId(placement.ledger))
+
+
+class _Recovery:
+    """One run of the recovery machine."""
+
+    def __init__(self, nodes: Nodes, placement: Placement, term: Term) -> None:
+        fragment = placement.fragments[-1]
+        self._nodes = nodes
+        self._placement = placement
+        self._term = term
+        self._machine = QuorumRecovery(
+            placement.quorum, fragment.nodes, fragment_first=fragment.first_entry
+        )
+        self._ledger = LedgerId(placement.ledger)
+        loop = asyncio.get_running_loop()
+        self._result: asyncio.Future[tuple[Placement, EntryId]] = loop.create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> tuple[Placement, EntryId]:
+        try:
+            self._perform(self._machine.start())
+            return await self._result
+        finally:
+            for task in self._tasks:
+                task.cancel()
+
+    def _perform(self, effects: list[recovery.Effect]) -> None:
+        for effect in effects:
+            if self._result.done():
+                return
+            if isinstance(effect, recovery.Done):
+                self._result.set_result((self._placement, EntryId(effect.entry_last)))
+            elif isinstance(effect, recovery.Stuck):
+                self._result.set_exception(effect.error)
+            elif isinstance(effect, writing.Replace):
+                self._replace(effect)
+            elif isinstance(effect, recovery.WriteBack):
+                self._write_back(effect)
+            else:
+                task = asyncio.create_task(self._ask(effect))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _ask(self, effect: recovery.AskFence | recovery.AskEntry) -> None:
+        try:
+            node = self._nodes.node(effect.node)
+            if isinstance(effect, recovery.AskFence):
+                state = await node.fence(self._ledger, self._term)
+                effects = self._machine.on_fenced(effect.node, state.confirmed)
+            else:
+                found = await node.read_for_recovery(
+                    self._ledger, EntryId(effect.entry), self._term
+                )
+                payload = None if found is None else found.payload
+                effects = self._machine.on_entry(effect.node, effect.entry, payload)
+        except Fenced as error:
+            effects = self._machine.on_refused(error)
+        except DovetailError as error:
+            effects = self._machine.on_failed(effect.node, error)
+        self._perform(effects)
+
+    def _write_back(self, effect: recovery.WriteBack) -> None:
+        def answered(error: DovetailError | None) -> None:
+            if error is None:
+                self._perform(self._machine.on_stored(effect.node, effect.entry))
+            elif isinstance(error, Fenced):
+                self._perform(self._machine.on_refused(error))
+            else:
+                self._perform(self._machine.on_failed(effect.node, error))
+
+        try:
+            node = self._nodes.node(effect.node)
+        except Unavailable as error:
+            answered(error)
+            return
+        node.append(
+            self._ledger,
+            EntryId(effect.entry),
+            term=self._term,
+            confirmed=EntryId(effect.confirmed),
+            payload=effect.payload,
+            answer=answered,
+        )
+
+    def _replace(self, effect: writing.Replace) -> None:
+        try:
+            nodes = _replaced(self._nodes, self._placement, effect)
+        except Unavailable as error:
+            self._perform(self._machine.on_refused(error))
+            return
+        self._placement = self._placement.with_nodes(effect.first_entry, nodes)
+        self._perform(self._machine.on_replaced(nodes))
+
+
+class OneNode:
+    """A cluster of one: what `dovetail up` has."""
+
+    def __init__(self, number: int, node: StorageNode) -> None:
+        self._number = number
+        self._node = node
+
+    def node(self, number: int) -> StorageNode:
+        if number != self._number:
+            raise Unavailable(f"storage node {number} is not part of this cluster of one")
+        return self._node
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        if count > 1 or self._number in without:
+            raise Unavailable(f"{count} storage nodes are needed, and this node is alone")
+        return (self._number,)

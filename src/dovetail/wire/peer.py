@@ -1,0 +1,319 @@
+"""The other side of the door: a client that calls one node in frames.
+
+A request is a frame with a header as Kafka's (api key, version, correlation id, client id) and a
+body that this room does not understand. Its answer is the frame that begins with the same
+correlation id. Calls are pipelined: any number is on its way at once, and none waits for another.
+
+States of a peer, and what makes it change:
+
+    IDLE        no connection, no call          a call → CONNECTING
+    CONNECTING  calls wait; tries with backoff   greeted → CONNECTED; no call left → IDLE
+    CONNECTED   calls leave at once              broken, overdue or garbage → IDLE or CONNECTING
+    CLOSED      for good; every call fails
+
+Promises:
+- Each call is answered exactly once: with a frame, or with an error.
+- A call that was not sent fails with `Unavailable`: it has not happened. One that was sent and lost
+  its connection fails with the error that it named (`Uncertain` if it changes something).
+- Calls that fail together fail in the order in which they were made. No call takes longer than
+  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped (or
+  the way to it) is not told from one that will answer after all.
+- The first request on each connection is the greeting; nothing else is sent to a node whose answer
+  to it is refused, and calls that wait then fail with that refusal at once.
+- Bytes of calls, and the length of an answer, are checked before memory is taken.
+
+Not here: what is safe to repeat. A call is never sent twice by this room.
+"""
+
+import asyncio
+import random
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from dovetail.buffers import Buffer
+from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Throttled, Unavailable
+from dovetail.wire.connection import SCRATCH_BYTES
+
+Answered = TypeVar("Answered")
+
+_LENGTH_BYTES = 4
+_CORRELATION_BYTES = 4
+_CORRELATION_MASK = 0x7FFFFFFF
+
+#: Length of the frame, api key, version, correlation id, length of the client id.
+_HEADER = struct.Struct("!ihhih")
+
+#: What a call costs beside its bytes: a few objects. With it, small calls are bounded in number.
+_CALL_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How long a peer is waited for, and how much is held for it."""
+
+    #: From the call to its answer. A group commit takes milliseconds, a busy disk a second.
+    call_ms_max: int = 5_000
+    #: From the first packet to the answer to the greeting; a live node needs milliseconds.
+    connect_ms_max: int = 2_000
+    #: The wait after the first failed attempt; it doubles, and a random half of it is taken off.
+    backoff_ms_min: int = 25
+    #: The longest wait. A node that comes back is found within this.
+    backoff_ms_max: int = 1_000
+    #: Bytes of calls that wait or are not answered; a second of a busy 1 Gbit/s line is 120 MB.
+    bytes_in_flight_max: int = 64 * 1024 * 1024
+    #: Largest request: what the door of a node takes by default.
+    request_bytes_max: int = 100 * 1024 * 1024
+    #: Largest answer: an entry has at most 128 MiB, and comes with some others.
+    answer_bytes_max: int = 160 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent; `lost` is the error of a request that was sent and not answered."""
+
+    api_key: int
+    api_version: int
+    body: Sequence[Buffer]
+    lost: type[DovetailError]
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The first request on a connection; `judge` says why the answer to it is refused, if it is."""
+
+    request: Request
+    judge: Callable[[memoryview], DovetailError | None]
+
+
+#: Gets what is behind the correlation id. Raises `ProtocolViolation` if that is no answer, and
+#: before it has told anybody; the connection is dropped then, and the call fails as lost.
+OnAnswer = Callable[[memoryview], None]
+OnError = Callable[[DovetailError], None]
+
+
+class _Call:
+    """A request, and who waits for its answer."""
+
+    __slots__ = ("deadline_s", "on_answer", "on_error", "request", "size")
+
+    def __init__(
+        self,
+        request: Request,
+        *,
+        size: int,
+        deadline_s: float,
+        on_answer: OnAnswer,
+        on_error: OnError,
+    ) -> None:
+        self.request = request
+        self.size = size
+        self.deadline_s = deadline_s
+        self.on_answer = on_answer
+        self.on_error = on_error
+
+
+class Peer:
+    """One node, as its clients see it. See the module."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        greeting: Greeting,
+        client_id: str,
+        settings: PeerSettings,
+        rng: random.Random,
+    ) -> None:
+        """Does nothing yet: the first call connects. Call it inside the event loop."""
+        self._host = host
+        self._port = port
+        self._greeting = greeting
+        self._client_id = client_id.encode()
+        self.settings = settings
+        self._rng = rng
+        self._loop = asyncio.get_running_loop()
+        self.address = f"{host}:{port}"
+        self._line: _Line | None = None
+        self._waiting: deque[_Call] = deque()
+        self._bytes_in_flight = 0
+        self._connector: asyncio.Task[None] | None = None
+        self._attempts_failed = 0
+        self._attempt_next_s = 0.0
+        self._why_not = "not tried yet"
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether a call would leave at once."""
+        return self._line is not None
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of calls that wait or are not answered."""
+        return self._bytes_in_flight
+
+    def call(self, request: Request, *, on_answer: OnAnswer, on_error: OnError) -> None:
+        """Sends now, or once connected; then one of the two is called, never from inside here.
+
+        Raises, with nothing done: `Throttled` if too much is on its way, `InvalidInput` if the
+        request is larger than a node takes, `Unavailable` if the peer is closed.
+        """
+        size = _CALL_BYTES + len(self._client_id) + sum(map(len, request.body))
+        if self._closed:
+            raise Unavailable(f"the connection to {self.address} was closed by this side")
+        if size > self.settings.request_bytes_max:
+            raise InvalidInput(
+                f"a request of {size} bytes; {self.settings.request_bytes_max} are sent at most"
+            )
+        held = self._bytes_in_flight
+        if held and held + size > self.settings.bytes_in_flight_max:
+            raise Throttled(f"{held} bytes on their way to {self.address} are not answered")
+        self._bytes_in_flight += size
+        deadline_s = self._loop.time() + self.settings.call_ms_max / 1000
+        call = _Call(
+            request, size=size, deadline_s=deadline_s, on_answer=on_answer, on_error=on_error
+        )
+        if self._line is not None:
+            self._line.send(call)
+        else:
+            self._waiting.append(call)
+            self._connect_soon()
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline_s, self._on_time)
+
+    async def ask(
+        self, request: Request, decode: Callable[[memoryview], Answered | DovetailError]
+    ) -> Answered:
+        """The decoded answer; raises it if it is an error, and whatever `call` fails with."""
+        future: asyncio.Future[Answered | DovetailError] = self._loop.create_future()
+
+        def resolve(frame: memoryview) -> None:
+            _settle(future, decode(frame))
+
+        def reject(error: DovetailError) -> None:
+            _settle(future, error)
+
+        self.call(request, on_answer=resolve, on_error=reject)
+        answer = await future
+        if isinstance(answer, DovetailError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """Ends the connection; what is on its way is lost, what waits has not happened."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._connector is not None:
+            self._connector.cancel()
+            await asyncio.gather(self._connector, return_exceptions=True)
+        if self._line is not None:
+            self._line.drop("closed by this side")
+        self._fail_waiting(Unavailable(f"the connection to {self.address} was closed by this side"))
+
+    def head(self, request: Request, correlation_id: int) -> bytes:
+        """The bytes before the body of a request."""
+        client_id = self._client_id
+        body_bytes = sum(map(len, request.body))
+        length = _HEADER.size - _LENGTH_BYTES + len(client_id) + body_bytes
+        fixed = (request.api_key, request.api_version, correlation_id, len(client_id))
+        return _HEADER.pack(length, *fixed) + client_id
+
+    def release(self, call: _Call) -> None:
+        """Takes a call out of the account: it is about to be answered or to fail."""
+        self._bytes_in_flight -= call.size
+
+    def lost(self, line: "_Line") -> None:
+        """Takes note that a connection is gone; its calls fail next."""
+        if line is self._line:
+            self._line = None
+            self._attempt_next_s = self._loop.time() + self._backoff_s()
+
+    # Connecting
+
+    def _connect_soon(self) -> None:
+        if self._connector is None:
+            self._connector = self._loop.create_task(self._connect_for_calls())
+
+    async def _connect_for_calls(self) -> None:
+        """Tries until there is a connection, or no call waits for one."""
+        try:
+            while self._waiting:
+                await asyncio.sleep(self._attempt_next_s - self._loop.time())
+                line = await self._attempt()
+                if line is None:
+                    self._attempts_failed += 1
+                    self._attempt_next_s = self._loop.time() + self._backoff_s()
+                    continue
+                self._attempts_failed = 0
+                self._line = line
+                while self._waiting and self._line is not None:
+                    self._line.send(self._waiting.popleft())
+        finally:
+            self._connector = None
+
+    async def _attempt(self) -> "_Line | None":
+        line: _Line | None = None
+        try:
+            async with asyncio.timeout(self.settings.connect_ms_max / 1000):
+                _, line = await self._loop.create_connection(
+                    lambda: _Line(self), self._host, self._port
+                )
+                refusal = self._greeting.judge(await line.greet(self._greeting.request))
+        except TimeoutError:
+            self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
+        except (OSError, DovetailError) as error:
+            self._why_not = str(error)
+        else:
+            if refusal is None:
+                return None if line.closed else line
+            self._why_not = str(refusal)
+            self._fail_waiting(refusal)
+        finally:
+            if line is not None and self._why_not:
+                pass
+        if line is not None:
+            line.drop(self._why_not)
+        return None
+
+    def _backoff_s(self) -> float:
+        doubled_ms = self.settings.backoff_ms_min * 2 ** min(self._attempts_failed, 20)
+        longest_ms = min(doubled_ms, self.settings.backoff_ms_max)
+        return longest_ms / 1000 * self._rng.uniform(0.5, 1.0)
+
+    # Deadlines
+
+    def _on_time(self) -> None:
+        """Ends what is overdue. Calls have one time limit, so the oldest is the first."""
+        self._timer = None
+        now_s = self._loop.time()
+        line = self._line
+        if line is not None and line.deadline_s is not None and line.deadline_s <= now_s:
+            line.drop(f"no answer within {self.settings.call_ms_max} ms")
+        while self._waiting and self._waiting[0].deadline_s <= now_s:
+            self._fail(self._waiting.popleft(), self._not_connected())
+        deadlines = [call.deadline_s for call in (*self._waiting,)[:1]]
+        if self._line is not None and self._line.deadline_s is not None:
+            deadlines.append(self._line.deadline_s)
+        if deadlines and self._timer is None:
+            self._timer = self._loop.call_at(min(deadlines), self._on_time)
+
+    def _not_connected(self) -> Unavailable:
+        within = f"within {self.settings.call_ms_max} ms"
+        return Unavailable(f"no connection to {self.address} {within}: {self._why_not}")
+
+    def _fail_waiting(self, error: DovetailError) -> None:
+        failing, self._waiting = self._waiting, deque()
+        for call in failing:
+            self._fail(call, error)
+
+    def _fail(self, call: _Call, error: DovetailError) -> None:
+        self.release(call)
+        call.on_error(error)
