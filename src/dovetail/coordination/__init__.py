@@ -15,6 +15,7 @@ a paused holder does not know that its lease has ended.
 
     protocol.py     the contract, its words and limits
     embedded.py     in this process, on one SQLite file: nothing else to run
+    etcd.py         on an etcd cluster (extra `etcd`; `_etcd_*.py`: members, messages, watches)
     lease.py        `LeaseKeeper`: a lease held in the background, on any implementation
     _limits.py      what every implementation refuses
     _keyspace.py    pure: the committed keys, and the draft of a group of transactions
