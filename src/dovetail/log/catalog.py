@@ -58,7 +58,7 @@ class Catalog:
         """Reads all topics, in every state."""
         snapshot = await self._coordinator.range(TOPICS)
         for item in snapshot.items:
-            self._note(msgspec.json.decode(item.value, type=TopicRecord), item.revision)
+            self._note(_decode(item.value), item.revision)
         return [record for record, _ in self._topics.values()]
 
     def ready(self) -> list[TopicRecord]:
@@ -78,6 +78,15 @@ class Catalog:
         if name is None:
             raise TopicUnknown(f"no topic has the id {topic_id}")
         return self.topic(name)
+
+    def lives(self, record: TopicRecord) -> bool:
+        """Whether this very topic is there and is not being deleted."""
+        found = self._topics.get(record.name)
+        return (
+            found is not None
+            and found[0].id == record.id
+            and found[0].state is not TopicState.DELETING
+        )
 
     def check_free(self, name: str) -> None:
         """Raises `TopicExists` if the name is known to be taken."""
@@ -123,13 +132,24 @@ class Catalog:
         return [chain.decode(item.value) for item in snapshot.items]
 
     async def remove(self, record: TopicRecord) -> None:
-        """Last step of a deletion: the keys go, the name is free."""
+        """Last step of a deletion: the keys go, the name is free.
+
+        The topic's key goes only if it still is this topic's: who finishes late must not remove a
+        new topic of the same name.
+        """
         snapshot = await self._coordinator.range(f"{PARTITIONS}{record.id}/")
         changes: list[Change] = [Delete(item.key) for item in snapshot.items]
         for at in range(0, len(changes), CHANGES_MAX):
             await self._coordinator.transact(changes[at : at + CHANGES_MAX])
-        await self._coordinator.transact([Delete(topic_key(record.name))])
-        self._topics.pop(record.name, None)
+        key = topic_key(record.name)
+        found = await self._coordinator.get(key)
+        if found is not None and _decode(found.value).id == record.id:
+            await self._coordinator.transact(
+                [Delete(key)], conditions=[Unchanged(key, found.revision)]
+            )
+        known = self._topics.get(record.name)
+        if known is not None and known[0].id == record.id:
+            del self._topics[record.name]
         self._names.pop(record.id, None)
 
     async def _replace(self, record: TopicRecord, *, condition: Revision) -> None:
@@ -146,6 +166,10 @@ class Catalog:
     def _note(self, record: TopicRecord, revision: Revision) -> None:
         self._topics[record.name] = (record, revision)
         self._names[record.id] = record.name
+
+
+def _decode(value: bytes) -> TopicRecord:
+    return msgspec.json.decode(value, type=TopicRecord)
 
 
 class IdBlocks:

@@ -1,7 +1,6 @@
 """A partition's chain of ledgers, as it lies in the coordination service.
 
     ledger    open → closed → (trimmed)
-    partition READY → DELETING → (gone)
 
 Open ledgers are at the end of the chain, two at most: while an owner goes on in a new ledger, the
 old one is closed only when its last entry is confirmed. A new owner must therefore expect two
@@ -10,8 +9,6 @@ open ledgers, and fences both.
 All changes are compare-and-set on one key. Whoever lost the partition learns it there, at the
 latest; the entries themselves are protected by the term.
 """
-
-from enum import Enum
 
 import msgspec
 
@@ -40,13 +37,6 @@ class LedgerInfo(msgspec.Struct, frozen=True):
         return self.placement.ledger
 
 
-class PartitionState(Enum):
-    """Where a partition is in its life."""
-
-    READY = "ready"
-    DELETING = "deleting"
-
-
 class PartitionRecord(msgspec.Struct, frozen=True):
     """What the coordination service holds of a partition."""
 
@@ -54,7 +44,6 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     partition: int
     term: int = 0
     owner: int = -1
-    state: PartitionState = PartitionState.READY
     log_start: int = 0
     #: The end of the closed part when the chain is empty, so that offsets never go back.
     offset_base: int = 0

@@ -279,10 +279,13 @@ class Log:
             self._broken[record.name, number] = error
             if error.retriable:
                 self._start(self._open_later(record, number))
-        else:
-            if self._broken.pop((record.name, number), None) is not None:
-                _log.info("partition back in service", partition=name)
-            self._partitions[record.name, number] = partition
+            return
+        if not self._catalog.lives(record):  # It was deleted while it was being opened.
+            await self._close_partition(partition)
+            return
+        if self._broken.pop((record.name, number), None) is not None:
+            _log.info("partition back in service", partition=name)
+        self._partitions[record.name, number] = partition
 
     async def _open_later(self, record: TopicRecord, number: int) -> None:
         await asyncio.sleep(REOPEN_MS / 1000)
