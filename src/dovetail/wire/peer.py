@@ -49,6 +49,9 @@ _HEADER = struct.Struct("!ihhih")
 #: What a call costs beside its bytes: a few objects. With it, small calls are bounded in number.
 _CALL_BYTES = 512
 
+#: Why there is no connection, as long as no attempt has failed.
+_CONNECTING = "still connecting"
+
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
@@ -143,7 +146,7 @@ class Peer:
         self._connector: asyncio.Task[None] | None = None
         self._attempts_failed = 0
         self._attempt_next_s = 0.0
-        self._why_not = "not tried yet"
+        self._why_not = _CONNECTING
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -214,9 +217,12 @@ class Peer:
         if self._connector is not None:
             self._connector.cancel()
             await asyncio.gather(self._connector, return_exceptions=True)
-        if self._line is not None:
-            self._line.drop("closed by this side")
+        line = self._line
+        if line is not None:
+            line.drop("closed by this side")
         self._fail_waiting(Unavailable(f"the connection to {self.address} was closed by this side"))
+        if line is not None:
+            await line.ended.wait()
 
     def head(self, request: Request, correlation_id: int) -> bytes:
         """The bytes before the body of a request."""
@@ -234,6 +240,7 @@ class Peer:
         """Takes note that a connection is gone; its calls fail next."""
         if line is self._line:
             self._line = None
+            self._why_not = _CONNECTING
             self._attempt_next_s = self._loop.time() + self._backoff_s()
 
     # Connecting
@@ -260,31 +267,28 @@ class Peer:
             self._connector = None
 
     async def _attempt(self) -> "_Line | None":
-        line: _Line | None = None
+        line = _Line(self)
+        greeted = False
         try:
             async with asyncio.timeout(self.settings.connect_ms_max / 1000):
-                _, line = await self._loop.create_connection(
-                    lambda: _Line(self), self._host, self._port
-                )
+                await self._loop.create_connection(lambda: line, self._host, self._port)
                 refusal = self._greeting.judge(await line.greet(self._greeting.request))
         except TimeoutError:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
-            self._why_not = str(error)
+            self._why_not = f"{type(error).__name__}: {error}"
         else:
-            if refusal is None:
-                return None if line.closed else line
-            self._why_not = str(refusal)
-            self._fail_waiting(refusal)
+            greeted = refusal is None and not line.closed
+            if refusal is not None:
+                self._why_not = str(refusal)
+                self._fail_waiting(refusal)
         finally:
-            if line is not None and self._why_not:
-                pass
-        if line is not None:
-            line.drop(self._why_not)
-        return None
+            if not greeted:
+                line.drop(self._why_not)
+        return line if greeted else None
 
     def _backoff_s(self) -> float:
-        doubled_ms = self.settings.backoff_ms_min * 2 ** min(self._attempts_failed, 20)
+        doubled_ms = self.settings.backoff_ms_min * (1 << min(self._attempts_failed, 20))
         longest_ms = min(doubled_ms, self.settings.backoff_ms_max)
         return longest_ms / 1000 * self._rng.uniform(0.5, 1.0)
 
@@ -299,11 +303,11 @@ class Peer:
             line.drop(f"no answer within {self.settings.call_ms_max} ms")
         while self._waiting and self._waiting[0].deadline_s <= now_s:
             self._fail(self._waiting.popleft(), self._not_connected())
-        deadlines = [call.deadline_s for call in (*self._waiting,)[:1]]
-        if self._line is not None and self._line.deadline_s is not None:
-            deadlines.append(self._line.deadline_s)
-        if deadlines and self._timer is None:
-            self._timer = self._loop.call_at(min(deadlines), self._on_time)
+        oldest_s = self._line.deadline_s if self._line is not None else None
+        if oldest_s is None and self._waiting:
+            oldest_s = self._waiting[0].deadline_s
+        if oldest_s is not None and self._timer is None:
+            self._timer = self._loop.call_at(oldest_s, self._on_time)
 
     def _not_connected(self) -> Unavailable:
         within = f"within {self.settings.call_ms_max} ms"
@@ -317,3 +321,140 @@ class Peer:
     def _fail(self, call: _Call, error: DovetailError) -> None:
         self.release(call)
         call.on_error(error)
+
+
+class _Line(asyncio.BufferedProtocol):
+    """One connection: the calls that were sent on it, and its bytes cut into answers.
+
+    Small answers are cut from a scratch buffer. One that does not end there gets a buffer of its
+    size, once that was checked, which the socket fills directly.
+    """
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._transport: asyncio.Transport | None = None
+        #: Calls by correlation id, oldest first.
+        self._calls: dict[int, _Call] = {}
+        self._correlation_id = 0
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._scratch_filled = 0
+        self._frame: memoryview | None = None
+        self._frame_filled = 0
+        self.closed = False
+        #: Set when the socket is given back, which is a little later than `closed`.
+        self.ended = asyncio.Event()
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When the oldest call is overdue."""
+        oldest = next(iter(self._calls.values()), None)
+        return None if oldest is None else oldest.deadline_s
+
+    def send(self, call: _Call) -> None:
+        """Writes the request, whose buffers are not copied here."""
+        assert self._transport is not None
+        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_MASK
+        self._calls[self._correlation_id] = call
+        request = call.request
+        self._transport.writelines([self._peer.head(request, self._correlation_id), *request.body])
+
+    async def greet(self, request: Request) -> memoryview:
+        """Sends the first request; raises `Unavailable` if the connection ends instead."""
+        future: asyncio.Future[memoryview | DovetailError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        call = _Call(
+            request,
+            size=0,
+            deadline_s=float("inf"),
+            on_answer=lambda frame: _settle(future, frame),
+            on_error=lambda error: _settle(future, error),
+        )
+        self.send(call)
+        answer = await future
+        if isinstance(answer, DovetailError):
+            raise answer
+        return answer
+
+    def drop(self, why: str, *, first: _Call | None = None) -> None:
+        """Ends the connection and fails what was sent on it, in order.
+
+        `first` is a call whose answer was read, and is none.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+        self._peer.lost(self)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self._peer.release(call)
+        for call in (*(() if first is None else (first,)), *calls.values()):
+            call.on_error(call.request.lost(f"{self._peer.address} did not answer: {why}"))
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed:  # Given up while the system was connecting.
+            self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.drop(f"the connection broke ({error})" if error else "it closed the connection")
+        self.ended.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_filled :]
+        return self._scratch[self._scratch_filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        try:
+            if self._frame is not None:
+                self._frame_filled += count
+                if self._frame_filled == len(self._frame):
+                    frame, self._frame = self._frame, None
+                    self._deliver(frame)
+            else:
+                self._cut_frames(self._scratch_filled + count)
+        except ProtocolViolation as violation:
+            self.drop(f"it sent what is no answer: {violation}")
+
+    def _cut_frames(self, end: int) -> None:
+        data, at = self._scratch, 0
+        while end - at >= _LENGTH_BYTES and not self.closed:
+            start = at + _LENGTH_BYTES
+            length = int.from_bytes(data[at:start], "big", signed=True)
+            if not _CORRELATION_BYTES <= length <= self._peer.settings.answer_bytes_max:
+                raise ProtocolViolation(
+                    f"an answer of {length} bytes; {_CORRELATION_BYTES} to "
+                    f"{self._peer.settings.answer_bytes_max} are taken"
+                )
+            at = min(start + length, end)
+            if at == start + length:
+                self._deliver(memoryview(bytes(data[start:at])))
+            else:
+                self._frame = memoryview(bytearray(length))
+                self._frame_filled = at - start
+                self._frame[: self._frame_filled] = data[start:at]
+                break
+        self._scratch_filled = end - at
+        data[: self._scratch_filled] = bytes(data[at:end])
+
+    def _deliver(self, frame: memoryview) -> None:
+        correlation_id = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
+        call = self._calls.pop(correlation_id, None)
+        if call is None:
+            raise ProtocolViolation(f"nothing was asked under correlation id {correlation_id}")
+        self._peer.release(call)
+        try:
+            call.on_answer(frame[_CORRELATION_BYTES:])
+        except ProtocolViolation as violation:
+            self.drop(f"it sent what is no answer: {violation}", first=call)
+
+
+def _settle(future: "asyncio.Future[Answered]", answer: Answered) -> None:
+    """Gives the answer, unless who asked has gone."""
+    if not future.done():
+        future.set_result(answer)

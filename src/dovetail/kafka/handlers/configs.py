@@ -31,7 +31,7 @@ async def describe_configs(
 ) -> m.DescribeConfigsResponse:
     """The settings of each resource."""
     results = []
-    for resource in request.resources:
+    for resource in dict.fromkeys(request.resources):
         code, message = ErrorCode.NONE, None
         configs: tuple[m.DescribeConfigsResponseConfig, ...] = ()
         try:

@@ -99,7 +99,8 @@ class FrontDoor:
     def _refuse(
         self, header: RequestHeader, frame: memoryview, body_start: int
     ) -> list[Buffer] | None:
-        self._backend.metrics.error(f"key {header.api_key}"[:12], "UNSUPPORTED_VERSION")
+        api = SUPPORTED.get(header.api_key)
+        self._backend.metrics.error(api.name if api else "unknown", "UNSUPPORTED_VERSION")
         refusal = refuse(header, frame, body_start)
         if refusal is None:
             raise ProtocolViolation(

@@ -37,7 +37,7 @@ async def describe_groups(
 ) -> m.DescribeGroupsResponse:
     """Each group with its members."""
     return m.DescribeGroupsResponse(
-        groups=tuple(_describe(backend, group_id) for group_id in request.groups)
+        groups=tuple(_describe(backend, group_id) for group_id in dict.fromkeys(request.groups))
     )
 
 

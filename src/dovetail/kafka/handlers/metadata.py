@@ -19,7 +19,7 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
     else:
         topics = [
             await _asked_for(backend, wanted, create=request.allow_auto_topic_creation)
-            for wanted in request.topics
+            for wanted in dict.fromkeys(request.topics)
         ]
     broker = m.MetadataResponseBroker(node_id=backend.node_id, host=backend.host, port=backend.port)
     return m.MetadataResponse(

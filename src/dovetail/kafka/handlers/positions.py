@@ -63,7 +63,7 @@ async def offset_fetch(
     """Positions of one group, or from version 8 of several."""
     if call.api_version >= _MANY_GROUPS_SINCE:
         groups = []
-        for group in request.groups:
+        for group in dict.fromkeys(request.groups):
             code, topics = await _fetch(backend, group.group_id, group.topics)
             groups.append(
                 m.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code)

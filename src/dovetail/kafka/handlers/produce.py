@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, InvalidInput, Uncertain
+from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
@@ -63,7 +63,7 @@ class _Production:
         if log.topic(topic).internal:
             raise InvalidInput(f"topic {topic!r} is internal; only the node writes to it")
         if partition.records is None:
-            raise InvalidInput(f"no records for {topic}-{partition.index}")
+            raise InvalidBatch(f"no records for {topic}-{partition.index}")
         header = check_batch(partition.records, bytes_max=found.config.batch_bytes_max)
         self._backend.metrics.produced(topic, header.record_count, len(partition.records))
         return found.append(partition.records, header)
