@@ -35,6 +35,11 @@ class RunningNode:
 
     def start(self) -> None:
         """Starts, on the same ports as before if there was a before; returns when it is ready."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Starts, and does not wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
         environment |= {
             "DOVETAIL_NODE_DATA_DIR": str(self.data_dir),
@@ -51,6 +56,9 @@ class RunningNode:
                 stderr=log,
                 text=True,
             )
+
+    def wait_ready(self) -> None:
+        """Returns when the node serves."""
         line = self._first_line()
         if not line:
             raise AssertionError(f"the node did not start:\n{self.log()}")
@@ -84,9 +92,22 @@ class RunningNode:
         """kill -9."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """SIGSTOP: it stands still, and does not know it."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
     def stop(self) -> int:
         """Asks it to stop, and waits until it has; returns its exit code."""
         return self._end(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Waits until it ends by itself; returns its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=START_SECONDS_MAX)
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

@@ -169,6 +169,7 @@ class EtcdCluster:
     """One or more members that know each other."""
 
     def __init__(self, folder: Path, *, size: int, flags: tuple[str, ...] = ()) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * size)
         self.members = [
             EtcdMember(

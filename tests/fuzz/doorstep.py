@@ -54,7 +54,7 @@ class Caller:
 
     def __init__(self, node: RunningNode, *, timeout_s: float = DEADLINE_S) -> None:
         host, _, port = node.bootstrap.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._correlation_id = 0
 
     def __enter__(self) -> "Caller":
@@ -64,12 +64,12 @@ class Caller:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def send(self, data: bytes) -> None:
         """Raw bytes; that the node has closed meanwhile is no error."""
         with contextlib.suppress(ConnectionError):
-            self._socket.sendall(data)
+            self.socket.sendall(data)
 
     def read_frame(self) -> bytes | None:
         """An answer, or None if the node closed the connection. Raises `TimeoutError`."""
@@ -80,7 +80,7 @@ class Caller:
         parts = bytearray()
         while len(parts) < count:
             try:
-                part = self._socket.recv(count - len(parts))
+                part = self.socket.recv(count - len(parts))
             except ConnectionError:
                 return None
             if not part:
@@ -96,7 +96,7 @@ class Caller:
         """A good request and its answer."""
         self._correlation_id += 1
         header = RequestHeader(int(key), version, self._correlation_id, "good")
-        self._socket.sendall(b"".join(encode_request(header, body)))
+        self.socket.sendall(b"".join(encode_request(header, body)))
         frame = self.read_frame()
         assert frame is not None, "the node closed the connection on a good request"
         return decode_response(header, memoryview(frame))

@@ -123,7 +123,7 @@ def test_random_fields(watch: Watch) -> None:
         _attack(watch)
 
 
-def _compressed(codec: int, plain: bytes) -> bytes:
+def compressed(codec: int, plain: bytes) -> bytes:
     if codec == 1:
         deflater = zlib.compressobj(wbits=31)
         return deflater.compress(plain) + deflater.flush()
@@ -132,7 +132,7 @@ def _compressed(codec: int, plain: bytes) -> bytes:
     return bytes(cramjam.lz4.compress(plain) if codec == 3 else cramjam.zstd.compress(plain))
 
 
-def _carrying(codec: int, body: bytes, **fields: int) -> bytes:
+def carrying(codec: int, body: bytes, **fields: int) -> bytes:
     """A batch of one record whose body is these bytes."""
     header = batch(1)[:61]
     made = header + body
@@ -143,11 +143,11 @@ def _carrying(codec: int, body: bytes, **fields: int) -> bytes:
 def test_bodies_that_do_not_inflate(watch: Watch, codec: int) -> None:
     """R3: a body that is no body of its codec is stored as it came, and found by its header."""
     chooser = random.Random(codec)
-    whole = _compressed(codec, batch()[61:] * 100)
+    whole = compressed(codec, batch()[61:] * 100)
     bodies = [b"", b"\0", chooser.randbytes(300), whole[: len(whole) // 2], whole + b"\xff" * 9]
     with Caller(watch.node) as caller:
         for body in bodies:
-            outcome = caller.produce(PREY, _carrying(codec, body, timestamp_max=2**60))
+            outcome = caller.produce(PREY, carrying(codec, body, timestamp_max=2**60))
             assert outcome.error_code == 0
             assert offset_at(caller, PREY, 0, 2**60).error_code == 0
             assert fetched(caller, PREY, 0, offset=outcome.base_offset)[61:] == body

@@ -10,38 +10,50 @@ import asyncio
 import gc
 import random
 import resource
-import uuid
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from dovetail.broker.metrics import LogCollector, Metrics
+from dovetail import __version__
+from dovetail.broker.carrier import Carrier
+from dovetail.broker.cluster_nodes import ClusterNodes
+from dovetail.broker.identity import disk_identity
+from dovetail.broker.membership import Member, Membership
+from dovetail.broker.metrics import Metrics
+from dovetail.broker.storage_service import StorageService, is_private
 from dovetail.clock import Clock, SystemClock
-from dovetail.coordination import EmbeddedCoordinator
-from dovetail.coordination.protocol import ABSENT, Coordinator, Put, Unchanged
-from dovetail.errors import DovetailError, ProtocolViolation
-from dovetail.kafka.handlers import Backend, FrontDoor
-from dovetail.kafka.subscription import topics_of
+from dovetail.coordination import (
+    ABSENT,
+    Coordinator,
+    EmbeddedCoordinator,
+    LeaseKeeper,
+    Put,
+    Unchanged,
+)
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.errors import InvalidSetting, ProtocolViolation
+from dovetail.kafka.handlers import FrontDoor
 from dovetail.ledger import (
     Durability,
-    Ensembles,
     LedgerStore,
     LocalStorageNode,
     OneNode,
     RealDisk,
     StoreSettings,
 )
-from dovetail.log.groups.coordinator import GroupCoordinator
-from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
-from dovetail.log.groups.types import GroupSettings
-from dovetail.log.service import Log
-from dovetail.log.topic import TopicConfig
+from dovetail.ledger.ensembles import Nodes
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.settings import HttpSettings, Settings
-from dovetail.wire import ByteBudget, Connection, Limits, WireServer
+from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 _log = get_logger("node")
+
+#: Held by the carrier that serves clients.
+CARRIER_KEY = "/carrier"
+
+#: How often lines that were held back are summed up in the log.
+TELL_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +85,10 @@ class Node:
         self._missing = ["starting"]
         self._storage: LocalStorageNode | None = None
         self._report_damage: list[str] = []
-        self._log: Log | None = None
+        self._carrier: Carrier | None = None
+        self._membership: Membership | None = None
+        #: Set when this node must not serve any more.
+        self.lost = asyncio.Event()
         self._loud = RateLimitedLog(get_logger("wire"), self._clock)
 
     # What `/livez` and `/readyz` ask
@@ -87,8 +102,8 @@ class Node:
         if self._storage is not None and self._storage.out_because is not None:
             reasons.append(f"storage is out: {self._storage.out_because}")
         reasons += [f"damaged: {place}" for place in self._report_damage]
-        if self._log is not None:
-            for (topic, number), error in self._log.broken().items():
+        if self._carrier is not None:
+            for (topic, number), error in self._carrier.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
         return not reasons, reasons
 
@@ -115,26 +130,140 @@ class Node:
         http_url = None
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings.http))
-        coordinator = await EmbeddedCoordinator.open(
-            data_dir / "coordination.sqlite", clock=self._clock
-        )
-        self._stack.push_async_callback(coordinator.close)
-        cluster_id = await _cluster_id(coordinator)
-        self._storage = await self._start_storage(data_dir / "ledgers")
-        self._log = await self._start_log(coordinator, self._storage)
-        groups, journal = await self._start_groups(self._log)
-        self._metrics.registry.register(LogCollector(self._log, groups))
-        host, port_bound = await self._start_door(self._log, groups, cluster_id)
-        self._start_upkeep(self._log, groups, journal)
+        coordinator = await self._start_coordination(data_dir)
+        roles = settings.node.roles.split(",")
+        service, identity = None, ""
+        if "storage" in roles:
+            identity = disk_identity(data_dir / "ledgers")
+            self._storage = await self._start_storage(data_dir / "ledgers")
+            service = StorageService(self._storage, identity=identity)
+        nodes: Nodes
+        if settings.coordination.kind == "embedded":
+            if self._storage is None or "carrier" not in roles:
+                raise InvalidSetting(
+                    "a node with one role is part of a cluster: set coordination.kind to 'etcd'"
+                )
+            nodes = OneNode(settings.node.node_id, self._storage)
+        else:
+            nodes = await self._join_cluster(coordinator)
+            if service is not None and self._membership is not None:
+                await self._membership.bind_disk(settings.node.node_id, identity)
+        if "carrier" in roles:
+            if self._membership is not None:
+                await self._await_turn(coordinator)
+            self._carrier = await self._start_carrier(coordinator, nodes)
+        port_bound = await self._start_door(service)
+        telling = asyncio.create_task(self._tell_held_back())
+        self._stack.callback(telling.cancel)
+        if self._membership is not None:
+            await self._membership.announce(lambda: self._describe(port_bound))
         # What lives now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
         self._missing.clear()
         return Endpoints(
-            kafka=f"{host}:{port_bound}",
-            http=http_url,
-            data_dir=data_dir,
+            kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
         )
+
+    async def _start_coordination(self, data_dir: Path) -> Coordinator:
+        settings = self._settings.coordination
+        coordinator: Coordinator
+        if settings.kind == "embedded":
+            coordinator = await EmbeddedCoordinator.open(
+                data_dir / "coordination.sqlite", clock=self._clock
+            )
+        else:
+            coordinator = await EtcdCoordinator.open(
+                EtcdSettings(tuple(settings.endpoints.split(",")), namespace=settings.namespace)
+            )
+        self._stack.push_async_callback(coordinator.close)
+        return coordinator
+
+    # In a cluster
+
+    async def _join_cluster(self, coordinator: Coordinator) -> Nodes:
+        self._membership = Membership(
+            coordinator, clock=self._clock, ttl_ms=self._settings.coordination.lease_ms
+        )
+        await self._membership.start()
+        self._stack.push_async_callback(self._membership.stop)
+        node_id = self._settings.node.node_id
+        nodes = ClusterNodes(
+            self._membership,
+            client_id=self._settings.node.name,
+            local=None if self._storage is None else (node_id, self._storage),
+            rng=random.SystemRandom(),
+        )
+        self._stack.push_async_callback(nodes.close)
+        return nodes
+
+    async def _await_turn(self, coordinator: Coordinator) -> None:
+        """One carrier serves at a time; the others stand by until its lease ends."""
+        lease = LeaseKeeper(
+            coordinator, ttl_ms=self._settings.coordination.lease_ms, clock=self._clock
+        )
+        await self._stack.enter_async_context(lease)
+        mine = [Put(CARRIER_KEY, self._settings.node.name.encode(), lease.id)]
+        self._missing = [f"standing by: another carrier holds {CARRIER_KEY}"]
+        while not (
+            await coordinator.transact(mine, conditions=[Unchanged(CARRIER_KEY, ABSENT)])
+        ).applied:
+            found = await coordinator.get(CARRIER_KEY)
+            if found is None:
+                continue
+            async with coordinator.watch(CARRIER_KEY, after=found.revision) as changes:
+                async for _ in changes:
+                    break
+        self._missing = ["starting"]
+
+        async def watch_lease() -> None:
+            await lease.lost.wait()
+            _log.error("the carrier's lease is lost; another may serve now, so this one ends")
+            self.lost.set()
+
+        task = asyncio.create_task(watch_lease())
+        self._stack.callback(task.cancel)
+
+    def _describe(self, port_bound: int) -> Member:
+        host, port = self._settings.kafka.advertised(port_bound=port_bound)
+        return Member(
+            node_id=self._settings.node.node_id,
+            host=host,
+            port=port,
+            roles=tuple(self._settings.node.roles.split(",")),
+            version=__version__,
+            stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
+            partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+        )
+
+    def _nodes_changed(self) -> None:
+        """Storage nodes that are back get what is being written."""
+        if self._carrier is None or self._membership is None:
+            return
+        for partition in self._carrier.log.partitions():
+            for ledger in partition.open_ledgers:
+                for number in self._membership.members():
+                    ledger.writer.node_back(number)
+
+    # The rooms
+
+    async def _start_carrier(self, coordinator: Coordinator, nodes: Nodes) -> Carrier:
+        def on_waiting(what: str) -> None:
+            self._missing = [what]
+
+        carrier = Carrier(
+            self._settings,
+            coordinator,
+            nodes,
+            metrics=self._metrics,
+            clock=self._clock,
+            swept=self._storage if self._membership is None else None,
+            on_waiting=on_waiting,
+        )
+        await self._stack.enter_async_context(carrier)
+        if self._membership is not None:
+            self._membership.on_change.append(self._nodes_changed)
+        return carrier
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
         storage = self._settings.storage
@@ -168,63 +297,19 @@ class Node:
             _log.error("storage took itself out", because=because)
         self._metrics.storage_out.set(1)
 
-    async def _start_log(self, coordinator: Coordinator, storage: LocalStorageNode) -> Log:
-        settings = self._settings.log
-        log = Log(
-            node_id=self._settings.node.node_id,
-            coordinator=coordinator,
-            ensembles=Ensembles(OneNode(self._settings.node.node_id, storage)),
-            swept=storage,
-            clock=self._clock,
-            defaults=TopicConfig(
-                retention_ms=settings.retention_ms,
-                retention_bytes=settings.retention_bytes,
-                ledger_bytes_max=settings.ledger_bytes_max,
-                ledger_age_ms_max=settings.ledger_age_ms_max,
-                batch_bytes_max=settings.message_bytes_max,
-            ),
-            tail_bytes_max=settings.tail_cache_bytes_max,
-        )
-        await log.start()
-        self._stack.push_async_callback(log.close)
-        log.on_deleted.append(self._metrics.forget_topic)
-        return log
-
-    async def _start_groups(self, log: Log) -> tuple[GroupCoordinator, PartitionJournal]:
-        if all(topic.name != GROUPS_TOPIC for topic in log.topics()):
-            config = {"retention.ms": "-1", "retention.bytes": "-1"}
-            await log.create_topic(GROUPS_TOPIC, partitions=1, config=config, internal=True)
-        journal = PartitionJournal(log.partition(GROUPS_TOPIC, 0), self._clock)
-        limits = self._settings.groups
-        groups = GroupCoordinator(
-            journal,
-            self._clock,
-            GroupSettings(
-                session_timeout_ms_min=limits.session_timeout_ms_min,
-                session_timeout_ms_max=limits.session_timeout_ms_max,
-                initial_rebalance_delay_ms=limits.initial_rebalance_delay_ms,
-                offsets_retention_ms=limits.offsets_retention_ms,
-                group_size_max=limits.group_size_max,
-            ),
-            topics_of=topics_of,
-        )
-        await groups.load(journal.replay())
-        groups.start()
-        self._stack.push_async_callback(groups.close)
-        return groups, journal
-
-    async def _start_door(
-        self, log: Log, groups: GroupCoordinator, cluster_id: str
-    ) -> tuple[str, int]:
+    async def _start_door(self, service: StorageService | None) -> int:
         kafka = self._settings.kafka
         front: FrontDoor | None = None
 
-        def dispatch(connection: Connection, frame: memoryview) -> object:
-            assert front is not None
+        def dispatch(connection: Connection, frame: memoryview) -> Reply:
+            if service is not None and is_private(frame):
+                return service(connection, frame)
+            if front is None:
+                raise ProtocolViolation("this node serves no Kafka clients, or not yet")
             return front(connection, frame)
 
         server = WireServer(
-            dispatch,  # type: ignore[arg-type]
+            dispatch,
             Limits(
                 frame_bytes_max=kafka.frame_bytes_max,
                 frame_read_ms=kafka.frame_read_ms,
@@ -236,43 +321,16 @@ class Node:
         )
         port_bound = await server.start(kafka.host, kafka.port)
         self._stack.push_async_callback(server.stop)
-        host, port = kafka.advertised(port_bound=port_bound)
-        front = FrontDoor(
-            Backend(
-                log=log,
-                groups=groups,
-                clock=self._clock,
-                metrics=self._metrics,
-                cluster_id=cluster_id,
-                node_id=self._settings.node.node_id,
-                host=host,
-                port=port,
-                topic_auto_create=self._settings.log.topic_auto_create,
-                partitions_default=self._settings.log.partitions_default,
-                node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
-            )
-        )
-        return kafka.host, port_bound
+        if self._carrier is not None:
+            host, port = kafka.advertised(port_bound=port_bound)
+            front = FrontDoor(self._carrier.backend(host=host, port=port))
+        return port_bound
 
-    def _start_upkeep(self, log: Log, groups: GroupCoordinator, journal: PartitionJournal) -> None:
-        async def upkeep() -> None:
-            while True:
-                await asyncio.sleep(self._settings.log.retention_check_ms / 1000)
-                try:
-                    await log.maintain()
-                    await journal.shorten(groups)
-                except DovetailError as error:
-                    _log.warning("upkeep failed; it is tried again", error=str(error))
-
-        log.on_deleted.append(lambda topic: tasks.add(asyncio.create_task(_forget(groups, topic))))
-        tasks = {asyncio.create_task(upkeep())}
-
-        async def stop() -> None:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-        self._stack.push_async_callback(stop)
+    async def _tell_held_back(self) -> None:
+        """Sums up lines that were held back because somebody caused too many of them."""
+        while True:
+            await asyncio.sleep(TELL_MS / 1000)
+            self._loud.flush()
 
     # What the wire room tells
 
@@ -292,21 +350,6 @@ class Node:
 
     def moved(self, bytes_in: int, bytes_out: int) -> None:
         self._metrics.moved(bytes_in, bytes_out)
-
-
-async def _forget(groups: GroupCoordinator, topic: str) -> None:
-    await groups.forget_topic(topic)
-
-
-async def _cluster_id(coordinator: Coordinator) -> str:
-    """The id of this cluster, made when its coordination service is first used."""
-    key = "/cluster/id"
-    await coordinator.transact(
-        [Put(key, uuid.uuid4().hex[:22].encode())], conditions=[Unchanged(key, ABSENT)]
-    )
-    found = await coordinator.get(key)
-    assert found is not None
-    return found.value.decode()
 
 
 def _raise_file_limit() -> None:

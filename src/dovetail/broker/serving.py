@@ -23,6 +23,9 @@ TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
+#: The node must not go on, but may be started again.
+_EXIT_LOST = 1
+
 #: What a shell shows for a process that a second SIGINT ended.
 _EXIT_NOW = 130
 
@@ -69,7 +72,11 @@ async def _serve(
     async with Node(settings, http=http) as node:
         on_ready(node.endpoints)
         _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
-        await stopping.wait()
+        lost = asyncio.create_task(node.lost.wait())
+        asked = asyncio.create_task(stopping.wait())
+        await asyncio.wait({lost, asked}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (lost, asked):
+            task.cancel()
         _log.info("stopping")
     _log.info("stopped")
-    return 0
+    return _EXIT_LOST if node.lost.is_set() else 0

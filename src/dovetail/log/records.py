@@ -7,6 +7,7 @@ Everything else passes batches on unopened.
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import cramjam
@@ -18,6 +19,9 @@ from dovetail.log.batch import APPEND_TIME, CODEC_MASK, HEADER_BYTES, NO_PRODUCE
 
 #: Largest batch that is inflated to look up a time; a bomb stops there.
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
+
+#: Room that is tried for what does not say its size; most batches fit the first.
+_INFLATE_STEPS = (2 * 1024 * 1024, 16 * 1024 * 1024, INFLATED_BYTES_MAX)
 
 _BODY = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")
@@ -67,6 +71,10 @@ def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
         value, at = _read_bytes(data, at)
         stamped = header.attributes & APPEND_TIME
         timestamp = header.timestamp_max if stamped else header.base_timestamp + timestamp_delta
+        if not 0 <= offset_delta <= header.last_offset_delta:
+            raise InvalidBatch(f"a record {offset_delta} behind the first of {header.record_count}")
+        if not -(2**63) <= timestamp < 2**63:
+            raise InvalidBatch(f"a record of the time {timestamp}")
         yield StoredRecord(header.base_offset + offset_delta, timestamp, key, value)
         at = end
 
@@ -117,20 +125,37 @@ def _inflate(data: memoryview, codec: int) -> bytes:
             return plain
         if codec == 2:
             return _inflate_snappy(bytes(data))
-        decoder = cramjam.lz4.Decompressor() if codec == 3 else cramjam.zstd.Decompressor()
-        decoder.decompress(bytes(data))
-        return bytes(decoder.finish())
+        return _inflate_bounded(cramjam.lz4 if codec == 3 else cramjam.zstd, bytes(data))
     except (zlib.error, cramjam.DecompressionError, ValueError) as error:
         raise InvalidBatch(f"codec {codec} does not inflate: {error}") from error
+
+
+def _inflate_bounded(codec: ModuleType, data: bytes) -> bytes:
+    """LZ4 and Zstandard, into rooms that grow: what is in front need not say how much there is."""
+    for size in _INFLATE_STEPS:
+        room = bytearray(size)
+        try:
+            return bytes(memoryview(room)[: codec.decompress_into(data, room)])
+        except cramjam.DecompressionError:
+            if size == _INFLATE_STEPS[-1]:
+                raise
+    raise InvalidBatch("no room to inflate")
 
 
 def _inflate_snappy(data: bytes) -> bytes:
     """Snappy, plain or in the blocks that Java clients write."""
     if not data.startswith(_XERIAL_MAGIC):
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return _inflate_snappy_block(data, INFLATED_BYTES_MAX)
     plain, at = bytearray(), 16
     while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "big")
-        plain += bytes(cramjam.snappy.decompress_raw(data[at + 4 : at + 4 + length]))
+        block = data[at + 4 : at + 4 + length]
+        plain += _inflate_snappy_block(block, INFLATED_BYTES_MAX - len(plain))
         at += 4 + length
     return bytes(plain)
+
+
+def _inflate_snappy_block(block: bytes, bytes_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > bytes_max:
+        raise InvalidBatch(f"a batch inflates to more than {INFLATED_BYTES_MAX} bytes")
+    return bytes(cramjam.snappy.decompress_raw(block))

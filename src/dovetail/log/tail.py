@@ -1,7 +1,8 @@
 """The tail in memory: what was written last is read from here, not from the disk (L7).
 
 Each partition has a `Tail`; all share one budget. The oldest bytes of the whole node go first.
-The buffers are those that the producers' requests came in: nothing is copied.
+The buffers are those that the producers' requests came in: nothing is copied, unless the batch is
+the lesser part of its request.
 """
 
 from bisect import bisect_right
@@ -45,6 +46,8 @@ class Tail:
 
     def add(self, base_offset: int, offset_end: int, batch: Buffer) -> None:
         """Adds the batch behind the last one."""
+        if isinstance(batch, memoryview) and len(batch) * 2 < memoryview(batch.obj).nbytes:
+            batch = bytes(batch)  # A slice keeps its whole frame, of which it may be a thousandth.
         self._bases.append(base_offset)
         self._batches.append(batch)
         self._end = offset_end

@@ -28,6 +28,7 @@ from dovetail.settings.quantity import (
 )
 from dovetail.settings.sections import (
     ClientSettings,
+    CoordinationSettings,
     GroupsSettings,
     HttpSettings,
     KafkaSettings,
@@ -53,6 +54,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "ENVIRONMENT_PREFIX",
     "ClientSettings",
+    "CoordinationSettings",
     "Flag",
     "GroupsSettings",
     "HttpSettings",

@@ -70,6 +70,37 @@ class NodeSettings(_Section):
     data_dir: Path = Field(
         default=Path("dovetail-data"), description="Folder of everything that this node stores."
     )
+    roles: str = Field(
+        default="carrier,storage",
+        pattern=r"^(carrier|storage|carrier,storage|storage,carrier)$",
+        description="What this node does: carrier (serves clients), storage (keeps ledgers).",
+    )
+
+
+class CoordinationSettings(_Section):
+    """Who is alive and who owns what."""
+
+    kind: Literal["embedded", "etcd"] = Field(
+        default="embedded",
+        description="'embedded': in this process, for one node. 'etcd': for a cluster.",
+    )
+    endpoints: str = Field(
+        default="127.0.0.1:2379",
+        min_length=1,
+        description="Addresses of etcd's members, host:port, with commas between them.",
+    )
+    namespace: str = Field(
+        default="/dovetail/",
+        pattern=r"^/([A-Za-z0-9._-]+/)*$",
+        description="Prefix of all keys, so that several clusters can share one etcd.",
+    )
+    # etcd counts whole seconds and no fewer than two; a minute hides a dead node for too long.
+    lease_ms: DurationMs = Field(
+        default=3 * _SECOND_MS,
+        ge=2 * _SECOND_MS,
+        le=_MINUTE_MS,
+        description="A node that is not heard of for this long is taken for dead.",
+    )
 
 
 class KafkaSettings(_Section):
@@ -97,13 +128,6 @@ class KafkaSettings(_Section):
     # 100 MiB is what Kafka allows (socket.request.max.bytes); a length is a signed 32-bit number.
     frame_bytes_max: ByteCount = Field(
         default=100 * _MIB, ge=_KIB, le=2**31 - 1, description="Largest request of a client."
-    )
-    # A login needs under 1 KiB; the rest is room for tokens.
-    frame_bytes_max_unauthenticated: ByteCount = Field(
-        default=64 * _KIB,
-        ge=_KIB,
-        le=_MIB,
-        description="Largest request before login, where login is required.",
     )
     # What the node may hold for requests that are not answered; more is left in the sockets.
     request_bytes_in_flight_max: ByteCount = Field(
@@ -170,11 +194,11 @@ class StorageSettings(_Section):
         description="'sync': on disk before it is acknowledged. 'os': left to the kernel; a power "
         "cut can lose what was acknowledged.",
     )
-    # Below 64 KiB a segment is mostly header; above 16 GiB, checking one at start takes too long.
+    # Below 64 KiB a segment is mostly header; places in it are 32 bits, with room for one group.
     segment_bytes: ByteCount = Field(
         default=256 * _MIB,
         ge=64 * _KIB,
-        le=16 * _GIB,
+        le=2 * _GIB,
         description="Size at which a new segment begins.",
     )
     # 0 switches the check off. The default holds the largest request a client may have in flight
@@ -227,6 +251,14 @@ class LogSettings(_Section):
     # Retention removes whole ledgers, so a record can outlive its retention by this long.
     ledger_age_ms_max: DurationMs = Field(
         default=_DAY_MS, ge=100, le=365 * _DAY_MS, description="Age at which a new ledger begins."
+    )
+    # Copies of each record: on one node 1; the quorum rules are those of `ledger/quorum.py`.
+    ensemble: int = Field(
+        default=1, ge=1, le=64, description="Storage nodes that a ledger is spread over."
+    )
+    write_quorum: int = Field(default=1, ge=1, le=64, description="Copies of each record.")
+    ack_quorum: int = Field(
+        default=1, ge=1, le=64, description="Copies that must be on disk before it is acknowledged."
     )
     # 0 serves every read from the storage node.
     tail_cache_bytes_max: ByteCount = Field(
@@ -348,6 +380,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     node: NodeSettings = NodeSettings()
+    coordination: CoordinationSettings = CoordinationSettings()
     kafka: KafkaSettings = KafkaSettings()
     http: HttpSettings = HttpSettings()
     storage: StorageSettings = StorageSettings()

@@ -34,6 +34,8 @@ class Backend:
     port: int
     topic_auto_create: bool
     partitions_default: int
+    #: Copies of each record, which Kafka calls the replication factor.
+    copies: int
     #: Settings of the node that DescribeConfigs shows for a broker.
     node_settings: dict[str, str]
 

@@ -28,7 +28,7 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.headers import RequestHeader, decode_header
-from dovetail.wire import Connection, PipelinedReply, Reply
+from dovetail.wire import Connection, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
@@ -109,10 +109,9 @@ class FrontDoor:
         return refusal
 
     def _produce(self, header: RequestHeader, body: m.ProduceRequest, started: float) -> Reply:
-        response = produce.produce(
+        return produce.produce(
             self._backend, body, lambda answer: self._encode(header, answer, started)
         )
-        return None if response is None else PipelinedReply(response)
 
     async def _later(
         self, header: RequestHeader, answer: Awaitable[Any], started: float

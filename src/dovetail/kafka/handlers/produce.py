@@ -12,6 +12,7 @@ from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.batch import check_batch
 from dovetail.log.partition import Appended
+from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.
 TIMEOUT_MS_MAX = 10 * 60 * 1000
@@ -29,6 +30,8 @@ class _Production:
     def __init__(self, backend: Backend, request: m.ProduceRequest, encode: Encode) -> None:
         loop = asyncio.get_running_loop()
         self.reply: asyncio.Future[list[Buffer] | None] = loop.create_future()
+        #: Done when no batch is on its way any more, which can be after the reply.
+        self.stored: asyncio.Future[None] = loop.create_future()
         self._backend = backend
         self._request = request
         self._encode = encode
@@ -40,7 +43,7 @@ class _Production:
     def begin(self) -> None:
         """Puts every batch in line."""
         if not self._missing:
-            self._finish()
+            self._end()
         for at_topic, topic in enumerate(self._request.topic_data):
             for at, partition in enumerate(topic.partition_data):
                 place = (at_topic, at)
@@ -81,11 +84,14 @@ class _Production:
         self._outcomes[place] = outcome
         self._missing -= 1
         if self._missing == 0:
-            self._finish()
+            self._end()
+
+    def _end(self) -> None:
+        self._finish()
+        self.stored.set_result(None)
 
     def _time_out(self) -> None:
         """The disk did not answer in time: it may or may not be stored."""
-        self._missing = -1
         self._finish()
 
     def _finish(self) -> None:
@@ -133,13 +139,19 @@ class _Production:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if code is ErrorCode.INVALID_REQUEST else code
 
 
-def produce(
-    backend: Backend, request: m.ProduceRequest, encode: Encode
-) -> "asyncio.Future[list[Buffer] | None] | None":
-    """Begins to store the batches; None if the client wants no answer."""
+def produce(backend: Backend, request: m.ProduceRequest, encode: Encode) -> PipelinedReply:
+    """Begins to store the batches; with acks 0 there is no answer, and that at once.
+
+    The batches are slices of the frame, so its bytes are held until all are stored or refused,
+    whatever the client was answered meanwhile.
+    """
     production = _Production(backend, request, encode)
     production.begin()
-    return None if request.acks == 0 else production.reply
+    if request.acks != 0:
+        return PipelinedReply(production.reply, production.stored)
+    silence: asyncio.Future[list[Buffer] | None] = asyncio.get_running_loop().create_future()
+    silence.set_result(None)
+    return PipelinedReply(silence, production.stored)
 
 
 async def init_producer_id(

@@ -69,7 +69,7 @@ async def _create(
         topic_id=ZERO_UUID if check_only else bytes.fromhex(record.id),
         error_code=ErrorCode.NONE,
         num_partitions=partitions,
-        replication_factor=1,
+        replication_factor=backend.copies,
         configs=tuple(
             m.CreateTopicsResponseConfig(
                 name=name,
@@ -102,10 +102,11 @@ def _partition_count(backend: Backend, topic: m.CreateTopicsRequestTopic) -> int
                 f"partitions must be 0 to n - 1, each on broker {backend.node_id} alone",
             )
         return len(numbers)
-    if topic.replication_factor not in (_DEFAULT, 1):
+    if topic.replication_factor not in (_DEFAULT, backend.copies):
         raise _Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {topic.replication_factor}: this cluster has one broker",
+            f"replication factor {topic.replication_factor}: every record here has "
+            f"{backend.copies} (log.write_quorum)",
         )
     if topic.num_partitions == _DEFAULT:
         return backend.partitions_default

@@ -1,0 +1,92 @@
+"""The storage nodes of a cluster, as ledgers need them: found by number, chosen by load (L12).
+
+A node is reached at the address that it announced last; connections are made when they are first
+needed, and made anew when a node comes back elsewhere. A node that is not there now is still a
+node: reads and recovery ask it, and are told that it does not answer.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from dovetail.broker.membership import Member, Membership
+from dovetail.broker.remote_storage import RemoteStorageNode
+from dovetail.errors import Unavailable
+from dovetail.ledger import StorageNode
+
+STORAGE_ROLE = "storage"
+
+
+class ClusterNodes:
+    """`Nodes` of a cluster, seen from one of its nodes."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        client_id: str,
+        local: tuple[int, StorageNode] | None,
+        rng: random.Random,
+    ) -> None:
+        self._membership = membership
+        self._client_id = client_id
+        self._local = local
+        self._rng = rng
+        self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def node(self, number: int) -> StorageNode:
+        if self._local is not None and number == self._local[0]:
+            return self._local[1]
+        member = self._membership.members().get(number)
+        known = self._remote.get(number)
+        if member is None or STORAGE_ROLE not in member.roles:
+            if known is None:
+                raise Unavailable(f"storage node {number} is not there")
+            return known[1]
+        address = (member.host, member.port)
+        if known is not None and known[0] != address:
+            self._start_closing(known[1])
+            known = None
+        if known is None:
+            known = (
+                address,
+                RemoteStorageNode(*address, client_id=self._client_id, rng=self._rng),
+            )
+            self._remote[number] = known
+        return known[1]
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        """Least loaded first; nodes of about the same load are taken in random order."""
+        candidates = [
+            member
+            for member in self._membership.members().values()
+            if STORAGE_ROLE in member.roles and member.node_id not in without
+        ]
+        if len(candidates) < count:
+            raise Unavailable(
+                f"{count} storage nodes are needed and {len(candidates)} are there; start more, "
+                "or lower the topic's ensemble"
+            )
+        self._rng.shuffle(candidates)
+        candidates.sort(key=_load)
+        return tuple(member.node_id for member in candidates[:count])
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for _, remote in self._remote.values():
+            await remote.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _start_closing(self, remote: RemoteStorageNode) -> None:
+        task = asyncio.create_task(remote.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+#: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
+_LOAD_STEP_BYTES = 64 * 1024 * 1024
+
+
+def _load(member: Member) -> int:
+    return member.stored_bytes // _LOAD_STEP_BYTES
