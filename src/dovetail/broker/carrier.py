@@ -133,8 +133,8 @@ class Carrier:
             try:
                 await self.log.maintain()
                 await journal.shorten(self._groups)
-            except DovetailError as error:
-                _log.warning("upkeep failed; it is tried again", error=str(error))
+            except Exception as error:  # noqa: BLE001 - upkeep must outlive any one failure
+                _log.warning("upkeep failed; it is tried again", error=repr(error))
 
     async def _forget(self, topic: str) -> None:
         await self._groups.forget_topic(topic)

@@ -1,7 +1,8 @@
 """The identity of a storage node's disk: made once, kept with its ledgers.
 
-A disk that was replaced has another identity, so that nobody takes it for the one that held the
-entries (see membership.py).
+A storage node whose disk was lost must not come back under its old number: it would say "not here"
+of entries that it once acknowledged, and a recovery would believe it. So the number is bound to the
+disk's identity for good; another disk is refused, and needs another number.
 """
 
 import os
@@ -10,9 +11,47 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from dovetail.errors import Damaged
+from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.errors import Damaged, InvalidSetting
 
 _NAME = "identity"
+
+#: The identity of the disk behind each storage node; stays for good.
+STORAGE = "/storage/"
+
+
+async def bind_disk(
+    coordinator: Coordinator, node_id: int, identity: str, *, holds_ledgers: bool
+) -> None:
+    """Binds a storage node's number to its disk.
+
+    Raises `InvalidSetting` for another disk than the one that has this number, `Damaged` if the
+    coordination service does not know a disk that holds ledgers: it is not the one that belongs
+    to them, and would have them swept away as nobody's.
+    """
+    key = f"{STORAGE}{node_id:06d}"
+    found = await coordinator.get(key)
+    if found is None and holds_ledgers:
+        raise Damaged(
+            f"the data folder holds ledgers of storage node {node_id}, and the coordination "
+            "service knows nothing of it: its own state was lost or is another's. Restore it from "
+            "a copy; to give the ledgers up, move the folder 'ledgers' away"
+        )
+    if found is None:
+        await coordinator.transact(
+            [Put(key, identity.encode())], conditions=[Unchanged(key, ABSENT)]
+        )
+        found = await coordinator.get(key)
+    if found is None or found.value.decode() != identity:
+        raise InvalidSetting(
+            f"storage node {node_id} belongs to another disk than the one in this data folder; "
+            "give this one a number of its own (node.node_id)"
+        )
+
+
+def holds_ledgers(folder: Path) -> bool:
+    """Whether anything was ever stored here."""
+    return any(folder.glob("*.segment"))
 
 
 def disk_identity(folder: Path) -> str:
@@ -21,7 +60,7 @@ def disk_identity(folder: Path) -> str:
     try:
         identity, checksum = path.read_text().split()
     except FileNotFoundError:
-        if any(folder.glob("*.segment")):
+        if holds_ledgers(folder):
             raise Damaged(
                 f"{folder} holds ledgers but no file {_NAME!r}; restore it from a copy"
             ) from None

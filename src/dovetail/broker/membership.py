@@ -1,14 +1,9 @@
 """Who is there: every node under its own lease, and a view of all of them (L1, B2).
 
     /nodes/<id>      Member, bound to the node's lease; gone when the node is
-    /storage/<id>    the identity of the disk behind a storage node; stays
 
 A node announces itself with its address, roles and load, and renews the load periodically. Others
 see it come and go by watching the prefix; a view that fell behind reads everything again.
-
-A storage node whose disk was lost must not come back under its old number: it would say "not here"
-of entries that it once acknowledged, and a recovery would believe it. So the number is bound to the
-disk's identity for good; another disk is refused, and needs another number.
 
 Survives: the service being away (the view stays as it was), a lost lease (announced anew).
 """
@@ -19,21 +14,13 @@ from collections.abc import Callable
 import msgspec
 
 from dovetail.clock import Clock
-from dovetail.coordination import (
-    ABSENT,
-    Coordinator,
-    LeaseKeeper,
-    Put,
-    Revision,
-    Unchanged,
-)
-from dovetail.errors import DovetailError, InvalidSetting, WatchGap
+from dovetail.coordination import Coordinator, LeaseKeeper, Put, Revision
+from dovetail.errors import DovetailError, WatchGap
 from dovetail.logging import get_logger
 
 _log = get_logger("membership")
 
 NODES = "/nodes/"
-STORAGE = "/storage/"
 
 #: How often a node renews what it says about its load.
 LOAD_MS = 2000
@@ -87,19 +74,6 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def bind_disk(self, node_id: int, identity: str) -> None:
-        """Binds a storage node's number to its disk. Raises `InvalidSetting` for another disk."""
-        key = f"{STORAGE}{node_id:06d}"
-        await self._coordinator.transact(
-            [Put(key, identity.encode())], conditions=[Unchanged(key, ABSENT)]
-        )
-        found = await self._coordinator.get(key)
-        if found is None or found.value.decode() != identity:
-            raise InvalidSetting(
-                f"storage node {node_id} belongs to another disk than the one in this data folder; "
-                "give this one a number of its own (node.node_id)"
-            )
 
     async def _hold(self, describe: Callable[[], Member], known: asyncio.Event) -> None:
         while True:

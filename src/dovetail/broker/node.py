@@ -18,7 +18,7 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.cluster_nodes import ClusterNodes
-from dovetail.broker.identity import disk_identity
+from dovetail.broker.identity import bind_disk, disk_identity, holds_ledgers
 from dovetail.broker.membership import Member, Membership
 from dovetail.broker.metrics import Metrics
 from dovetail.broker.storage_service import StorageService, is_private
@@ -132,9 +132,16 @@ class Node:
             http_url = await self._stack.enter_async_context(self._http(self, settings.http))
         coordinator = await self._start_coordination(data_dir)
         roles = settings.node.roles.split(",")
-        service, identity = None, ""
+        service = None
         if "storage" in roles:
-            identity = disk_identity(data_dir / "ledgers")
+            ledgers = data_dir / "ledgers"
+            identity = disk_identity(ledgers)
+            await bind_disk(
+                coordinator,
+                settings.node.node_id,
+                identity,
+                holds_ledgers=holds_ledgers(ledgers),
+            )
             self._storage = await self._start_storage(data_dir / "ledgers")
             service = StorageService(self._storage, identity=identity)
         nodes: Nodes
@@ -146,8 +153,6 @@ class Node:
             nodes = OneNode(settings.node.node_id, self._storage)
         else:
             nodes = await self._join_cluster(coordinator)
-            if service is not None and self._membership is not None:
-                await self._membership.bind_disk(settings.node.node_id, identity)
         if "carrier" in roles:
             if self._membership is not None:
                 await self._await_turn(coordinator)

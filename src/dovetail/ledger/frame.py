@@ -189,10 +189,14 @@ class SegmentScan:
 
     def _intact_beyond(self, window: "_Window", position: int, failing_group: int) -> int | None:
         """Where the next intact record of a later group lies, if there is one."""
+        first = None
         for at in window.candidates(position + 1):
             found = window.record_at(at, self._salt)
-            if found is not None and found.group > failing_group:
-                return at
+            if found is None:
+                continue
+            first = at if first is None else first
+            if found.group > failing_group:
+                return first
         return None
 
     def _torn_bytes(self, position: int) -> int:

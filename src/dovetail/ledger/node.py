@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown, StorageOut
+from dovetail.errors import Damaged, DovetailError, EntryUnknown, LedgerUnknown, StorageOut
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import (
     Append,
@@ -142,6 +142,10 @@ class LocalStorageNode:
         try:
             return (await self.read(ledger, entry, last=entry, bytes_max=1))[0]
         except (EntryUnknown, LedgerUnknown):
+            if self._store.may_have_lost(ledger, entry):
+                raise Damaged(
+                    f"entry {entry} of ledger {ledger} may be among what is damaged on the disk"
+                ) from None
             return None
 
     async def ledgers(self) -> set[LedgerId]:
@@ -190,7 +194,7 @@ class LocalStorageNode:
             if stop:
                 return
             if may_compact:
-                may_compact = self._store.compact_step()
+                may_compact = self._compact()
 
     def _gather(
         self, *, wait: bool
@@ -216,6 +220,13 @@ class LocalStorageNode:
         except Exception as error:  # noqa: BLE001 - a defect must not leave writers waiting
             self._store.out_because = f"the storage node has failed: {error!r}; restart it"
             return [StorageOut(self._store.out_because) for _ in commands]
+
+    def _compact(self) -> bool:
+        try:
+            return self._store.compact_step()
+        except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
+            self._store.out_because = f"the storage node has failed: {error!r}; restart it"
+            return False
 
     def _answer_on_loop(
         self, group: list[tuple[Command, Callable[[Outcome], None]]], outcomes: list[Outcome]

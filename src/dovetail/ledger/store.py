@@ -191,7 +191,10 @@ class LedgerStore:
                 return [o if isinstance(o, DovetailError) else failure for o in outcomes]
         for at, command in enumerate(commands):
             if outcomes[at] is None and not isinstance(command, Append):
-                outcomes[at] = self._apply(command)
+                try:
+                    outcomes[at] = self._apply(command)
+                except Damaged as error:  # The fence holds; only its ledger can not be read.
+                    outcomes[at] = error
         return outcomes
 
     def _decide(self, command: Command, group: _Group, has_room: bool) -> Outcome:
@@ -217,7 +220,10 @@ class LedgerStore:
         ledger, entry, payload = command.ledger, command.entry, command.payload
         if not 0 < len(payload) <= PAYLOAD_BYTES_MAX or entry < 0:
             return InvalidInput(f"entry {entry} of {len(payload)} bytes does not fit a segment")
-        known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
+        try:
+            known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
+        except Damaged as error:
+            return error
         if known is not None:
             if bytes(known) == bytes(payload):
                 return None
@@ -395,9 +401,21 @@ class LedgerStore:
         if records and self._write(records) is not None:
             self._victim, self._moving = None, []
             return False
+        if not self._moving and not self._synced_for_sure():
+            return False
         if not self._moving:  # All of its live entries lie elsewhere now.
             self._index.forget_segment(victim)
             self._drop_if_dead(victim)
+        return True
+
+    def _synced_for_sure(self) -> bool:
+        """What was moved must be on the disk before the place that it came from goes."""
+        if self._settings.durability is Durability.OS:
+            try:
+                self._active.file.sync()
+            except OSError as error:
+                self._go_out(f"a sync failed ({error.strerror}); restart the node")
+                return False
         return True
 
     def _pick_victim(self) -> bool:
@@ -434,6 +452,11 @@ class LedgerStore:
         assert place is not None
         record, _ = place[0].read_entry(place[1])
         return LedgerState(EntryId(entry_last), EntryId(record.confirmed), fenced)
+
+    def may_have_lost(self, ledger: LedgerId, entry: EntryId) -> bool:
+        """Whether a missing entry may have been here: there is damage, and later ones are here."""
+        last = self._index.entry_last(ledger)
+        return bool(self.report.damaged) and last is not None and entry < last
 
     def ledgers(self) -> set[LedgerId]:
         """The ledgers that are not deleted."""

@@ -5,6 +5,7 @@
     chain.py             a partition's ledgers: pure changes of its record, retention
     ownership.py         claim, compare-and-set of the chain, takeover
     partition.py         appends in order, confirmation, the border between two ledgers
+    open_ledger.py       a ledger that is being written, and what is on its way to it
     reading.py           reads by offset and by time
     checkpoint.py        what a ledger tells about itself: sparse index, producers
     producers.py         idempotent producers, a pure table

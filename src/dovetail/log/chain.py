@@ -65,14 +65,21 @@ class PartitionRecord(msgspec.Struct, frozen=True):
 
 
 def with_open(record: PartitionRecord, info: LedgerInfo) -> PartitionRecord:
-    """The chain with a new open ledger at its end."""
+    """The chain with a new open ledger at its end; unchanged if it is there already."""
+    if any(known.ledger == info.ledger for known in record.ledgers):
+        return record
     if len(record.open) > 1:
         raise AssertionError(f"partition {record.partition} has two open ledgers already")
     return msgspec.structs.replace(record, ledgers=(*record.ledgers, info))
 
 
 def with_closed(record: PartitionRecord, info: LedgerInfo) -> PartitionRecord:
-    """The chain with its first open ledger closed as `info`; an empty one is left out."""
+    """The chain with its first open ledger closed as `info`; an empty one is left out.
+
+    Unchanged if it is not open any more: a change whose answer was lost is decided again.
+    """
+    if all(known.ledger != info.ledger for known in record.open):
+        return record
     first_open = record.open[0]
     if not info.closed or info.ledger != first_open.ledger:
         raise AssertionError(f"ledger {info.ledger} is not the first open one")

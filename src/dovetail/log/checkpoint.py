@@ -59,7 +59,7 @@ def decode_checkpoint(payload: Buffer) -> Checkpoint:
     """Raises `Damaged` if it is none, which the entry's checksum should have told."""
     try:
         return msgspec.msgpack.decode(memoryview(payload)[8:], type=Checkpoint)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Damaged(f"a checkpoint does not decode: {error}") from error
 
 

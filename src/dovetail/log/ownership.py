@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.coordination.protocol import Coordinator, Put, Revision, Unchanged
-from dovetail.errors import Damaged, NotOwner, TopicUnknown
+from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown, NotOwner, TopicUnknown
 from dovetail.ledger import NO_ENTRY, Ensembles, EntryId, Placement, Term
 from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, read_header
@@ -50,16 +50,26 @@ class ChainKeeper:
     async def change(self, decide: Callable[[PartitionRecord], PartitionRecord]) -> None:
         """Replaces the record by what `decide` makes of it. Raises `NotOwner` if it is not ours."""
         async with self._lock:
-            record = decide(self.record)
-            if record == self.record:
-                return
-            outcome = await self._coordinator.transact(
-                [Put(self._key, chain.encode(record))],
-                conditions=[Unchanged(self._key, self._revision)],
-            )
-            if not outcome.applied:
-                raise NotOwner(f"{self._key} was changed by another owner")
-            self.record, self._revision = record, outcome.revision
+            while True:
+                record = decide(self.record)
+                if record == self.record:
+                    return
+                outcome = await self._coordinator.transact(
+                    [Put(self._key, chain.encode(record))],
+                    conditions=[Unchanged(self._key, self._revision)],
+                )
+                if outcome.applied:
+                    self.record, self._revision = record, outcome.revision
+                    return
+                await self._adopt()
+
+    async def _adopt(self) -> None:
+        """After a refusal: under our own term the change was our own, whose answer we missed."""
+        found = await self._coordinator.get(self._key)
+        stored = None if found is None else chain.decode(found.value)
+        if found is None or stored is None or stored.term != self.record.term:
+            raise NotOwner(f"{self._key} was changed by another owner")
+        self.record, self._revision = stored, found.revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,7 @@ class Taken:
 
 
 async def take_over(
-    coordinator: Coordinator, ensembles: Ensembles, key: str, *, owner: int
+    coordinator: Coordinator, ensembles: Ensembles, key: str, *, owner: int, now_ms: int
 ) -> Taken:
     """Claims the partition and closes what its last owner left open.
 
@@ -86,30 +96,48 @@ async def take_over(
         lambda record: msgspec.structs.replace(record, term=record.term + 1, owner=owner)
     )
     term = Term(keeper.record.term)
-    producers: ProducerTable | None = None
-    record = keeper.record
-    for info in keeper.record.open:
-        closed, producers_then = await _close(ensembles, info, term, record.closed_end)
-        producers = producers_then or producers
-        record = chain.with_closed(record, closed)
-    if producers is None:
-        producers = await _producers_of_last(ensembles, record)
+    try:
+        record, producers = await _close_all(ensembles, keeper.record, term, now_ms)
+    except (EntryUnknown, LedgerUnknown) as error:
+        raise Damaged(f"{key}: an entry is missing on the disk: {error}") from error
     await keeper.change(lambda _: record)
     return Taken(keeper, producers)
 
 
+async def _close_all(
+    ensembles: Ensembles, record: PartitionRecord, term: Term, now_ms: int
+) -> tuple[PartitionRecord, ProducerTable]:
+    """The chain with every ledger closed, and the producers as of its end."""
+    producers: ProducerTable | None = None
+    # Two at most, in order: what is found of one says where the next must begin.
+    for info in record.open:
+        closed, producers_then = await _close(ensembles, info, term, record.closed_end, now_ms)
+        producers = producers_then or producers
+        record = chain.with_closed(record, closed)
+    if producers is None:
+        producers = await _producers_of_last(ensembles, record, now_ms)
+    return record, producers
+
+
+def _empty(info: LedgerInfo, first_offset: int) -> LedgerInfo:
+    return msgspec.structs.replace(
+        info, closed=True, first_offset=first_offset, offset_end=first_offset
+    )
+
+
 async def _close(
-    ensembles: Ensembles, info: LedgerInfo, term: Term, first_offset: int
+    ensembles: Ensembles, info: LedgerInfo, term: Term, first_offset: int, now_ms: int
 ) -> tuple[LedgerInfo, ProducerTable | None]:
     """Fences an open ledger and finds its end."""
     ledger = info.ledger
     placement, entry_last = await ensembles.recover(info.placement, term)
     info = msgspec.structs.replace(info, placement=placement)
     if entry_last == NO_ENTRY:
-        empty = msgspec.structs.replace(
-            info, closed=True, first_offset=first_offset, offset_end=first_offset
-        )
-        return empty, None
+        return _empty(info, first_offset), None
+    first = await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+    if decode_checkpoint(first[0].payload).offset_next > first_offset:
+        # Entries of the ledger before it failed, so nothing in this one was ever confirmed.
+        return _empty(info, first_offset), None
     newest = await _last_checkpoint(ensembles, placement, entry_last)
     at, checkpoint = newest.entry, newest.checkpoint
     index, producers = LedgerIndex(), ProducerTable(checkpoint.producers)
@@ -122,7 +150,7 @@ async def _close(
                 f"expected {offset_end}"
             )
         index.note_batch(entry, header, header.size)
-        producers.note(header, now_ms=header.timestamp_max)
+        producers.note(header, now_ms=now_ms)
         offset_end = header.offset_end
     if info.first_offset not in (UNKNOWN_OFFSET, first_offset):
         raise Damaged(f"ledger {ledger} starts at {info.first_offset}, not at {first_offset}")
@@ -170,7 +198,9 @@ async def _last_checkpoint(
     raise Damaged(f"ledger {placement.ledger} has no checkpoint")
 
 
-async def _producers_of_last(ensembles: Ensembles, record: PartitionRecord) -> ProducerTable:
+async def _producers_of_last(
+    ensembles: Ensembles, record: PartitionRecord, now_ms: int
+) -> ProducerTable:
     """The producers as of the end of the last closed ledger."""
     if not record.closed:
         return ProducerTable()
@@ -184,7 +214,7 @@ async def _producers_of_last(ensembles: Ensembles, record: PartitionRecord) -> P
             producers = ProducerTable(decode_checkpoint(entry.payload).producers)
         else:
             header = read_header(memoryview(entry.payload))
-            producers.note(header, now_ms=header.timestamp_max)
+            producers.note(header, now_ms=now_ms)
     return producers
 
 

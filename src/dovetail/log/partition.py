@@ -24,9 +24,6 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
-
-import msgspec
 
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
@@ -40,10 +37,7 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.ledger import (
-    NO_ENTRY,
     Ensembles,
-    EnsembleWriter,
-    EntryId,
     LedgerId,
     Placement,
     Term,
@@ -52,19 +46,13 @@ from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
+from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
 from dovetail.log.ownership import Taken, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 
 #: After a failure that could not be mended, appends are refused at once for so long.
 REFUSE_MS = 500
-
-
-class Appended(NamedTuple):
-    """Where a batch lies; `append_time` is -1 unless the topic stamps its own time."""
-
-    base_offset: int
-    append_time: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +65,8 @@ class PartitionContext:
     clock: Clock
     tail_budget: TailBudget
     next_ledger_id: Callable[[], Awaitable[LedgerId]]
+    #: Told when a partition turns out to have another owner.
+    on_lost: Callable[["Partition", NotOwner], None]
 
 
 class _State(Enum):
@@ -86,82 +76,6 @@ class _State(Enum):
     BROKEN = "broken"
     LOST = "lost"
     CLOSED = "closed"
-
-
-class OpenLedger:
-    """A ledger that is being written."""
-
-    def __init__(self, writer: EnsembleWriter, info: LedgerInfo, first_offset: int) -> None:
-        self.writer = writer
-        self.info = info
-        self.first_offset = first_offset
-        self.index = LedgerIndex()
-        self.entry_confirmed = NO_ENTRY
-        self.offset_confirmed = first_offset
-        #: Set when the writer has gone on in another ledger: the last entry, and its confirmation.
-        self.entry_last: EntryId | None = None
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def note_confirmed(self, entry: EntryId, offset_end: int) -> None:
-        """Counts an entry in; they come in order."""
-        self.entry_confirmed = entry
-        self.offset_confirmed = offset_end
-        if entry == self.entry_last and not self.finished.done():
-            self.finished.set_result(None)
-
-    def finish(self) -> "asyncio.Future[None]":
-        """No more appends come; done when all are confirmed, cancelled if one fails."""
-        self.entry_last = EntryId(self.writer.entry_next - 1)
-        if self.entry_confirmed == self.entry_last and not self.finished.done():
-            self.finished.set_result(None)
-        return self.finished
-
-    def closed_info(self) -> LedgerInfo:
-        """What the chain says of it once everything is confirmed."""
-        return msgspec.structs.replace(
-            self.info,
-            placement=self.writer.placement,
-            closed=True,
-            first_offset=self.first_offset,
-            entry_last=self.entry_confirmed,
-            offset_end=self.offset_confirmed,
-            payload_bytes=self.index.payload_bytes,
-            timestamp_max=self.index.timestamp_max,
-            checkpoint_last=self.index.checkpoint_last,
-        )
-
-
-class _InFlight:
-    """An entry on its way; `future` is None for a checkpoint."""
-
-    __slots__ = (
-        "append_time",
-        "base_offset",
-        "batch",
-        "done",
-        "entry",
-        "future",
-        "offset_end",
-        "open_ledger",
-    )
-
-    def __init__(
-        self,
-        open_ledger: OpenLedger,
-        base_offset: int,
-        offset_end: int,
-        batch: Buffer,
-        future: "asyncio.Future[Appended] | None",
-        append_time: int = -1,
-    ) -> None:
-        self.open_ledger = open_ledger
-        self.entry = open_ledger.writer.entry_next
-        self.base_offset = base_offset
-        self.offset_end = offset_end
-        self.batch = batch
-        self.future = future
-        self.append_time = append_time
-        self.done = False
 
 
 class Partition:
@@ -177,7 +91,7 @@ class Partition:
         self._state = _State.IDLE
         self._refused: tuple[float, DovetailError] | None = None
         self._waiting: deque[tuple[memoryview, BatchHeader, asyncio.Future[Appended]]] = deque()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._rolling: asyncio.Task[None] | None = None
         self._mending: asyncio.Task[None] | None = None
         self.open_ledgers: list[OpenLedger] = []
@@ -196,13 +110,24 @@ class Partition:
         cls, context: PartitionContext, key: str, name: str, config: TopicConfig
     ) -> "Partition":
         """Takes the partition over and serves it."""
-        taken = await take_over(context.coordinator, context.ensembles, key, owner=context.node_id)
+        taken = await take_over(
+            context.coordinator,
+            context.ensembles,
+            key,
+            owner=context.node_id,
+            now_ms=context.clock.wall_ms(),
+        )
         return cls(context, key, name, config, taken)
 
     @property
     def record(self) -> PartitionRecord:
         """The chain as it is."""
         return self._keeper.record
+
+    @property
+    def serving(self) -> bool:
+        """Whether this node still answers for the partition."""
+        return self._state not in (_State.LOST, _State.CLOSED)
 
     @property
     def term(self) -> int:
@@ -264,7 +189,7 @@ class Partition:
         self._offset_next = header.offset_end
         self._producers.note(header, now_ms=now_ms)
         ledger = self.open_ledgers[-1]
-        item = _InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
+        item = InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
         ledger.index.note_batch(item.entry, header, len(batch))
         self._send(item, batch)
         if ledger.index.wants_checkpoint:
@@ -282,7 +207,7 @@ class Partition:
                 return
         future.set_result(Appended(base_offset, -1))
 
-    def _send(self, item: _InFlight, payload: Buffer) -> None:
+    def _send(self, item: InFlight, payload: Buffer) -> None:
         self._in_flight.append(item)
         item.open_ledger.writer.append(payload, lambda error: self._on_answer(item, error))
 
@@ -292,12 +217,12 @@ class Partition:
         checkpoint = ledger.index.take_checkpoint(
             entry, offset_next=self._offset_next, producers=producers
         )
-        item = _InFlight(ledger, self._offset_next, self._offset_next, b"", None)
+        item = InFlight(ledger, self._offset_next, self._offset_next, b"", None)
         self._send(item, encode_checkpoint(checkpoint))
 
     # Confirming
 
-    def _on_answer(self, item: _InFlight, error: DovetailError | None) -> None:
+    def _on_answer(self, item: InFlight, error: DovetailError | None) -> None:
         if error is not None:
             if item in self._in_flight:
                 self._break(error)
@@ -328,8 +253,7 @@ class Partition:
                     error if at == 0 else Uncertain(f"may or may not be stored: {error}")
                 )
         if isinstance(error, Fenced):
-            self._state = _State.LOST
-            self._refuse_waiting(NotOwner(f"{self.name} has another owner now: {error}"))
+            self._lose(NotOwner(f"{self.name} has another owner now: {error}"))
         elif self._state is not _State.CLOSED:
             self._state = _State.BROKEN
             self._mending = asyncio.create_task(self._mend(error))
@@ -342,10 +266,10 @@ class Partition:
                 self.context.ensembles,
                 self._key,
                 owner=self.context.node_id,
+                now_ms=self.context.clock.wall_ms(),
             )
         except NotOwner as error:
-            self._state = _State.LOST
-            self._refuse_waiting(error)
+            self._lose(error)
             return
         except DovetailError as error:
             self._refuse_for_a_while(error)
@@ -362,6 +286,14 @@ class Partition:
     def _mend_again(self, cause: DovetailError) -> None:
         if self._state is _State.BROKEN:
             self._mending = asyncio.create_task(self._mend(cause))
+
+    def _lose(self, error: NotOwner) -> None:
+        """The partition is another's: nothing is served any more."""
+        self._state = _State.LOST
+        self._refuse_waiting(error)
+        for wake in tuple(self.on_confirmed):
+            wake()
+        self.context.on_lost(self, error)
 
     def _refuse_for_a_while(self, error: DovetailError) -> None:
         """Waiting appends fail now, and new ones at once until some time has passed."""
@@ -383,8 +315,11 @@ class Partition:
         try:
             await self._open_ledger()
         except DovetailError as error:
-            self._state = _State.LOST if isinstance(error, NotOwner) else _State.IDLE
-            self._refuse_for_a_while(error)
+            if isinstance(error, NotOwner):
+                self._lose(error)
+            else:
+                self._state = _State.IDLE
+                self._refuse_for_a_while(error)
             return
         if self._state is not _State.OPENING:
             return
@@ -418,14 +353,15 @@ class Partition:
             self._rolling = asyncio.create_task(self._roll())
 
     async def _roll(self) -> None:
-        old = self.open_ledgers[-1]
+        keeper = self._keeper
         try:
-            await self._open_ledger()
-            await old.finish()
+            if len(self.open_ledgers) == 1:  # Else the last roll could not close the old one.
+                await self._open_ledger()
+            await self.open_ledgers[0].finish()
             await self._close_first_ledger()
         except NotOwner as error:
-            self._state = _State.LOST
-            self._refuse_waiting(error)
+            if keeper is self._keeper and self._state is _State.WRITING:
+                self._lose(error)
         except (DovetailError, asyncio.CancelledError):
             return  # Either the append failed, and it is mended; or the next roll tries again.
 
@@ -464,6 +400,9 @@ class Partition:
         """Gives the partition back: everything confirmed, the ledger closed, a fast next start."""
         if self._state is _State.OPENING and self._mending is not None:
             await self._mending
+        if self._state is _State.BROKEN and self._mending is not None:
+            self._mending.cancel()
+            await asyncio.wait([self._mending])
         if self._rolling is not None:
             await asyncio.wait([self._rolling])
         if self._state is _State.WRITING:

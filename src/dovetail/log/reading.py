@@ -121,9 +121,14 @@ async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset |
         index = await _index_of(partition, span)
         entry = index.entry_for_time(timestamp)
         while entry is not None and entry <= span.entry_last:
-            entries = await partition.context.ensembles.read(
-                span.placement, entry, last=span.entry_last, bytes_max=INDEX_EVERY_BYTES
-            )
+            try:
+                entries = await partition.context.ensembles.read(
+                    span.placement, entry, last=span.entry_last, bytes_max=INDEX_EVERY_BYTES
+                )
+            except (LedgerUnknown, EntryUnknown):
+                if span.offset_end > partition.log_start:
+                    raise Damaged(f"{partition.name}: an entry is missing on the disk") from None
+                break  # It was trimmed meanwhile; the next ledger has the answer.
             for found in entries:
                 hit = _first_in_batch(found, timestamp, partition.log_start)
                 if hit is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
-from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
+from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.ledger import Ensembles, LedgerId, StorageNode
 from dovetail.log import chain
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
@@ -68,7 +68,13 @@ class Log:
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
         self._context = PartitionContext(
-            node_id, coordinator, ensembles, clock, TailBudget(tail_bytes_max), self._next_ledger_id
+            node_id,
+            coordinator,
+            ensembles,
+            clock,
+            TailBudget(tail_bytes_max),
+            self._next_ledger_id,
+            self._on_lost,
         )
         self._background: set[asyncio.Task[None]] = set()
         self._deletions: set[asyncio.Task[None]] = set()
@@ -286,6 +292,16 @@ class Log:
         if self._broken.pop((record.name, number), None) is not None:
             _log.info("partition back in service", partition=name)
         self._partitions[record.name, number] = partition
+
+    def _on_lost(self, partition: Partition, error: NotOwner) -> None:
+        """It had another owner for a while; this node is the one that serves, so it tries again."""
+        for place, known in self._partitions.items():
+            if known is partition:
+                del self._partitions[place]
+                self._broken[place] = error
+                _log.warning("partition lost", partition=partition.name, error=str(error))
+                self._start(self._open_later(self._catalog.topic(place[0]), place[1]))
+                return
 
     async def _open_later(self, record: TopicRecord, number: int) -> None:
         await asyncio.sleep(REOPEN_MS / 1000)

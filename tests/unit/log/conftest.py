@@ -20,7 +20,8 @@ from dovetail.ledger import (
     StoreSettings,
 )
 from dovetail.log.batch import check_batch
-from dovetail.log.partition import Appended, Partition
+from dovetail.log.open_ledger import Appended
+from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 from dovetail.log.records import StoredRecord, decode_batch, encode_batch
 from dovetail.log.service import Log

@@ -157,6 +157,8 @@ async def _alter(
         )
     try:
         record = backend.log.topic(name)
+        if record.internal:
+            raise InvalidInput(f"topic {name!r} is internal")
         config = {} if from_nothing else dict(record.config)
         for key, operation, value in changes:
             if operation == _DELETE:

@@ -18,7 +18,7 @@ from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 
 #: What one answer holds at most, whatever the client asks for.
-RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+RESPONSE_BYTES_MAX = 16 * 1024 * 1024
 
 #: A long poll ends after this, whatever the client asks for.
 WAIT_MS_MAX = 5 * 60 * 1000
@@ -73,9 +73,9 @@ async def fetch(backend: Backend, request: m.FetchRequest) -> m.FetchResponse:
         while True:
             woken.clear()
             size = _read_tails(topics, _bytes_max(request))
-            size += await _read_cold(topics, _bytes_max(request) - size)
+            cold = await _read_cold(topics, _bytes_max(request) - size)
             failed = any(r.code is not ErrorCode.NONE for t in topics for r in t.reads)
-            if size >= request.min_bytes or failed or loop.time() >= deadline:
+            if cold or size >= request.min_bytes or failed or loop.time() >= deadline:
                 return _response(backend, topics)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -131,8 +131,8 @@ def _read_tails(topics: list[_Topic], bytes_max: int) -> int:
         for read in topic.reads:
             if read.partition is None or read.code is not ErrorCode.NONE:
                 continue
-            if read.batches and not read.cold:
-                size += read.size
+            if not read.partition.serving:
+                read.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 continue
             if size and size >= bytes_max:
                 continue

@@ -5,7 +5,8 @@ at, and its answer waits for the disk. Fetch answers at once if the data is in m
 else is a coroutine, one at a time for a connection.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
@@ -28,12 +29,15 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.headers import RequestHeader, decode_header
+from dovetail.logging import get_logger
 from dovetail.wire import Connection, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 
-Handler = Callable[[Backend, Call, Any], Awaitable[Any]]
+_log = get_logger("kafka")
+
+Handler = Callable[[Backend, Call, Any], Coroutine[Any, Any, Any]]
 
 _HANDLERS: dict[int, Handler] = {
     ApiKey.LIST_OFFSETS: offsets.list_offsets,
@@ -72,6 +76,7 @@ class FrontDoor:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._kept: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
         started = perf_counter()
@@ -94,7 +99,7 @@ class FrontDoor:
             return self._encode(header, _API_VERSIONS, started)
         call = Call(header.api_version, header.client_id or "", connection.peer.rpartition(":")[0])
         handler = _HANDLERS[header.api_key]
-        return self._later(header, handler(self._backend, call, body), started)
+        return self._later(header, self._to_its_end(handler(self._backend, call, body)), started)
 
     def _refuse(
         self, header: RequestHeader, frame: memoryview, body_start: int
@@ -112,6 +117,21 @@ class FrontDoor:
         return produce.produce(
             self._backend, body, lambda answer: self._encode(header, answer, started)
         )
+
+    def _to_its_end(self, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
+        """Runs a handler that changes things to its end, also if its client goes away meanwhile.
+
+        Cancelled in the middle, it would leave the node not knowing what it has changed.
+        """
+        task = asyncio.create_task(work)
+        self._kept.add(task)
+        task.add_done_callback(self._forget)
+        return asyncio.shield(task)
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._kept.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a request met a defect", error=repr(task.exception()))
 
     async def _later(
         self, header: RequestHeader, answer: Awaitable[Any], started: float

@@ -11,7 +11,7 @@ from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.batch import check_batch
-from dovetail.log.partition import Appended
+from dovetail.log.open_ledger import Appended
 from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.

@@ -165,6 +165,8 @@ async def create_partitions(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                         f"there is no broker but {backend.node_id}",
                     )
+            if backend.log.topic(topic.name).internal:
+                raise InvalidInput(f"topic {topic.name!r} is internal")
             await backend.log.add_partitions(
                 topic.name, topic.count, check_only=request.validate_only
             )

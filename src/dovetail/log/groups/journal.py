@@ -163,7 +163,7 @@ def decode_key(data: bytes) -> GroupKey | OffsetKey:
     """Raises `Damaged` if the bytes are no key of a known format."""
     try:
         form = _key_decoder.decode(_body(data))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"group journal: unreadable key {data[:64].hex()}: {error}") from error
     if isinstance(form, _GroupKeyForm):
         return GroupKey(GroupId(form.group_id))
@@ -203,7 +203,7 @@ def decode_group(data: bytes) -> StoredGroup:
     """Raises `Damaged` if the bytes are no group of a known format."""
     try:
         form = _group_decoder.decode(_body(data))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"group journal: unreadable group: {error}") from error
     members = tuple(
         MemberSnapshot(
@@ -245,6 +245,6 @@ def decode_offset(data: bytes) -> CommittedOffset:
     """Raises `Damaged` if the bytes are no position of a known format."""
     try:
         form = _offset_decoder.decode(_body(data))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"group journal: unreadable position: {error}") from error
     return CommittedOffset(form.offset, form.leader_epoch, form.metadata, form.committed_wall_ms)
