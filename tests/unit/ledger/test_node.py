@@ -127,3 +127,23 @@ async def _appended(writer: EnsembleWriter, payload: bytes) -> None:
 
     writer.append(payload, confirm)
     await future
+
+
+async def test_a_disk_that_fails_in_compaction_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L6: the node takes itself out and says so; the thread that writers wait for lives."""
+
+    def failing(self: LedgerStore) -> bool:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(LedgerStore, "compact_step", failing)
+    disk = FaultyDisk(random.Random(1))
+    settings = StoreSettings(disk_free_bytes_min=0, reserve_bytes=4096)
+    node = LocalStorageNode(LedgerStore(disk, settings, random.Random(1)))
+    with pytest.raises(StorageOut):
+        async with asyncio.timeout(10):
+            while True:
+                await node.fence(LedgerId(1), Term(1))
+    assert node.out_because is not None
+    await node.close()

@@ -21,6 +21,7 @@ from dovetail.ledger.store import (
     Append,
     Command,
     DeleteLedger,
+    Durability,
     Fence,
     LedgerStore,
     Outcome,
@@ -260,3 +261,51 @@ def test_small_entries_are_not_compacted_for_ever(disk: FaultyDisk) -> None:
     for entry in range(200):
         one(store, append(1, entry, b"x"))
     assert not store.compact_step()
+
+
+def test_intact_records_of_a_damaged_group_are_kept(disk: FaultyDisk) -> None:
+    """L6: one bad byte costs one entry, also in the middle of a group."""
+    store = open_store(disk, StoreSettings(disk_free_bytes_min=0, reserve_bytes=1 << 16))
+    store.commit([append(1, entry, b"p%04d" % entry) for entry in range(10)])
+    store.commit([append(1, 10, b"later")])
+    content = disk.open("0000000001.segment").read(0, 1 << 16)
+    disk.flip("0000000001.segment", content.find(b"p0003"))
+    store = open_store(disk)
+    missing = []
+    for entry in range(11):
+        try:
+            read(store, 1, entry, entry)
+        except EntryUnknown:
+            missing.append(entry)
+    assert missing == [3]
+    assert store.may_have_lost(LedgerId(1), EntryId(3))
+    assert not store.may_have_lost(LedgerId(1), EntryId(11))
+
+
+def test_a_damaged_entry_is_the_outcome_of_its_command_alone(disk: FaultyDisk) -> None:
+    """L6, B18: a fence on a damaged ledger does not take its neighbours down."""
+    store = open_store(disk, StoreSettings(disk_free_bytes_min=0, reserve_bytes=1 << 16))
+    store.commit([append(1, 0, b"broken"), append(2, 0, b"sound")])
+    content = disk.open("0000000001.segment").read(0, 1 << 16)
+    disk.flip("0000000001.segment", content.find(b"broken"))
+    outcomes = store.commit([Fence(LedgerId(1), Term(2)), Fence(LedgerId(2), Term(2))])
+    assert isinstance(outcomes[0], Damaged)
+    assert isinstance(outcomes[1], LedgerState)
+    assert isinstance(one(store, append(1, 0, b"broken", term=2)), Damaged)
+    assert isinstance(one(store, append(1, 1, term=1)), Fenced)
+
+
+def test_relaxed_durability_syncs_what_was_moved_before_its_old_place_goes() -> None:
+    """L6: compaction never turns what was on the disk into what is not."""
+    disk = FaultyDisk(random.Random(3))
+    relaxed = StoreSettings(Durability.OS, 4_000, 0, reserve_bytes=1_000)
+    store = open_store(disk, relaxed)
+    for entry in range(40):
+        one(store, append(1 if entry % 10 else 2, entry, bytes([entry]) * 500))
+    disk.open("0000000001.segment").sync()
+    one(store, DeleteLedger(LedgerId(1)))
+    while store.compact_step():
+        pass
+    assert "0000000001.segment" not in disk.names()
+    disk.crash()
+    assert read(open_store(disk, relaxed), 2, 0, 0) == [bytes([0]) * 500]

@@ -40,22 +40,24 @@ class Bench:
     """One node's log; `restart` gives it back and takes it over again, or crashes it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        self.disk: RealDisk
         self.clock = ManualClock()
         self.log: Log
         self.storage: LocalStorageNode
-        self._coordinator: EmbeddedCoordinator
+        self.coordinator: EmbeddedCoordinator
 
     async def start(self) -> None:
-        self._coordinator = await EmbeddedCoordinator.open(
-            self._folder / "coordination.sqlite", clock=self.clock
+        self.coordinator = await EmbeddedCoordinator.open(
+            self.folder / "coordination.sqlite", clock=self.clock
         )
-        settings = StoreSettings(segment_bytes=1 << 20, disk_free_bytes_min=0)
-        store = LedgerStore(RealDisk(self._folder / "ledgers"), settings, random.Random(1))
+        settings = StoreSettings(segment_bytes=1 << 20, disk_free_bytes_min=1)
+        self.disk = RealDisk(self.folder / "ledgers")
+        store = LedgerStore(self.disk, settings, random.Random(1))
         self.storage = LocalStorageNode(store)
         self.log = Log(
             node_id=1,
-            coordinator=self._coordinator,
+            coordinator=self.coordinator,
             ensembles=Ensembles(OneNode(1, self.storage)),
             swept=self.storage,
             clock=self.clock,
@@ -68,7 +70,7 @@ class Bench:
         if not crash:
             await self.log.close()
         await self.storage.close()
-        await self._coordinator.close()
+        await self.coordinator.close()
 
     async def restart(self, *, crash: bool = False) -> None:
         await self.stop(crash=crash)

@@ -1,11 +1,16 @@
 """A partition: offsets, order, producers, ledgers, time, and its end."""
 
 import asyncio
+import threading
+from itertools import count
+from typing import Any
 
 import pytest
 from tests.unit.log.conftest import Bench, read_all
 
 from dovetail.errors import (
+    DiskFull,
+    DovetailError,
     NotOwner,
     OffsetOutOfRange,
     ProducerFenced,
@@ -274,3 +279,138 @@ async def test_partitions_can_be_added(bench: Bench) -> None:
     assert bench.log.topic("t").partitions == 3
     assert len(await read_all(bench.log.partition("t", 0))) == 1
     assert len(await read_all(bench.log.partition("t", 2))) == 1
+
+
+async def test_a_batch_refused_at_the_border_of_two_ledgers_is_not_taken_for_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K4, L4: the old ledger's entry fails, the new one's are stored; the retry is stored too."""
+    partition = await bench.topic()
+    await bench.send_numbered(partition, b"a", sequence=0)
+    gate, asked = threading.Event(), count(1)
+
+    def room() -> int:
+        if next(asked) > 1:
+            return 1 << 40
+        gate.wait(10)
+        return 0
+
+    monkeypatch.setattr(bench.disk, "bytes_free", room)
+    first = bench.send_numbered(partition, b"b", sequence=1)
+    partition.roll()
+    async with asyncio.timeout(10):
+        while len(partition.open_ledgers) < 2:
+            await asyncio.sleep(0)
+    second = bench.send_numbered(partition, b"c", sequence=2)
+    gate.set()
+    outcomes = await asyncio.gather(first, second, return_exceptions=True)
+    assert all(isinstance(outcome, DovetailError) for outcome in outcomes)
+    assert partition._mending is not None
+    await partition._mending
+    bench.clock.advance(1000)
+    for sequence, value in ((1, b"b"), (2, b"c")):
+        await bench.send_numbered(partition, value, sequence=sequence)
+    found = await read_all(partition, tail=False)
+    assert [(r.offset, r.value) for r in found] == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+async def test_producers_of_old_records_are_remembered_across_a_crash(bench: Bench) -> None:
+    """K4: the age of a producer is when it was heard, not what its records say."""
+    partition = await bench.topic()
+    bench.clock.jump_wall(-3 * 86_400_000)
+    await bench.send_numbered(partition, b"a", sequence=0)
+    bench.clock.jump_wall(3 * 86_400_000)
+    await bench.restart(crash=True)
+    partition = bench.log.partition("t", 0)
+    assert (await bench.send_numbered(partition, b"a", sequence=0)).base_offset == 0
+    assert len(await read_all(partition)) == 1
+
+
+async def test_a_roll_that_could_not_close_the_old_ledger_is_finished_by_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: two open ledgers are not a dead end."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    original, calls = bench.coordinator.transact, count(1)
+
+    async def failing(changes: Any, *, conditions: Any = ()) -> Any:
+        if next(calls) == 2:
+            raise DiskFull("no room for the chain")
+        return await original(changes, conditions=conditions)
+
+    monkeypatch.setattr(bench.coordinator, "transact", failing)
+    partition.roll()
+    await settle(bench)
+    assert len(partition.open_ledgers) == 2
+    await bench.send(partition, b"b")
+    partition.roll()
+    await settle(bench)
+    assert len(partition.open_ledgers) == 1
+    assert [r.value for r in await read_all(partition, tail=False)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_an_append_that_fails_during_a_roll_does_not_lose_the_partition(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """L9: the roll and the mending of one owner do not take each other for another owner."""
+    partition = await bench.topic()
+    await bench.send(partition, b"a")
+    full = False
+    monkeypatch.setattr(bench.disk, "bytes_free", lambda: 0 if full else 1 << 40)
+    partition.roll()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    full = True
+    await asyncio.gather(bench.send(partition, b"b"), return_exceptions=True)
+    full = False
+    await settle(bench)
+    async with asyncio.timeout(20):
+        while True:
+            bench.clock.advance(1000)
+            try:
+                await bench.send(bench.log.partition("t", 0), b"c")
+                break
+            except DovetailError:
+                await asyncio.sleep(0.01)
+    found = await read_all(bench.log.partition("t", 0), tail=False)
+    assert (found[0].value, found[-1].value) == (b"a", b"c")
+
+
+async def test_a_caller_that_goes_away_leaves_the_chain_known(bench: Bench) -> None:
+    """L3: a change whose answer was not waited for is found to be our own."""
+    partition = await bench.topic()
+    for n in range(4):
+        await bench.send(partition, str(n).encode())
+    trimming = asyncio.create_task(partition.trim(2))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    trimming.cancel()
+    await asyncio.gather(trimming, return_exceptions=True)
+    await partition.trim(3)
+    assert partition.log_start == 3
+    partition.roll()
+    await settle(bench)
+    assert partition.serving
+
+
+async def test_damage_in_one_partition_leaves_the_others_alone(bench: Bench) -> None:
+    """L6, B18: the damaged one is out of service and says so; nothing of it is overwritten."""
+    idle = await bench.topic("idle")
+    await bench.send(idle, b"one")
+    await bench.send(idle, b"THE-LAST-ONE")
+    busy = await bench.topic("busy")
+    for _ in range(30):
+        await bench.send(busy, bytes(50_000))
+    await bench.stop(crash=True)
+    for segment in bench.folder.glob("ledgers/*.segment"):
+        data = bytearray(segment.read_bytes())
+        at = data.find(b"THE-LAST-ONE")
+        if at > 0:
+            data[at] ^= 1
+            segment.write_bytes(data)
+    await bench.start()
+    assert ("idle", 0) in bench.log.broken()
+    assert bench.storage.out_because is None
+    assert (await bench.send(bench.log.partition("busy", 0), b"x")).base_offset == 30
