@@ -78,7 +78,7 @@ def topic(dovetail: CommandLine) -> Iterator[str]:
     name = f"cli-{uuid.uuid4().hex[:8]}"
     dovetail.ok("topic", "create", name, "--partitions", "2")
     yield name
-    dovetail.run("topic", "delete", name)
+    dovetail.run("topic", "delete", name, "--yes")
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
@@ -95,7 +95,7 @@ def test_a_topic_from_creation_to_deletion(dovetail: CommandLine) -> None:
     assert created == {"topic": name, "partitions": 2, "config": {"retention.ms": "172800000"}}
     assert dovetail.run("topic", "create", name).returncode == ExitCode.EXISTS
     listed = {row["topic"]: row for row in dovetail.json("topic", "list")}
-    assert listed[name] == {"topic": name, "partitions": 2, "records": 0}
+    assert listed[name] == {"topic": name, "partitions": 2, "records": 0, "internal": False}
     dovetail.ok("topic", "alter", name, "--partitions", "3", "--retention-bytes", "1MiB")
     described = dovetail.json("topic", "describe", name)
     assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
@@ -106,9 +106,53 @@ def test_a_topic_from_creation_to_deletion(dovetail: CommandLine) -> None:
     config = {row["name"]: row for row in dovetail.json("topic", "describe", name)["config"]}
     assert config["retention.bytes"]["value"] == "-1"
     assert name in dovetail.ok("topic", "describe", name)
-    dovetail.ok("topic", "delete", name)
+    assert dovetail.run("topic", "delete", name).returncode == ExitCode.USAGE
+    dovetail.ok("topic", "delete", name, "--yes")
     assert dovetail.run("topic", "describe", name).returncode == ExitCode.NOT_FOUND
-    assert dovetail.run("topic", "delete", name).returncode == ExitCode.NOT_FOUND
+    assert dovetail.run("topic", "delete", name, "--yes").returncode == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("change", [("--unset", "retention.mss"), ("--config", "retention.mss=1")])
+def test_an_unknown_topic_setting_is_refused(
+    dovetail: CommandLine, topic: str, change: tuple[str, str]
+) -> None:
+    """K3, U7: a slip in a name is told with the nearest one, also where a setting is taken back."""
+    done = dovetail.run("topic", "alter", topic, *change)
+    assert done.returncode == ExitCode.USAGE
+    assert "the nearest is 'retention.ms'" in done.stderr
+
+
+def test_a_partition_that_does_not_exist(dovetail: CommandLine, topic: str) -> None:
+    """U7: producing to one says which there are."""
+    done = dovetail.run("produce", topic, "--value", "v", "--partition", "99")
+    assert done.returncode == ExitCode.NOT_FOUND
+    assert "has no partition 99, only 0 to 1" in done.stderr
+
+
+def test_internal_topics_are_shown_only_when_asked_for(dovetail: CommandLine, topic: str) -> None:
+    """U4: the node's own topics are marked, and hidden without --all."""
+    dovetail.ok("consume", topic, "--group", f"group-{uuid.uuid4().hex[:8]}")
+    internal = {row["topic"] for row in dovetail.json("topic", "list", "--all") if row["internal"]}
+    assert "__dovetail_groups" in internal
+    assert not internal & {row["topic"] for row in dovetail.json("topic", "list")}
+
+
+def test_an_interrupted_produce_tells_what_was_acknowledged(
+    dovetail: CommandLine, topic: str
+) -> None:
+    """U7: Ctrl-C ends with 130 and the number of records that are stored."""
+    producing = dovetail.start("produce", topic)
+    try:
+        assert producing.stdin is not None
+        producing.stdin.write("one\ntwo\n")
+        producing.stdin.flush()
+        wait_until("both are stored", lambda: dovetail.ok("consume", topic).count("\n") == 2)
+        producing.send_signal(signal.SIGINT)
+        _, stderr = producing.communicate(timeout=COMMAND_S_MAX)
+    finally:
+        producing.kill()
+    assert producing.returncode == ExitCode.INTERRUPTED
+    assert "2 records acknowledged before the interruption" in stderr
 
 
 def test_fewer_partitions_are_refused(dovetail: CommandLine, topic: str) -> None:
@@ -192,7 +236,7 @@ def test_a_record_that_is_too_large_is_refused(dovetail: CommandLine, topic: str
     """U7: the one that is too large is told, with what was acknowledged before it."""
     done = dovetail.run("produce", topic, given="small\n" + "x" * 3_000_000 + "\n")
     assert done.returncode == ExitCode.USAGE
-    assert "1 were not" in done.stderr
+    assert "1 record was acknowledged, 1 was not" in done.stderr
 
 
 def test_a_line_without_a_key_ends_the_input(dovetail: CommandLine, topic: str) -> None:
@@ -218,7 +262,12 @@ def test_a_group_resumes_where_it_stopped(dovetail: CommandLine, topic: str) -> 
     assert group in dovetail.ok("group", "list")
     assert dovetail.ok("consume", topic, "--group", group) == "late\n"
 
+    dovetail.ok("topic", "alter", topic, "--partitions", "3")
+    described = dovetail.json("group", "describe", group)
+    of_two = next(row for row in described["partitions"] if row["partition"] == 2)
+    assert (of_two["committed"], of_two["lag"]) == (None, 0)
     planned = dovetail.json("group", "reset", group, "--to", "earliest", "--dry-run")
+    assert [row["partition"] for row in planned["partitions"]] == [0, 1, 2]
     assert planned["changed"] is False
     assert dovetail.ok("consume", topic, "--group", group) == ""
     moved = dovetail.json("group", "reset", group, "--to", "9", "--topic", topic)
@@ -256,7 +305,7 @@ def test_a_group_with_members_is_not_moved(dovetail: CommandLine, topic: str) ->
         ("consume", "absent"),
         ("topic", "describe", "absent"),
         ("topic", "alter", "absent", "--partitions", "2"),
-        ("topic", "delete", "absent"),
+        ("topic", "delete", "absent", "--yes"),
         ("group", "describe", "absent"),
         ("group", "reset", "absent", "--to", "earliest"),
     ],

@@ -3,11 +3,20 @@
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
+from dovetail.cli.options import (
+    BootstrapOption,
+    CompressionOption,
+    JsonOption,
+    TimeoutOption,
+    examples,
+    target_of,
+)
+from dovetail.cli.program import program
 from dovetail.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -55,9 +64,7 @@ def bench(
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=1, help="Of the topic made for it.")
     ] = 1,
-    compression: Annotated[
-        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+    compression: CompressionOption = "none",
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the topic.")] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
@@ -180,6 +187,8 @@ def _consume(
         enable_auto_commit=False,
         fetch_message_max_bytes=8 * 1024 * 1024,
         queued_min_messages=1_000_000,
+        # The library's own second of waiting when its queue is full would count as the node's.
+        fetch_queue_backoff_ms=5,
     )
     consumer: Any = Consumer(config)
     try:
@@ -189,9 +198,9 @@ def _consume(
         )
         done = 0
         while done < messages:
-            batch = call(
-                "reading", target, lambda: consumer.consume(num_messages=10_000, timeout=0.2)
-            )
+            # No more than are left, so that the last record ends the wait.
+            ask = min(10_000, messages - done)
+            batch = call("reading", target, partial(consumer.consume, ask, 0.05))
             for message in batch:
                 if message.error() is not None:
                     raise error_of("reading", message.error(), target)
@@ -218,4 +227,4 @@ def _delete(admin: "AdminClient", target: "Target", topic: str) -> None:
     try:
         wait_for(doing, target, call(doing, target, lambda: admin.delete_topics([topic]))[topic])
     except DovetailError as error:
-        note(f"{error}\nThe topic is left behind; delete it with: dovetail topic delete {topic}")
+        note(f"{error}\nThe topic is left behind; delete it: {program()} topic delete {topic}")

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 from dovetail.cli.options import Target
 from dovetail.cli.outcome import Unreachable
 from dovetail.cli.position import Position
+from dovetail.cli.program import program
 from dovetail.errors import (
     DovetailError,
     InvalidInput,
@@ -55,6 +56,8 @@ __all__ = [
     "client_config",
     "connect",
     "error_of",
+    "is_internal",
+    "no_partition",
     "offsets_at",
     "partitions_of",
     "resolve",
@@ -97,9 +100,17 @@ _CLASS_BY_CODE: Mapping[int, type[DovetailError]] = {
     KafkaError.INVALID_REQUEST: InvalidInput,
     KafkaError.MSG_SIZE_TOO_LARGE: InvalidInput,
     KafkaError._INVALID_ARG: InvalidInput,
-    KafkaError._MSG_TIMED_OUT: Uncertain,
     KafkaError.REQUEST_TIMED_OUT: Uncertain,
 }
+
+_ADVERTISED_HINT = (
+    "If it is busy, give it more --timeout. If it runs elsewhere, see whether the address "
+    "that it tells clients can be reached from here (kafka.advertised_host on the node)."
+)
+
+#: What names of topics begin with that the node keeps for itself.
+_INTERNAL_PREFIX = "__dovetail_"
+_INTERNAL_OF_KAFKA = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def client_config(target: Target, **more: object) -> dict[str, Any]:
@@ -107,12 +118,12 @@ def client_config(target: Target, **more: object) -> dict[str, Any]:
     return {
         "bootstrap.servers": target.bootstrap,
         "client.id": "dovetail-cli",
-        # Errors reach us by results and callbacks; librdkafka's own lines would only repeat them.
+        # Errors reach us by results; librdkafka's own lines would only repeat them. There is no
+        # error callback either: a Ctrl-C while one runs is lost, and the call ends in SystemError.
         "log_level": 0,
         "log.connection.close": False,
         "socket.timeout.ms": max(1000, int(target.timeout_s * 1000)),
         "socket.nagle.disable": True,
-        "error_cb": _ignore,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
 
@@ -134,7 +145,7 @@ def check_reachable(target: Target) -> None:
             reasons.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
     raise Unreachable(
         f"cannot connect to {'; '.join(reasons)}.\n"
-        "Is a node running? Start one with `dovetail up`, or name its address with --bootstrap."
+        f"Is a node running? Start one with `{program()} up`, or name its address with --bootstrap."
     )
 
 
@@ -158,6 +169,8 @@ def call(doing: str, target: Target, action: Callable[[], Any]) -> Any:
         return action()
     except KafkaException as error:
         raise error_of(doing, error, target) from error
+    except TimeoutError as error:
+        raise _silent(doing, target, "no answer at all") from error
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{doing}: {error}") from error
 
@@ -171,14 +184,21 @@ def error_of(doing: str, given: KafkaError | KafkaException, target: Target) -> 
     """The error of ours that says what `given` means."""
     error: KafkaError = given.args[0] if isinstance(given, KafkaException) else given
     if error.code() in _UNREACHABLE_CODES:
+        return _silent(doing, target, error.str())
+    if error.code() == KafkaError._MSG_TIMED_OUT:
         return Unreachable(
             f"{doing}: the node at {target.bootstrap} took the connection and then did not "
-            f"answer within {target.timeout_s:g} s ({error.str()}).\n"
-            "If it is busy, give it more --timeout. If it runs elsewhere, see whether the address "
-            "that it tells clients can be reached from here (kafka.advertised_host on the node)."
+            f"acknowledge in time; what was sent may or may not be stored.\n{_ADVERTISED_HINT}"
         )
     kind = _CLASS_BY_CODE.get(error.code(), Refused)
     return kind(f"{doing}: {error.str()} ({error.name()})")
+
+
+def _silent(doing: str, target: Target, reason: str) -> Unreachable:
+    return Unreachable(
+        f"{doing}: the node at {target.bootstrap} took the connection and then did not "
+        f"answer within {target.timeout_s:g} s ({reason}).\n{_ADVERTISED_HINT}"
+    )
 
 
 def topics_of(admin: AdminClient, target: Target) -> dict[str, TopicMetadata]:
@@ -188,14 +208,32 @@ def topics_of(admin: AdminClient, target: Target) -> dict[str, TopicMetadata]:
     return topics
 
 
-def topic_of(admin: AdminClient, target: Target, topic: str) -> TopicMetadata:
+def topic_of(
+    admin: AdminClient, target: Target, topic: str, *, advise_create: bool = True
+) -> TopicMetadata:
     """One topic. Raises `TopicUnknown`, with the nearest name if one is near."""
     topics = topics_of(admin, target)
     if topic in topics:
         return topics[topic]
     near = difflib.get_close_matches(topic, list(topics), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"create it: dovetail topic create {topic}"
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif advise_create:
+        hint = f"create it: {program()} topic create {topic}"
+    else:
+        hint = f"`{program()} topic list` shows what there is"
     raise TopicUnknown(f"no topic {topic!r} on {target.bootstrap}; {hint}")
+
+
+def no_partition(topic: str, partition: int, *, count: int) -> TopicUnknown:
+    """The error for a partition that a topic of `count` partitions does not have."""
+    there = "only 0" if count == 1 else f"only 0 to {count - 1}"
+    return TopicUnknown(f"topic {topic!r} has no partition {partition}, {there}")
+
+
+def is_internal(topic: str) -> bool:
+    """Whether the node keeps this topic for itself, by its name."""
+    return topic.startswith(_INTERNAL_PREFIX) or topic in _INTERNAL_OF_KAFKA
 
 
 def partitions_of(metadata: TopicMetadata) -> list[Partition]:
@@ -252,7 +290,3 @@ def resolve(
         }
     side = 0 if position.kind == "beginning" else 1
     return {partition: bound[side] for partition, bound in bounds.items()}
-
-
-def _ignore(error: KafkaError) -> None:
-    """Connection errors are retried; what cannot be retried fails the call that needed it."""

@@ -17,7 +17,8 @@ import typer
 
 from dovetail.cli.options import BootstrapOption, TimeoutOption, examples, target_of
 from dovetail.cli.position import Position, parse_position
-from dovetail.errors import InvalidInput, TopicUnknown
+from dovetail.cli.program import program
+from dovetail.errors import InvalidInput
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
@@ -73,7 +74,7 @@ def consume(
         raise InvalidInput(
             "a group keeps its own positions: with --group, --from can only be beginning or end "
             "(where the group has none yet), and --partition is not allowed; "
-            "move a group with `dovetail group reset`"
+            f"move a group with `{program()} group reset`"
         )
     if as_json:
         render: Callable[[Message], bytes] = render_json
@@ -117,15 +118,20 @@ def _read_alone(
 ) -> None:
     from confluent_kafka import TopicPartition
 
-    from dovetail.cli.client import bounds_of, connect, partitions_of, resolve, topic_of
+    from dovetail.cli.client import (
+        bounds_of,
+        connect,
+        no_partition,
+        partitions_of,
+        resolve,
+        topic_of,
+    )
 
     admin = connect(target)
     partitions = partitions_of(topic_of(admin, target, topic))
     if partition is not None:
         if (topic, partition) not in partitions:
-            raise TopicUnknown(
-                f"topic {topic!r} has no partition {partition}, only 0 to {len(partitions) - 1}"
-            )
+            raise no_partition(topic, partition, count=len(partitions))
         partitions = [(topic, partition)]
     bounds = bounds_of(admin, target, partitions)
     starts = resolve(admin, target, position, bounds)

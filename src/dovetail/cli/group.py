@@ -7,6 +7,7 @@ import typer
 
 from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
 from dovetail.cli.position import parse_position
+from dovetail.cli.program import program
 from dovetail.errors import InvalidInput, NotFound, Refused
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def list_groups(
     elif rows:
         print_table(["group", "state", "members"], rows)
     else:
-        note("no groups yet; a consumer makes one: dovetail consume TOPIC --group NAME")
+        note(f"no groups yet; a consumer makes one: {program()} consume TOPIC --group NAME")
 
 
 @app.command(
@@ -61,9 +62,12 @@ def describe(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a group's members, and for each partition its position and lag."""
-    from dovetail.cli.client import LATEST, connect, offsets_at
-    from dovetail.cli.output import answers, print_json, print_table
+    """Show a group's members, and for each partition of its topics the position and lag.
+
+    Where nothing is committed yet, the lag is all that the partition holds.
+    """
+    from dovetail.cli.client import bounds_of, connect
+    from dovetail.cli.output import answers, plural, print_json, print_table
 
     target = target_of(ctx, bootstrap, timeout)
     admin = connect(target)
@@ -76,34 +80,30 @@ def describe(
     }
     if not committed and not description.members and _state_of(description) in {"dead", "unknown"}:
         raise _no_group(group, target)
-    shown = _still_there(admin, target, sorted({*committed, *owner}))
-    ends = offsets_at(admin, target, shown, LATEST)
+    shown = _partitions_of_topics(admin, target, {topic for topic, _ in (*committed, *owner)})
     rows: list[dict[str, Any]] = []
-    for key in shown:
+    for key, (first, end) in bounds_of(admin, target, shown).items():
         position, member = committed.get(key), owner.get(key)
         rows.append(
             {
                 "topic": key[0],
                 "partition": key[1],
                 "committed": position,
-                "end": ends[key],
-                "lag": max(0, ends[key] - position) if position is not None else None,
+                "end": end,
+                "lag": max(0, end - (first if position is None else position)),
                 "client": member.client_id if member else None,
                 "host": member.host if member else None,
                 "member": member.member_id if member else None,
             }
         )
-    lag = sum(row["lag"] or 0 for row in rows)
+    lag = sum(row["lag"] for row in rows)
     state, members = _state_of(description), len(description.members)
     if as_json:
         print_json(
             {"group": group, "state": state, "members": members, "lag": lag, "partitions": rows}
         )
         return
-    answers().print(
-        f"{group}: {state}, {members} member{'' if members == 1 else 's'}, lag {lag:,}",
-        markup=False,
-    )
+    answers().print(f"{group}: {state}, {plural(members, 'member')}, lag {lag:,}", markup=False)
     columns = ["topic", "partition", "committed", "end", "lag", "client", "host", "member"]
     print_table(columns, ([row[column] for column in columns] for row in rows))
 
@@ -114,6 +114,10 @@ class _Move:
     partition: int
     before: int | None
     after: int
+
+    @property
+    def moved_by(self) -> int | None:
+        return None if self.before is None else self.after - self.before
 
 
 @app.command(
@@ -144,7 +148,7 @@ def reset(
 ) -> None:
     """Move a group to another position. Its members must be stopped first."""
     from dovetail.cli.client import connect
-    from dovetail.cli.output import note, print_json, print_table
+    from dovetail.cli.output import note, plural, print_json, print_table
 
     target = target_of(ctx, bootstrap, timeout)
     position = parse_position(to)
@@ -152,7 +156,7 @@ def reset(
     members = _member_count(admin, target, group)
     if members and not dry_run:
         raise Refused(
-            f"group {group!r} has {members} active member{'' if members == 1 else 's'}, which "
+            f"group {group!r} has {plural(members, 'active member')}, which "
             "would overwrite the new position; stop them first, or look with --dry-run"
         )
     before = _committed(admin, target, group)
@@ -170,7 +174,7 @@ def reset(
         return
     print_table(
         ["topic", "partition", "before", "after", "moved by"],
-        ((m.topic, m.partition, m.before, m.after, m.after - (m.before or 0)) for m in moves),
+        ((m.topic, m.partition, m.before, m.after, m.moved_by) for m in moves),
     )
     note("nothing was changed (--dry-run)" if dry_run else f"group {group!r} was moved")
 
@@ -225,18 +229,14 @@ def _committed(admin: "AdminClient", target: "Target", group: str) -> "dict[Part
     }
 
 
-def _still_there(
-    admin: "AdminClient", target: "Target", partitions: "list[Partition]"
+def _partitions_of_topics(
+    admin: "AdminClient", target: "Target", names: set[str]
 ) -> "list[Partition]":
-    """Without partitions of topics that were deleted: positions outlive their topic."""
-    from dovetail.cli.client import topics_of
+    """All partitions, without topics that were deleted: positions outlive their topic."""
+    from dovetail.cli.client import partitions_of, topics_of
 
     topics = topics_of(admin, target)
-    return [
-        (topic, number)
-        for topic, number in partitions
-        if topic in topics and number in topics[topic].partitions
-    ]
+    return [key for name in sorted(names & topics.keys()) for key in partitions_of(topics[name])]
 
 
 def _partitions_to_move(
@@ -254,7 +254,7 @@ def _partitions_to_move(
     else:
         if not before:
             raise NotFound(f"group {group!r} has no positions; say which to set with --topic")
-        listed = _still_there(admin, target, sorted(before))
+        listed = _partitions_of_topics(admin, target, {topic for topic, _ in before})
     chosen = [key for key in listed if partition is None or key[1] == partition]
     if not chosen:
         raise InvalidInput(f"no partition {partition} in {', '.join(topics or []) or 'its topics'}")
@@ -290,5 +290,5 @@ def _alter(admin: "AdminClient", target: "Target", group: str, moves: list[_Move
 
 def _no_group(group: str, target: "Target") -> NotFound:
     return NotFound(
-        f"no group {group!r} on {target.bootstrap}; `dovetail group list` shows what there is"
+        f"no group {group!r} on {target.bootstrap}; `{program()} group list` shows what there is"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,6 +31,8 @@ TimeoutOption = Annotated[
     str | None,
     typer.Option("--timeout", metavar="DURATION", help="Time to wait for an answer, such as 5s."),
 ]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+CompressionOption = Annotated[Compression, typer.Option("--compression", help="Of the batches.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
 
 

@@ -5,8 +5,10 @@ be piped. Text from a node is printed as it is, never read as markup.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
 #: Width of tables that go into a pipe or a file, where there is no window to fit.
 WIDTH_PIPED = 160
 
+#: Longer words, such as paths and ids, may be broken where a column has to be narrow.
+WORD_WIDTH_MAX = 20
 
-def answers() -> "Console":
-    """The console for answers."""
+
+def answers(*, width_min: int = 0) -> "Console":
+    """The console for answers; in a pipe or a file, where nothing must fit, it has `width_min`."""
     from rich.console import Console
 
-    on_terminal = sys.stdout.isatty()
-    return Console(width=None if on_terminal else WIDTH_PIPED, highlight=False)
+    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if known else max(WIDTH_PIPED, width_min), highlight=False)
 
 
 def notes() -> "Console":
@@ -37,28 +42,81 @@ def note(text: str) -> None:
     notes().print(text, markup=False, soft_wrap=True)
 
 
+def plural(count: int, noun: str) -> str:
+    """The count with its noun, such as `1 record` or `2,000 records`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(value: object) -> None:
     """Prints `value` as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    index: int
+    name: str
+    numeric: bool
+    whole: bool
+    width_min: int
+
+
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Prints a table; numbers are set to the right, None is a dash."""
+    """Prints a table; numbers are set to the right, None is a dash.
+
+    Numbers and the names in the first column stay whole. Columns in which no row has anything are
+    left out, and so are, with a note, the last ones that do not fit into a narrow window.
+    """
     from rich.table import Table
     from rich.text import Text
 
     listed = [list(row) for row in rows]
+    shown = [
+        _column(columns[index], index, [row[index] for row in listed])
+        for index in range(len(columns))
+        if not listed or any(row[index] not in (None, "") for row in listed)
+    ]
+    console = answers(width_min=_width_of(shown))
+    left_out: list[str] = []
+    while len(shown) > 1 and _width_of(shown) > console.width:
+        left_out.insert(0, shown.pop().name)
     table = Table(title=title, title_justify="left", header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(listed) and all(
-            row[index] is None or isinstance(row[index], int | float) for row in listed
+    for column in shown:
+        table.add_column(
+            column.name,
+            justify="right" if column.numeric else "left",
+            overflow="fold",
+            no_wrap=column.whole,
+            min_width=column.width_min,
         )
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
-        table.add_row(*(Text(_cell(value)) for value in row))
-    answers().print(table)
+        table.add_row(*(Text(_cell(row[column.index])) for column in shown))
+    console.print(table)
+    if left_out:
+        console.file.flush()
+        note(f"the window is too narrow for: {', '.join(left_out)} (--json shows all)")
+
+
+def _column(name: str, index: int, values: Sequence[object]) -> _Column:
+    numeric = bool(values) and all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for value in values
+    )
+    whole = numeric or index == 0
+    cells = [name, *map(_cell, values)]
+    if whole:
+        width = max(map(len, cells))
+    else:
+        words = [len(word) for cell in cells for word in cell.split()]
+        width = min(max(words), WORD_WIDTH_MAX)
+    return _Column(index, name, numeric, whole, width)
+
+
+def _width_of(columns: Sequence[_Column]) -> int:
+    """With a space on both sides of each column, and lines between and around them."""
+    return sum(column.width_min + 3 for column in columns) + 1
 
 
 def progress_bar(*, quiet: bool = False) -> "Progress":

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
+from dovetail.cli.options import (
+    BootstrapOption,
+    CompressionOption,
+    JsonOption,
+    TimeoutOption,
+    examples,
+    target_of,
+)
 from dovetail.errors import DovetailError, InvalidInput
 
 if TYPE_CHECKING:
@@ -26,8 +33,12 @@ EPILOG = examples(
     "dovetail produce orders --count 1000000 --bytes 100",
 )
 
-#: Time that a record may wait in this process; longer than any pause of a healthy node.
+#: Time that a record may wait in this process unless --timeout says another; longer than any
+#: pause of a healthy node.
 DELIVERY_MS_MAX = 60_000
+
+#: Time for what is on its way to be acknowledged after Ctrl-C; more would feel like a hang.
+INTERRUPTED_S_MAX = 2.0
 
 #: Largest generated record; above it, the default limit of a topic refuses the record anyway.
 GENERATED_BYTES_MAX = 1_000_000
@@ -67,9 +78,7 @@ def produce(
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Default: by key, else spread.")
     ] = None,
-    compression: Annotated[
-        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
+    compression: CompressionOption = "none",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
@@ -85,7 +94,14 @@ def produce(
         raise InvalidInput("--file excludes --value and --count: the records are its lines")
     headers = _headers(header or [])
     key_bytes = key.encode() if key is not None else None
-    sender = _Sender(target, topic, headers=headers, partition=partition, compression=compression)
+    sender = _Sender(
+        target,
+        topic,
+        headers=headers,
+        partition=partition,
+        compression=compression,
+        delivery_ms_max=DELIVERY_MS_MAX if timeout is None else round(target.timeout_s * 1000),
+    )
     started = time.monotonic()
     with ExitStack() as stack:
         records: Iterable[Outgoing]
@@ -104,7 +120,7 @@ def produce(
 
 
 def _report(topic: str, sender: "_Sender", elapsed_s: float, *, as_json: bool) -> None:
-    from dovetail.cli.output import note, print_json
+    from dovetail.cli.output import note, plural, print_json
 
     if as_json:
         print_json(
@@ -118,7 +134,7 @@ def _report(topic: str, sender: "_Sender", elapsed_s: float, *, as_json: bool) -
     else:
         rate = sender.acknowledged / max(elapsed_s, 1e-9)
         many = f" ({rate:,.0f} a second)" if sender.acknowledged > 1 else ""
-        note(f"{sender.acknowledged:,} acknowledged in {elapsed_s:.2f} s{many}")
+        note(f"{plural(sender.acknowledged, 'record')} acknowledged in {elapsed_s:.2f} s{many}")
 
 
 class _Sender:
@@ -132,6 +148,7 @@ class _Sender:
         headers: list[tuple[str, bytes]],
         partition: int | None,
         compression: str,
+        delivery_ms_max: int,
     ) -> None:
         from confluent_kafka import Producer
 
@@ -148,7 +165,7 @@ class _Sender:
             enable_idempotence=True,
             linger_ms=5,
             compression_type=compression,
-            message_timeout_ms=max(DELIVERY_MS_MAX, int(target.timeout_s * 1000)),
+            message_timeout_ms=max(1, delivery_ms_max),
             topic_metadata_propagation_max_ms=int(target.timeout_s * 1000),
         )
         self._producer = call("opening a producer", target, lambda: Producer(config))
@@ -159,6 +176,22 @@ class _Sender:
 
     def send_all(self, records: Iterable[Outgoing], on_progress: Any) -> None:
         """Sends until the records end or one fails; raises that failure with the numbers."""
+        try:
+            self._send_all(records, on_progress)
+        except KeyboardInterrupt:
+            self._settle()
+            raise
+        if self._failure is not None:
+            from dovetail.cli.output import plural
+
+            were = "was" if self.acknowledged == 1 else "were"
+            were_not = "was" if self._failed == 1 else "were"
+            raise type(self._failure)(
+                f"{self._failure}\n{plural(self.acknowledged, 'record')} {were} acknowledged, "
+                f"{self._failed:,} {were_not} not."
+            ) from self._failure
+
+    def _send_all(self, records: Iterable[Outgoing], on_progress: Any) -> None:
         try:
             for index, record in enumerate(records):
                 self._send(record)
@@ -173,16 +206,19 @@ class _Sender:
         while len(self._producer):
             self._producer.flush(0.2)
             on_progress(self.acknowledged)
-        if self._failure is not None:
-            raise type(self._failure)(
-                f"{self._failure}\n{self.acknowledged:,} records were acknowledged, "
-                f"{self._failed:,} were not."
-            ) from self._failure
+
+    def _settle(self) -> None:
+        """Waits a moment for what is on its way, and says what has become of the records."""
+        from dovetail.cli.output import note, plural
+
+        self._producer.purge(in_queue=True, in_flight=False)
+        self._producer.flush(INTERRUPTED_S_MAX)
+        unknown = len(self._producer)
+        rest = f"; {unknown:,} more may or may not be stored" if unknown else ""
+        note(f"{plural(self.acknowledged, 'record')} acknowledged before the interruption{rest}")
 
     def _send(self, record: Outgoing) -> None:
         from confluent_kafka import KafkaException
-
-        from dovetail.cli.client import error_of
 
         while True:
             try:
@@ -199,9 +235,8 @@ class _Sender:
                     return
                 continue
             except KafkaException as error:
-                doing = f"producing to {self._topic!r}"
                 self._failed += 1
-                self._failure = error_of(doing, error, self._target)
+                self._failure = self._error_of(error.args[0])
                 if isinstance(self._failure, InvalidInput):
                     raise self._failure from error
                 return
@@ -215,9 +250,21 @@ class _Sender:
             return
         self._failed += 1
         if self._failure is None:
-            from dovetail.cli.client import error_of
+            self._failure = self._error_of(error)
 
-            self._failure = error_of(f"producing to {self._topic!r}", error, self._target)
+    def _error_of(self, error: "KafkaError") -> DovetailError:
+        from confluent_kafka import KafkaError
+
+        from dovetail.cli.client import call, error_of, no_partition
+
+        doing = f"producing to {self._topic!r}"
+        if error.code() == KafkaError._UNKNOWN_PARTITION and "partition" in self._fixed:
+            timeout_s = self._target.timeout_s
+            found = call(doing, self._target, lambda: self._producer.list_topics(timeout=timeout_s))
+            if self._topic in found.topics:
+                count = len(found.topics[self._topic].partitions)
+                return no_partition(self._topic, self._fixed["partition"], count=count)
+        return error_of(doing, error, self._target)
 
 
 def _open(path: Path) -> BinaryIO:

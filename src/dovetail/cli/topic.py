@@ -13,6 +13,8 @@ from dovetail.cli.options import (
     examples,
     target_of,
 )
+from dovetail.cli.outcome import ExitCode
+from dovetail.cli.program import program
 from dovetail.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def create(
 ) -> None:
     """Create a topic. Exit code 4 if it exists."""
     from dovetail.cli.client import NewTopic, call, connect, topic_of, wait_for
-    from dovetail.cli.output import note, print_json
+    from dovetail.cli.output import note, plural, print_json
 
     target = target_of(ctx, bootstrap, timeout)
     wanted = _topic_config(config, retention, retention_bytes)
@@ -75,23 +77,35 @@ def create(
     if as_json:
         print_json({"topic": topic, "partitions": count, "config": wanted})
     else:
-        note(f"created topic {topic!r} with {count} partition{'s' if count > 1 else ''}")
+        note(f"created topic {topic!r} with {plural(count, 'partition')}")
 
 
-@app.command("list", epilog=examples("dovetail topic list", "dovetail topic list --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "dovetail topic list", "dovetail topic list --all", "dovetail topic list --json"
+    ),
+)
 def list_topics(
     ctx: typer.Context,
+    with_internal: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that the node keeps for itself.")
+    ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all topics with their partitions and records."""
-    from dovetail.cli.client import bounds_of, connect, partitions_of, topics_of
+    """List the topics with their partitions and records."""
+    from dovetail.cli.client import bounds_of, connect, is_internal, partitions_of, topics_of
     from dovetail.cli.output import note, print_json, print_table
 
     target = target_of(ctx, bootstrap, timeout)
     admin = connect(target)
-    topics = topics_of(admin, target)
+    topics = {
+        name: metadata
+        for name, metadata in topics_of(admin, target).items()
+        if with_internal or not is_internal(name)
+    }
     bounds = bounds_of(
         admin,
         target,
@@ -100,15 +114,18 @@ def list_topics(
     records = dict.fromkeys(topics, 0)
     for (name, _), (first, end) in bounds.items():
         records[name] += end - first
-    rows = [(name, len(topics[name].partitions), records[name]) for name in sorted(topics)]
+    columns = ["topic", "partitions", "records", "internal"]
+    rows = [
+        (name, len(topics[name].partitions), records[name], is_internal(name))
+        for name in sorted(topics)
+    ]
     if as_json:
-        print_json(
-            [dict(zip(("topic", "partitions", "records"), row, strict=True)) for row in rows]
-        )
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
     elif rows:
-        print_table(["topic", "partitions", "records"], rows)
+        shown = len(columns) if with_internal else len(columns) - 1
+        print_table(columns[:shown], (row[:shown] for row in rows))
     else:
-        note("no topics yet; create one: dovetail topic create hello")
+        note(f"no topics yet; create one: {program()} topic create hello")
 
 
 @app.command(
@@ -203,9 +220,12 @@ def alter(
     target = target_of(ctx, bootstrap, timeout)
     wanted = _topic_config(config, retention, retention_bytes)
     if partitions is None and not wanted and not unset:
-        raise InvalidInput("nothing to alter; give --partitions, --retention, --config or --unset")
+        raise InvalidInput(
+            "nothing to alter; give --partitions, --retention, --retention-bytes, --config "
+            "or --unset"
+        )
     admin = connect(target)
-    topic_of(admin, target, topic)
+    topic_of(admin, target, topic, advise_create=False)
     if wanted or unset:
         _alter_config(admin, target, topic, wanted, unset or [])
     if partitions is not None:
@@ -225,25 +245,36 @@ def alter(
 def delete(
     ctx: typer.Context,
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
+    ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete topics with all their records. Asks first, if there is a person to ask."""
-    from dovetail.cli.client import call, connect, topic_of, wait_for
+    """Delete topics with all their records. Asks first; where nobody can answer, give --yes."""
+    from dovetail.cli.client import call, connect, is_internal, topic_of, wait_for
     from dovetail.cli.output import note, print_json
 
     target = target_of(ctx, bootstrap, timeout)
+    internal = [topic for topic in topics if is_internal(topic)]
+    if internal:
+        raise InvalidInput(
+            f"topic {internal[0]!r} is internal: the node keeps its own state in it, such as the "
+            "positions of groups, and it cannot be deleted"
+        )
+    if not yes and not sys.stdin.isatty():
+        raise InvalidInput(
+            f"deleting {', '.join(topics)} needs a yes, and there is no terminal to ask on; "
+            "give --yes"
+        )
     admin = connect(target)
     for topic in topics:
-        topic_of(admin, target, topic)
-    if not yes and sys.stdin.isatty():
-        typer.confirm(
-            f"Delete {', '.join(topics)} on {target.bootstrap} with all records?",
-            abort=True,
-            err=True,
-        )
+        topic_of(admin, target, topic, advise_create=False)
+    question = f"Delete {', '.join(topics)} on {target.bootstrap} with all records?"
+    if not yes and not typer.confirm(question, err=True):
+        note("nothing was deleted")
+        raise typer.Exit(ExitCode.FAILED)
     futures = call(
         "deleting topics",
         target,

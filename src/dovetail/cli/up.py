@@ -1,15 +1,16 @@
 """`dovetail up`: a whole node in this process."""
 
-import errno
 import json
+import socket
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
-from dovetail.errors import Unavailable
+from dovetail.cli.program import program
 
 if TYPE_CHECKING:
     from dovetail.broker import Endpoints
@@ -24,6 +25,12 @@ EPILOG = examples(
 
 #: Where a client command looks when nothing is said; examples then need no address.
 _ADDRESS_DEFAULT = "127.0.0.1:9092"
+
+#: A client on this machine reaches a node that listens everywhere here.
+_LOCAL_BY_WILDCARD = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
+
+#: Time to find the advertised host; the node is ready and nobody should wait for a slow resolver.
+_RESOLVE_S_MAX = 1.0
 
 
 def up(
@@ -76,7 +83,9 @@ def up(
     configure_logging(format=settings.logging.format, level=settings.logging.level)
 
     from dovetail.broker import serve
-    from dovetail.console import http_of
+    from dovetail.cli.starting import error_of_address, http_with_flags, prepare_folder
+
+    prepare_folder(settings.node.data_dir)
 
     def on_ready(endpoints: "Endpoints") -> None:
         if as_json:
@@ -85,29 +94,53 @@ def up(
             _print_panel(settings, endpoints)
 
     try:
-        code = serve(settings, on_ready, http=http_of)
+        code = serve(settings, on_ready, http=http_with_flags)
     except OSError as error:
-        if error.errno != errno.EADDRINUSE:
+        told = error_of_address(error, settings)
+        if told is None:
             raise
-        raise Unavailable(
-            f"an address of this node is in use already: {error}.\n"
-            "Is another node running? Choose other ports with --port and --http-port."
-        ) from error
+        raise told from error
     raise typer.Exit(code)
 
 
-def _advertised(settings: "Settings", endpoints: "Endpoints") -> str:
+def _advertised(settings: "Settings", endpoints: "Endpoints") -> tuple[str, int]:
     port_bound = int(endpoints.kafka.rpartition(":")[2])
-    host, port = settings.kafka.advertised(port_bound=port_bound)
-    return f"{host}:{port}"
+    return settings.kafka.advertised(port_bound=port_bound)
+
+
+def _address(host: str, port: int | str) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def local_address(kafka: str) -> str:
+    """Where a client on this machine finds the node that listens on `kafka`."""
+    host, _, port = kafka.rpartition(":")
+    return _address(_LOCAL_BY_WILDCARD.get(host, host), port)
+
+
+def resolves(host: str) -> bool:
+    """Whether this machine finds an address for the host, soon enough."""
+    found = threading.Event()
+
+    def look() -> None:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError):
+            return
+        found.set()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(_RESOLVE_S_MAX)
+    return found.is_set()
 
 
 def _print_line(settings: "Settings", endpoints: "Endpoints") -> None:
     line = {
         "kafka": endpoints.kafka,
-        "advertised": _advertised(settings, endpoints),
+        "advertised": _address(*_advertised(settings, endpoints)),
         "http": endpoints.http,
-        "data_dir": str(endpoints.data_dir),
+        "data_dir": str(endpoints.data_dir.resolve()),
     }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -119,26 +152,30 @@ def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
 
     from dovetail.cli.output import answers
 
-    advertised = _advertised(settings, endpoints)
+    host, port = _advertised(settings, endpoints)
+    hint = "(change it with --advertised-host)"
+    if not resolves(host):
+        hint = "which this machine cannot find: give --advertised-host"
     durability = "synced to disk before it is acknowledged"
     if settings.storage.durability == "os":
         durability = 'left to the kernel: a power cut can lose records (durability = "os")'
     rows = [
         ("Kafka clients", endpoints.kafka),
-        ("clients are told", f"{advertised}  (change it with --advertised-host)"),
+        ("clients are told", f"{_address(host, port)}  {hint}"),
         ("health, metrics", endpoints.http or "off"),
-        ("data folder", str(endpoints.data_dir.absolute())),
+        ("data folder", str(endpoints.data_dir.resolve())),
         ("every write is", durability),
     ]
     text = Text()
     for name, value in rows:
         text.append(f"{name:<17}", style="dim").append(f"{value}\n")
-    where = "" if endpoints.kafka == _ADDRESS_DEFAULT else f" -b {endpoints.kafka}"
+    address, call = local_address(endpoints.kafka), program()
+    where = "" if address == _ADDRESS_DEFAULT else f" -b {address}"
     text.append("\nTry it in another terminal:\n", style="dim")
     for command in (
-        f"dovetail topic create hello{where}",
-        f"echo 'hello, world' | dovetail produce hello{where}",
-        f"dovetail consume hello{where}",
+        f"{call} topic create hello{where}",
+        f"echo 'hello, world' | {call} produce hello{where}",
+        f"{call} consume hello{where}",
     ):
         text.append(f"  {command}\n", style="bold")
     text.append("\nCtrl-C stops the node; the data stays.", style="dim")

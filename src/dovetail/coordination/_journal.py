@@ -164,7 +164,10 @@ def _take_lock(path: Path) -> TextIOWrapper:
     try:
         lock = lock_path.open("a+", encoding="ascii")
     except OSError as error:
-        raise InvalidSetting(f"coordination file {path}: cannot be written: {error}") from error
+        raise InvalidSetting(
+            f"the data folder {path.parent.absolute()} cannot be written by user number "
+            f"{os.geteuid()}: {error}"
+        ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -173,8 +176,8 @@ def _take_lock(path: Path) -> TextIOWrapper:
         lock.close()
         who = f"process {holder}" if holder else "another process"
         raise CoordinationDown(
-            f"coordination file {path} is in use by {who}: stop that one, or give this one a "
-            "file of its own (several processes share an etcd, not a file)"
+            f"the data folder {path.parent.absolute()} is in use by {who}: stop that node, or "
+            "give this one a folder of its own with --data-dir"
         ) from error
     lock.truncate(0)
     lock.write(str(os.getpid()))

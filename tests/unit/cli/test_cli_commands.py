@@ -1,5 +1,6 @@
 """The command line without a node: help, settings, errors, exit codes."""
 
+import errno
 import json
 import signal
 import socket
@@ -15,8 +16,13 @@ from typer.testing import CliRunner, Result
 from dovetail.cli.app import app
 from dovetail.cli.client import parse_bootstrap
 from dovetail.cli.outcome import EXIT_CODES_HELP, ExitCode
+from dovetail.cli.output import print_table
 from dovetail.cli.position import Position, parse_position
+from dovetail.cli.program import program
+from dovetail.cli.starting import error_of_address
+from dovetail.cli.up import local_address, resolves
 from dovetail.errors import InvalidInput
+from dovetail.settings import Flag, load_settings
 
 COMMANDS = [
     ["up"],
@@ -38,7 +44,7 @@ CLIENT_COMMANDS = [
     ["topic", "list"],
     ["topic", "describe", "t"],
     ["topic", "alter", "t", "--partitions", "2"],
-    ["topic", "delete", "t"],
+    ["topic", "delete", "t", "--yes"],
     ["produce", "t", "--value", "v"],
     ["consume", "t"],
     ["consume", "t", "--group", "g"],
@@ -151,7 +157,10 @@ def test_config_show_tells_value_and_origin(run: Run, tmp_path: Path) -> None:
         (("up", "--set", "kafka.prot=1"), {}, "kafka.port"),
         (("topic", "create", "t", "--retention", "soon"), {}, "7d"),
         (("topic", "create", "t", "--config", "x"), {}, "name=value"),
-        (("topic", "alter", "t"), {}, "nothing to alter"),
+        (("topic", "alter", "t"), {}, "--retention-bytes"),
+        (("topic", "delete", "t"), {}, "give --yes"),
+        (("topic", "delete", "__dovetail_groups", "--yes"), {}, "is internal"),
+        (("produce", "t", "--value", "v", "--compression", "bogus"), {}, "--compression"),
         (("produce", "t", "--value", "v", "--file", "f"), {}, "excludes --value"),
         (("produce", "t", "--value", "v", "--header", "x"), {}, "name=value"),
         (("consume", "t", "--from", "soon"), {}, "is no position"),
@@ -169,6 +178,142 @@ def test_wrong_usage_is_exit_code_2(
     assert result.exit_code == ExitCode.USAGE
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_flags_are_not_shown_as_if_they_took_a_value(run: Run, command: list[str]) -> None:
+    """U4: the help of a flag names no type."""
+    assert "bool" not in run(*command, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (("--data-dir", "file"), ["/file is a file", "--data-dir (node.data_dir)"]),
+        (("--data-dir", "file/below"), ["lies below a file", "--data-dir (node.data_dir)"]),
+        (("--host", "nosuchhost.invalid"), ["--host nosuchhost.invalid (kafka.host)"]),
+        (("--host", "192.0.2.1"), ["--host 192.0.2.1 (kafka.host)", "--advertised-host"]),
+    ],
+)
+def test_a_node_that_cannot_start_says_which_flag_to_change(
+    tmp_path: Path, arguments: tuple[str, ...], messages: list[str]
+) -> None:
+    """U7: a folder or an address that cannot be used is one message, exit code 2."""
+    (tmp_path / "file").touch()
+    done = _up(tmp_path, "--port", "0", "--no-http", *arguments)
+    assert done.returncode == ExitCode.USAGE
+    assert "Traceback" not in done.stderr
+    for message in messages:
+        assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "others", "hint"),
+    [
+        ("--port", ("--no-http",), "--port (kafka.port)"),
+        ("--http-port", ("--port", "0"), "--http-port, 0 for any free one, or --no-http"),
+    ],
+)
+def test_a_port_in_use_names_its_flag(
+    tmp_path: Path, flag: str, others: tuple[str, ...], hint: str
+) -> None:
+    """U7: which of the two ports is taken is told with the flag that changes it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = _up(tmp_path, flag, str(taken.getsockname()[1]), *others)
+    assert done.returncode == ExitCode.FAILED
+    assert "in use" in done.stderr
+    assert hint in done.stderr
+
+
+def _up(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    code = "from dovetail.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "up", *arguments],
+        cwd=folder,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        (errno.EACCES, "permission denied", "--port 80 (kafka.port)"),
+        (errno.EADDRINUSE, "in use", "--port (kafka.port)"),
+    ],
+)
+def test_errors_of_the_address(error: tuple[int, str, str]) -> None:
+    """U7: what the system says about the address names the flag; what it says of files does not."""
+    settings = load_settings(flags=[Flag("kafka.port", 80, "--port")])
+    number, text, expected = error
+    assert expected in str(error_of_address(OSError(number, text), settings))
+    assert error_of_address(OSError(number, text, "a-file"), settings) is None
+
+
+def test_hints_name_the_program_as_it_was_called(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """U4: a command in a hint can be copied, whether the program is on the path or not."""
+    called = tmp_path / "venv" / "bin" / "dovetail"
+    called.parent.mkdir(parents=True)
+    called.touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(called)])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == "venv/bin/dovetail"
+    monkeypatch.setenv("PATH", str(called.parent))
+    assert program() == "dovetail"
+
+
+@pytest.mark.parametrize(
+    ("kafka", "address"),
+    [
+        ("127.0.0.1:9192", "127.0.0.1:9192"),
+        ("0.0.0.0:9092", "127.0.0.1:9092"),
+        (":::9092", "[::1]:9092"),
+        ("queue:1", "queue:1"),
+    ],
+)
+def test_the_address_for_this_machine(kafka: str, address: str) -> None:
+    """U2: a node that listens everywhere is reached at the local address."""
+    assert local_address(kafka) == address
+
+
+def test_a_host_that_nobody_knows_does_not_resolve() -> None:
+    """U2: the panel can say that the advertised host leads nowhere."""
+    assert resolves("127.0.0.1")
+    assert not resolves("nosuchhost.invalid")
+
+
+def test_tables_keep_numbers_whole_and_leave_empty_columns_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U4: a narrow window breaks neither numbers nor names, and COLUMNS is its width."""
+    monkeypatch.setenv("COLUMNS", "50")
+    columns = ["topic", "end", "host", "text", "member"]
+    print_table(columns, [("orders-of-today", 123_456_789, None, "words that wrap", "m" * 40)])
+    shown = capsys.readouterr()
+    assert "123,456,789" in shown.out
+    assert "orders-of-today" in shown.out
+    assert "host" not in shown.out
+    assert "too narrow for: member" in shown.err
+    assert max(map(len, shown.out.splitlines())) <= 50
+    monkeypatch.delenv("COLUMNS")
+    print_table(columns, [("t" * 200, 123_456_789, None, "words that wrap", "m" * 40)])
+    assert "member" in capsys.readouterr().out
+
+
+def test_produce_gives_up_when_the_timeout_says(run: Run) -> None:
+    """U7: a node that takes connections and is silent ends in --timeout, not in a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as silent_node:
+        address = f"127.0.0.1:{silent_node.getsockname()[1]}"
+        begin_s = time.monotonic()
+        result = run("produce", "t", "--value", "v", "--timeout", "1s", "--bootstrap", address)
+    assert time.monotonic() - begin_s < 10.0
+    assert result.exit_code == ExitCode.UNREACHABLE
+    assert "kafka.advertised_host" in result.stderr
 
 
 @pytest.mark.parametrize("extra", [[], ["--follow"], ["--follow", "--group", "g"]], ids=" ".join)
