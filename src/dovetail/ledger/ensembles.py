@@ -122,19 +122,7 @@ class EnsembleWriter:
                 self._errors[effect.node] = error
                 self._perform(self._machine.on_failed(effect.node))
 
-        try:
-            node = self._nodes.node(effect.node)
-        except Unavailable as error:
-            answered(error)
-            return
-        node.append(
-            self.ledger,
-            EntryId(effect.entry),
-            term=self._term,
-            confirmed=EntryId(effect.confirmed),
-            payload=effect.payload,
-            answer=answered,
-        )
+        _append(self._nodes, self.ledger, self._term, effect, answered)
 
     async def _replace(self, effect: writing.Replace) -> None:
         """Finds other nodes and puts them into the metadata, or goes on without."""
@@ -157,6 +145,29 @@ class EnsembleWriter:
         failed, self._waiting = self._waiting, deque()
         for at, (_, confirm) in enumerate(failed):
             confirm(error if at == 0 else Uncertain(f"may or may not be stored: {error}"))
+
+
+def _append(
+    nodes: Nodes,
+    ledger: LedgerId,
+    term: Term,
+    effect: writing.Send | recovery.WriteBack,
+    answered: Confirm,
+) -> None:
+    """Sends an entry to the node that the effect names."""
+    try:
+        node = nodes.node(effect.node)
+    except Unavailable as error:
+        answered(error)
+        return
+    node.append(
+        ledger,
+        EntryId(effect.entry),
+        term=term,
+        confirmed=EntryId(effect.confirmed),
+        payload=effect.payload,
+        answer=answered,
+    )
 
 
 def _replaced(nodes: Nodes, placement: Placement, effect: writing.Replace) -> tuple[int, ...]:
@@ -296,19 +307,7 @@ class _Recovery:
             else:
                 self._perform(self._machine.on_failed(effect.node, error))
 
-        try:
-            node = self._nodes.node(effect.node)
-        except Unavailable as error:
-            answered(error)
-            return
-        node.append(
-            self._ledger,
-            EntryId(effect.entry),
-            term=self._term,
-            confirmed=EntryId(effect.confirmed),
-            payload=effect.payload,
-            answer=answered,
-        )
+        _append(self._nodes, self._ledger, self._term, effect, answered)
 
     def _replace(self, effect: writing.Replace) -> None:
         try:

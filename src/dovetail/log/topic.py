@@ -7,6 +7,7 @@ makes it DELETING in one step; clients see it no more, its ledgers go, then its 
 finds a topic in CREATING or DELETING at its start finishes the work.
 """
 
+import difflib
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -139,13 +140,21 @@ def check_partitions(count: int) -> None:
         raise InvalidInput(f"{count} partitions: a topic has 1 to {PARTITIONS_MAX}")
 
 
+def config_key(name: str) -> ConfigKey:
+    """The setting of this name. Raises `InvalidInput` that names the nearest one."""
+    key = CONFIG_KEYS.get(name)
+    if key is None:
+        near = difflib.get_close_matches(name, CONFIG_KEYS, n=1)
+        hint = f", the nearest is {near[0]!r}" if near else ""
+        known = ", ".join(sorted(CONFIG_KEYS))
+        raise InvalidInput(f"topic setting {name!r} is unknown{hint}; known are {known}")
+    return key
+
+
 def check_config(config: dict[str, str]) -> None:
     """Raises `InvalidInput` that names the first setting that does not fit."""
     for name, value in config.items():
-        key = CONFIG_KEYS.get(name)
-        if key is None:
-            known = ", ".join(sorted(CONFIG_KEYS))
-            raise InvalidInput(f"topic setting {name!r} is unknown; known are {known}")
+        key = config_key(name)
         if key.kind is int:
             if not re.fullmatch(r"-?\d{1,19}", value):
                 raise InvalidInput(f"{name} = {value!r} is no whole number")

@@ -3,7 +3,6 @@
 A topic's settings can be changed; the node's are those of its settings file and can be read.
 """
 
-import difflib
 from collections.abc import Iterable
 
 from dovetail.errors import DovetailError, InvalidInput
@@ -11,7 +10,7 @@ from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
-from dovetail.log.topic import CONFIG_KEYS
+from dovetail.log.topic import CONFIG_KEYS, config_key
 
 _TOPIC = 2
 _BROKER = 4
@@ -162,7 +161,7 @@ async def _alter(
             raise InvalidInput(f"topic {name!r} is internal")
         config = {} if from_nothing else dict(record.config)
         for key, operation, value in changes:
-            _check_known(key)
+            config_key(key)  # Also one to delete: a slip would look as if it had worked.
             if operation == _DELETE:
                 config.pop(key, None)
             elif operation == _SET and value is not None:
@@ -175,14 +174,3 @@ async def _alter(
     except DovetailError as error:
         return code_of(error), str(error)
     return ErrorCode.NONE, None
-
-
-def _check_known(key: str) -> None:
-    """Refuses an unknown name, also one to delete: a slip would look as if it had worked."""
-    if key in CONFIG_KEYS:
-        return
-    near = difflib.get_close_matches(key, CONFIG_KEYS, n=1)
-    hint = f", the nearest is {near[0]!r}" if near else ""
-    raise InvalidInput(
-        f"topic setting {key!r} is unknown{hint}; known are {', '.join(sorted(CONFIG_KEYS))}"
-    )
