@@ -1,6 +1,6 @@
 """A cluster in one thread: the real state machines under a simulated network, clock and disks.
 
-Real: `QuorumWriter`, `QuorumRecovery`, `LedgerStore` on `FaultyDisk`s, the chain of a partition.
+Real: `QuorumWriter`, `QuorumRecovery`, `Placement`, `LedgerStore` on `FaultyDisk`s.
 Simulated: messages (delay, loss, reordering, duplicates, one-way partitions), time, the
 coordination service (one record behind compare-and-set, reached by messages too), and processes
 that crash, pause and come back. An owner that pauses and wakes goes on as if nothing had happened:
@@ -19,6 +19,7 @@ from dovetail.ledger import quorum_recovery as recovery
 from dovetail.ledger import quorum_writer as writing
 from dovetail.ledger.faulty_disk import FaultyDisk
 from dovetail.ledger.identifiers import EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger.placement import Fragment, Placement
 from dovetail.ledger.quorum import Quorum
 from dovetail.ledger.quorum_recovery import QuorumRecovery
 from dovetail.ledger.quorum_writer import QuorumWriter
@@ -39,13 +40,15 @@ class PowerCut(Exception):
 
 @dataclass(frozen=True)
 class LedgerMeta:
-    """A ledger in the chain: fragments are (first entry, nodes by place)."""
+    """A ledger in the chain."""
 
-    ledger: int
+    placement: Placement
     term: int
-    quorum: Quorum
-    fragments: tuple[tuple[int, tuple[int, ...]], ...]
     entry_last: int | None = None
+
+    @property
+    def ledger(self) -> int:
+        return self.placement.ledger
 
 
 @dataclass(frozen=True)
@@ -293,8 +296,8 @@ class Owner(Process):
         if meta is None:
             self._open()
             return
-        first, nodes = meta.fragments[-1]
-        machine = QuorumRecovery(meta.quorum, nodes, fragment_first=first)
+        last = meta.placement.fragments[-1]
+        machine = QuorumRecovery(meta.placement.quorum, last.nodes, fragment_first=last.first_entry)
         self._perform_recovery(meta, machine, machine.start())
 
     def _perform_recovery(
@@ -371,13 +374,13 @@ class Owner(Process):
         self, meta: LedgerMeta, machine: QuorumRecovery, effect: writing.Replace
     ) -> None:
         meta = self.recovering.get(machine, meta)
-        chosen = self._choose(meta.fragments[-1][1], effect.nodes)
+        chosen = self._choose(meta.placement.fragments[-1].nodes, effect.nodes)
         if chosen is None:
             error = Unavailable("no spare node")
             self._perform_recovery(meta, machine, machine.on_refused(error))
             return
         # Not in the chain before the ledger is closed: until then the old nodes are the witnesses.
-        after = with_fragment(meta, effect.first_entry, chosen)
+        after = replace(meta, placement=meta.placement.with_nodes(effect.first_entry, chosen))
         self.world.fault("ensemble change in recovery")
         self.recovering[machine] = after
         self._perform_recovery(after, machine, machine.on_replaced(chosen))
@@ -411,7 +414,8 @@ class Owner(Process):
             self.busy = False
             return
         nodes = tuple(self.world.rng.sample(alive, quorum.ensemble))
-        meta = LedgerMeta(next(self.world.ledger_ids), self.term, quorum, ((0, nodes),))
+        ledger = next(self.world.ledger_ids)
+        meta = LedgerMeta(Placement(ledger, quorum, (Fragment(0, nodes),)), self.term)
 
         def opened(applied: bool) -> None:
             self.busy = False
@@ -473,12 +477,13 @@ class Owner(Process):
         self.world.at(REQUEST_MS, lambda: self.deliver(life, timeout))
 
     def _replace(self, ledger: _Ledger, effect: writing.Replace) -> None:
-        chosen = self._choose(ledger.meta.fragments[-1][1], effect.nodes)
+        chosen = self._choose(ledger.meta.placement.fragments[-1].nodes, effect.nodes)
         if chosen is None:
             error = Unavailable("no spare node")
             self._perform(ledger, ledger.writer.on_not_replaced(error))
             return
-        meta = with_fragment(ledger.meta, effect.first_entry, chosen)
+        placement = ledger.meta.placement.with_nodes(effect.first_entry, chosen)
+        meta = replace(ledger.meta, placement=placement)
         ledgers = tuple(meta if m.ledger == meta.ledger else m for m in self.seen.ledgers)
 
         def changed(applied: bool) -> None:
@@ -505,14 +510,6 @@ def once(action: Callable[[Any], None]) -> Callable[[Any], None]:
             action(answer)
 
     return run
-
-
-def with_fragment(meta: LedgerMeta, first_entry: int, nodes: tuple[int, ...]) -> LedgerMeta:
-    """The ledger with other nodes from `first_entry` on."""
-    last_first = meta.fragments[-1][0]
-    assert first_entry >= last_first, "an ensemble change below the current fragment"
-    kept = meta.fragments[:-1] if first_entry == last_first else meta.fragments
-    return replace(meta, fragments=(*kept, (first_entry, nodes)))
 
 
 def fenced_read(store: LedgerStore, ledger: LedgerId, term: Term, entry: int) -> bytes | None:

@@ -14,7 +14,7 @@ from tests.sim.cluster import META, World
 
 from dovetail.errors import DovetailError
 from dovetail.ledger.identifiers import EntryId, LedgerId
-from dovetail.ledger.quorum import Quorum, fence_holds, places_of, write_set
+from dovetail.ledger.quorum import Quorum, fence_holds, places_of
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 FAULTS_MS = 2_000
@@ -138,8 +138,7 @@ def check(world: World) -> None:
         end = ends[ledger]
         assert end is None or entry <= end, f"entry {entry} of {ledger} was cut off at {end}"
         copies = []
-        fragment = [n for first, n in metas[ledger].fragments if first <= entry][-1]
-        for node in write_set(metas[ledger].quorum, fragment, entry):
+        for node in metas[ledger].placement.nodes_for(entry):
             process = world.nodes[node]
             if process.disk_lost or not process.alive:
                 continue

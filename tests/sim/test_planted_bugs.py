@@ -4,7 +4,6 @@ A simulation that stays green with a known bug proves nothing, so these are test
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
 from dovetail.ledger import Ensembles, store
 from dovetail.ledger.frame import SegmentScan
+from dovetail.ledger.placement import Fragment, Placement
 from dovetail.ledger.quorum import Quorum
 from dovetail.ledger.quorum_recovery import QuorumRecovery
 from dovetail.ledger.quorum_writer import Confirm, QuorumWriter, Replace
@@ -114,12 +114,12 @@ def ensemble_change_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
         effects = original(self)
         return [Replace(e.nodes, max(0, e.first_entry - 2)) for e in effects]
 
-    def anywhere(meta: Any, first_entry: int, nodes: tuple[int, ...]) -> Any:
-        kept = tuple(f for f in meta.fragments if f[0] < first_entry)
-        return replace(meta, fragments=(*kept, (first_entry, nodes)))
+    def anywhere(self: Placement, first_entry: int, nodes: tuple[int, ...]) -> Placement:
+        kept = tuple(f for f in self.fragments if f.first_entry < first_entry)
+        return Placement(self.ledger, self.quorum, (*kept, Fragment(first_entry, nodes)))
 
     monkeypatch.setattr(QuorumWriter, "_change", low)
-    monkeypatch.setattr(cluster, "with_fragment", anywhere)
+    monkeypatch.setattr(Placement, "with_nodes", anywhere)
 
 
 def acknowledged_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
