@@ -74,7 +74,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_any_one_process_dies_and_nothing_is_lost(cluster: Cluster) -> None:
-    """L1, L2, L4, L9, L10, B1: storage nodes and the carrier are killed in turn, under load."""
+    """L1, L2, L4, L9, L10, K6, B1, R2: storage nodes and the carrier die in turn, under load."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")
     rng = random.Random(seed)
