@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_the_demo_runs_and_loses_nothing() -> None:
-    """U1: a node, a real Kafka client, kill -9, and everything read back, with nothing beside it."""
+    """U1: a node, a real Kafka client, kill -9, and everything is read back."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo"],

@@ -12,7 +12,7 @@ PARTITIONS = 3
 
 
 def test_kill_minus_nine_loses_doubles_and_reorders_nothing(node_factory: NodeFactory) -> None:
-    """L4, L6, L9, K4, R2: 20 kills under load; all that was acknowledged is there, in order, once."""
+    """L4, L6, L9, K4, R2: 20 kills under load; what was acknowledged is there, in order, once."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")
     rng = random.Random(seed)
