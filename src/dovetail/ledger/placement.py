@@ -11,14 +11,14 @@ from dovetail.ledger.identifiers import EntryId
 from dovetail.ledger.quorum import Quorum, write_set
 
 
-class Fragment(msgspec.Struct, frozen=True):
+class Fragment(msgspec.Struct, frozen=True, array_like=True):
     """From `first_entry` on, these nodes, by place."""
 
     first_entry: int
     nodes: tuple[int, ...]
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, array_like=True):
     """A ledger and where it lies."""
 
     ledger: int
