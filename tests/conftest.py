@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.stopping import pause_process
 
 #: A start reads what the last life left; minutes would mean that it hangs.
 START_SECONDS_MAX = 60
@@ -94,7 +95,7 @@ class RunningNode:
 
     def pause(self) -> None:
         """SIGSTOP: it stands still, and does not know it."""
-        os.kill(self.pid, signal.SIGSTOP)
+        pause_process(self.pid)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -25,6 +25,7 @@ from typing import Self
 import grpc
 import pytest
 from aetcd import rpc
+from tests.stopping import pause_process
 
 #: How long a cluster may take to elect and to answer; far above what it needs.
 START_SECONDS_MAX = 30.0
@@ -127,8 +128,9 @@ class EtcdMember:
         self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing is answered."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: it keeps its connections and answers nothing."""
+        assert self._process is not None
+        pause_process(self._process.pid)
 
     def resume(self) -> None:
         """SIGCONT."""
