@@ -225,7 +225,7 @@ class Partition:
     def _on_answer(self, item: InFlight, error: DovetailError | None) -> None:
         if error is not None:
             if item in self._in_flight:
-                self._break(error)
+                self._break(item, error)
             return
         item.done = True
         confirmed = False
@@ -242,15 +242,15 @@ class Partition:
             for wake in tuple(self.on_confirmed):
                 wake()
 
-    def _break(self, error: DovetailError) -> None:
-        """An append failed: what is behind it is uncertain, and the ledger is at its end."""
+    def _break(self, cause: InFlight, error: DovetailError) -> None:
+        """An append failed: all others on their way are uncertain, and the ledger is at its end."""
         failed, self._in_flight = self._in_flight, deque()
         for ledger in self.open_ledgers:
             ledger.finished.cancel()
-        for at, item in enumerate(failed):
+        for item in failed:
             if item.future is not None and not item.future.done():
                 item.future.set_exception(
-                    error if at == 0 else Uncertain(f"may or may not be stored: {error}")
+                    error if item is cause else Uncertain(f"may or may not be stored: {error}")
                 )
         if isinstance(error, Fenced):
             self._lose(NotOwner(f"{self.name} has another owner now: {error}"))
