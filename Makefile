@@ -15,7 +15,7 @@ help: ## Show this help.
 	@touch $@
 
 .venv/ready-demo: pyproject.toml constraints.txt scripts/setup
-	@test -e .venv/ready || scripts/setup demo
+	@test -e .venv/ready || scripts/setup
 	@touch $@
 
 .PHONY: demo

@@ -122,9 +122,6 @@ class FaultyDisk:
         for data in (content.current, content.durable):
             data[position] ^= 0x40
 
-    def size_of(self, name: str) -> int:
-        return len(self._files[name].current)
-
 
 class _FaultyFile:
     def __init__(self, disk: FaultyDisk, content: _Content) -> None:

@@ -34,8 +34,6 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
 NO_PRODUCER = -1
-#: A batch that knows no time says -1.
-NO_TIMESTAMP = -1
 
 
 class BatchHeader(NamedTuple):
