@@ -31,7 +31,7 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
-	@scripts/system-packages kcat:kcat node:nodejs npm:npm
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q --durations=15 tests
 

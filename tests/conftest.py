@@ -3,6 +3,7 @@
 A node gets free ports from the system and a data folder of its own. `node` is one for a module of
 tests that leave it as they found it; `node_factory` makes as many as a test wants, with settings
 by keyword: `node_factory(log_topic_auto_create="false")` sets `DOVETAIL_LOG_TOPIC_AUTO_CREATE`.
+`postgres_server` and `maria_server` are databases for the whole run (tests/database_servers.py).
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.database_servers import maria_server, postgres_server  # noqa: F401 - fixtures
 from tests.stopping import pause_process
 
 #: A start reads what the last life left; minutes would mean that it hangs.
