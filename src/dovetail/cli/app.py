@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import bench, config, consume, group, produce, topic, up
+from dovetail.cli import bench, cluster, config, consume, group, node, produce, topic, up
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
 from dovetail.cli.outcome import EXIT_CODES_HELP, RootGroup
 
@@ -47,9 +47,11 @@ def root(
 
 
 app.command("up", epilog=up.EPILOG)(up.up)
+app.command("node", epilog=node.EPILOG)(node.node)
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(config.app, name="config")

@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -14,7 +14,7 @@ from dovetail.cli.program import program
 
 if TYPE_CHECKING:
     from dovetail.broker import Endpoints
-    from dovetail.settings import Settings
+    from dovetail.settings import Flag, Settings
 
 EPILOG = examples(
     "dovetail up",
@@ -33,40 +33,73 @@ _LOCAL_BY_WILDCARD = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
 _RESOLVE_S_MAX = 1.0
 
 
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="Folder of everything the node stores.")
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host", help="Address to listen on for Kafka clients.")
+]
+PortOption = Annotated[
+    int | None, typer.Option("--port", help="Port for Kafka clients; 0 takes any free one.")
+]
+AdvertisedHostOption = Annotated[
+    str | None, typer.Option("--advertised-host", help="Host that clients are told to use.")
+]
+AdvertisedPortOption = Annotated[
+    int | None, typer.Option("--advertised-port", help="Port that clients are told to use.")
+]
+HttpPortOption = Annotated[
+    int | None, typer.Option("--http-port", help="Port for HTTP; 0 takes any free one.")
+]
+NoHttpOption = Annotated[
+    bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")
+]
+ReadyJsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
+]
+
+
 def up(
     ctx: typer.Context,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Folder of everything the node stores.")
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option("--host", help="Address to listen on for Kafka clients.")
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="Port for Kafka clients; 0 takes any free one.")
-    ] = None,
-    advertised_host: Annotated[
-        str | None, typer.Option("--advertised-host", help="Host that clients are told to use.")
-    ] = None,
-    advertised_port: Annotated[
-        int | None, typer.Option("--advertised-port", help="Port that clients are told to use.")
-    ] = None,
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", help="Port for HTTP; 0 takes any free one.")
-    ] = None,
-    no_http: Annotated[
-        bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")
-    ] = False,
+    data_dir: DataDirOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    advertised_host: AdvertisedHostOption = None,
+    advertised_port: AdvertisedPortOption = None,
+    http_port: HttpPortOption = None,
+    no_http: NoHttpOption = False,
     config_file: ConfigOption = None,
     assignments: SetOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
-    ] = False,
+    as_json: ReadyJsonOption = False,
 ) -> None:
     """Run a node: no other service is needed. Ctrl-C stops it.
 
     Everything acknowledged is on disk in the data folder, and is there again at the next start.
     """
-    from dovetail.logging import configure_logging
+    flags = door_flags(
+        data_dir=data_dir,
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        http_port=http_port,
+        no_http=no_http,
+    )
+    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    run_node(settings, as_json=as_json)
+
+
+def door_flags(
+    *,
+    data_dir: Path | None,
+    host: str | None,
+    port: int | None,
+    advertised_host: str | None,
+    advertised_port: int | None,
+    http_port: int | None,
+    no_http: bool,
+) -> list["Flag"]:
+    """The settings behind the flags that every command that runs a node has."""
     from dovetail.settings import Flag
 
     given = {
@@ -78,8 +111,13 @@ def up(
         "http.port": ("--http-port", http_port),
         "http.enabled": ("--no-http", False if no_http else None),
     }
-    flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
-    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    return [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+
+
+def run_node(settings: "Settings", *, as_json: bool) -> NoReturn:
+    """Runs a node in this process until it is told to stop, then exits with its code."""
+    from dovetail.logging import configure_logging
+
     configure_logging(format=settings.logging.format, level=settings.logging.level)
 
     from dovetail.broker import serve
@@ -160,6 +198,7 @@ def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
     if settings.storage.durability == "os":
         durability = 'left to the kernel: a power cut can lose records (durability = "os")'
     rows = [
+        *_place_in_cluster(settings),
         ("Kafka clients", endpoints.kafka),
         ("clients are told", f"{_address(host, port)}  {hint}"),
         ("health, metrics", endpoints.http or "off"),
@@ -169,16 +208,31 @@ def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
     text = Text()
     for name, value in rows:
         text.append(f"{name:<17}", style="dim").append(f"{value}\n")
-    address, call = local_address(endpoints.kafka), program()
-    where = "" if address == _ADDRESS_DEFAULT else f" -b {address}"
-    text.append("\nTry it in another terminal:\n", style="dim")
-    for command in (
-        f"{call} topic create hello{where}",
-        f"echo 'hello, world' | {call} produce hello{where}",
-        f"{call} consume hello{where}",
-    ):
-        text.append(f"  {command}\n", style="bold")
+    if "carrier" in settings.node.roles.split(","):
+        text.append("\nTry it in another terminal:\n", style="dim")
+        for command in _commands_to_try(endpoints):
+            text.append(f"  {command}\n", style="bold")
     text.append("\nCtrl-C stops the node; the data stays.", style="dim")
     console = answers()
     console.print(Panel(text, title="Dovetail is ready", title_align="left", expand=False))
     console.file.flush()
+
+
+def _place_in_cluster(settings: "Settings") -> list[tuple[str, str]]:
+    if settings.coordination.kind == "embedded":
+        return []
+    node = settings.node
+    return [
+        ("node", f"{node.name}, number {node.node_id}: {node.roles}"),
+        ("etcd", settings.coordination.endpoints),
+    ]
+
+
+def _commands_to_try(endpoints: "Endpoints") -> list[str]:
+    address, call = local_address(endpoints.kafka), program()
+    where = "" if address == _ADDRESS_DEFAULT else f" -b {address}"
+    return [
+        f"{call} topic create hello{where}",
+        f"echo 'hello, world' | {call} produce hello{where}",
+        f"{call} consume hello{where}",
+    ]
