@@ -34,12 +34,13 @@ from dovetail import errors
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, ProtocolViolation, Unavailable
 from dovetail.ledger import EntryId, LedgerId, Term
+from dovetail.ledger.holding import HELD_SPANS_MAX, Span
 
 #: Below this, api keys are Kafka's.
 PRIVATE_KEY_FIRST: Final = 10_000
 
 #: What this node speaks; raised with every change that an older node would misunderstand.
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: Entries of one append request. Some hundred make the cost of a frame vanish; more would only
 #: delay the first ones.
@@ -79,6 +80,7 @@ class PrivateKey(IntEnum):
     RECOVERY_READ = 10_004
     DELETE = 10_005
     LEDGERS = 10_006
+    HELD = 10_007
 
 
 _Ledger = Annotated[LedgerId, Meta(ge=0, le=NUMBER_MAX)]
@@ -206,6 +208,21 @@ class LedgersListed(PrivateAnswer, frozen=True):
     ledgers: list[_Ledger]
 
 
+class AskHeld(PrivateRequest, frozen=True):
+    """Which entries of the ledger from `first` to `last` can be read there?"""
+
+    ledger: _Ledger
+    first: _Entry
+    last: _EntryOrNone
+
+
+class HeldTold(PrivateAnswer, frozen=True):
+    """Spans, first and last included; -1 or the entry from which on nothing was told."""
+
+    spans: Annotated[list[Span], Meta(max_length=HELD_SPANS_MAX)]
+    next: _EntryOrNone
+
+
 REQUESTS: Final[dict[PrivateKey, type[PrivateRequest]]] = {
     PrivateKey.HELLO: Hello,
     PrivateKey.APPEND: Appends,
@@ -214,6 +231,7 @@ REQUESTS: Final[dict[PrivateKey, type[PrivateRequest]]] = {
     PrivateKey.RECOVERY_READ: ReadForRecovery,
     PrivateKey.DELETE: DeleteLedger,
     PrivateKey.LEDGERS: ListLedgers,
+    PrivateKey.HELD: AskHeld,
 }
 
 Asked = TypeVar("Asked", bound=PrivateRequest)

@@ -12,7 +12,7 @@ or they can not be sent at all: they are answered in the next turn.
 What a broken connection means to a caller:
 
     append, fence, delete      sent: `Uncertain`        not sent: `Unavailable`
-    reads, ledgers             sent: `Unavailable`      not sent: `Unavailable`
+    reads, ledgers, held       sent: `Unavailable`      not sent: `Unavailable`
 
 A recovery read that was lost may have fenced; it is repeated or not, the fence harms nobody else.
 Repeating any of them is safe: the storage node sees to that.
@@ -33,7 +33,8 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.ledger import Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger.holding import Held
 from dovetail.ledger.node import Answer
 from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request
 
@@ -212,6 +213,17 @@ class RemoteStorageNode:
         message = private.ListLedgers()
         return await self._ask(self._reads, PrivateKey.LEDGERS, message, Unavailable, decode)
 
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        if ledger < 0 or first < 0 or last < -1:
+            raise _bad_numbers(f"ledger {ledger}, entries {first} to {last}")
+
+        def decode(data: memoryview) -> Held | DovetailError:
+            found = _without_payload(private.HeldTold, data)
+            return found if isinstance(found, DovetailError) else _held(found, first, last)
+
+        message = private.AskHeld(ledger, first, last)
+        return await self._ask(self._reads, PrivateKey.HELD, message, Unavailable, decode)
+
     async def close(self) -> None:
         """Ends both connections; what is on its way is lost, later calls are `Unavailable`."""
         self._send_appends()
@@ -271,6 +283,20 @@ def _entries(data: memoryview, first: EntryId) -> list[Entry] | DovetailError:
             raise ProtocolViolation(f"entry {head.entry} where {expected} was asked for")
         entries.append(Entry(head.entry, head.term, head.confirmed, payload))
     return entries
+
+
+def _held(found: private.HeldTold, first: EntryId, last: EntryId) -> Held:
+    """What was told, which must be in order, apart, and of what was asked."""
+    border = first - 2
+    for span in found.spans:
+        if not border + 2 <= span.first <= span.last <= last:
+            raise ProtocolViolation(f"entries {span.first} to {span.last} where more were told")
+        border = span.last
+    if found.next == NO_ENTRY:
+        return Held(tuple(found.spans))
+    if not max(border, first) < found.next <= last:
+        raise ProtocolViolation(f"more entries from {found.next} on, asked from {first} to {last}")
+    return Held(tuple(found.spans), found.next)
 
 
 def _without_payload(

@@ -22,7 +22,7 @@ from dovetail.broker.private import AppendHead, Failure, PrivateAnswer, PrivateK
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, ProtocolViolation, Unavailable
 from dovetail.kafka.headers import decode_header
-from dovetail.ledger import Entry, EntryId, StorageNode
+from dovetail.ledger import NO_ENTRY, Entry, EntryId, StorageNode
 from dovetail.wire import Connection, PipelinedReply, Reply
 
 _KEYS = frozenset(PrivateKey)
@@ -112,6 +112,10 @@ class StorageService:
                 return private.LedgerDeleted(), ()
             case private.ListLedgers():
                 return private.LedgersListed(sorted(await self._node.ledgers())), ()
+            case private.AskHeld(ledger, first, last):
+                held = await self._node.held(ledger, first=first, last=last)
+                more = NO_ENTRY if held.next is None else held.next
+                return private.HeldTold(list(held.spans), more), ()
         raise AssertionError(f"no handler for {message!r}")
 
 

@@ -5,14 +5,18 @@ while somebody reads it keeps its file open until the last reader is done.
 """
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from heapq import merge
+from itertools import islice
 from typing import NamedTuple
 
 from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
 from dovetail.ledger.disk import Disk
 from dovetail.ledger.frame import RECORD_BYTES
+from dovetail.ledger.holding import HELD_SPANS_MAX, Held, Span, joined, without
 from dovetail.ledger.identifiers import Entry, EntryId, Term
 from dovetail.ledger.run import Row, Rows, Run, load_rows
 from dovetail.ledger.segment import Segment, index_name
@@ -40,6 +44,8 @@ class EntryIndex:
         self._disk = disk
         self._segments = segments
         self._ledgers: dict[int, list[Run]] = {}
+        #: Entries that were found not to check, by ledger, with the segment where they lie.
+        self._lost: dict[int, dict[int, int]] = {}
         self._rows_cache: OrderedDict[tuple[int, int], Rows] = OrderedDict()
         self._rows_cache_bytes = 0
         self.lock = threading.RLock()
@@ -58,6 +64,7 @@ class EntryIndex:
     def forget_ledger(self, ledger: int) -> set[int]:
         """The ledger is deleted; returns the segments in which it lay."""
         with self.lock:
+            self._lost.pop(ledger, None)
             return {run.segment for run in self._ledgers.pop(ledger, [])}
 
     def forget_segment(self, segment: Segment) -> None:
@@ -66,6 +73,9 @@ class EntryIndex:
             for ledger in {run.ledger for run in segment.runs} & self._ledgers.keys():
                 runs = self._ledgers[ledger]
                 self._ledgers[ledger] = [run for run in runs if run.segment != segment.number]
+                lost = self._lost.get(ledger, {})
+                for entry in [e for e, number in lost.items() if number == segment.number]:
+                    del lost[entry]
             segment.runs.clear()
 
     def drop(self, segment: Segment) -> bool:
@@ -105,6 +115,54 @@ class EntryIndex:
         """A row of a run, from memory or from the index file."""
         with self.lock:
             return self._rows(run).row(at)
+
+    def held(self, ledger: int, *, first: int, last: int) -> Held:
+        """What is here of the entries from `first` to `last`, `HELD_SPANS_MAX` spans at most."""
+        with self.lock:
+            runs = [r for r in self._ledgers.get(ledger, ()) if r.first <= last and r.last >= first]
+            spans = joined(merge(*(self._spans(run, first, last) for run in runs)))
+            found = list(islice(spans, HELD_SPANS_MAX + 1))
+            lost = sorted(
+                Span(entry, entry)
+                for entry in self._lost.get(ledger, {})
+                if not self._is_here(ledger, entry)
+            )
+        more = EntryId(found[-1].first) if len(found) > HELD_SPANS_MAX else None
+        told = without(found[:HELD_SPANS_MAX], lost)
+        if len(told) > HELD_SPANS_MAX:  # What was lost has cut spans in two.
+            more = EntryId(told[HELD_SPANS_MAX].first)
+        return Held(tuple(told[:HELD_SPANS_MAX]), more)
+
+    def _spans(self, run: Run, first: int, last: int) -> Iterator[Span]:
+        if run.last - run.first + 1 == run.count:
+            yield Span(max(first, run.first), min(last, run.last))
+            return
+        entries = self._rows(run).entries
+        for at in range(bisect_left(entries, first), len(entries)):
+            if entries[at] > last:
+                return
+            yield Span(entries[at], entries[at])
+
+    # Damage
+
+    def note_lost(self, ledger: int, entry: int, segment: int) -> None:
+        """The entry does not check any more where it lies."""
+        with self.lock:
+            self._lost.setdefault(ledger, {})[entry] = segment
+
+    def ledgers_with_loss(self) -> set[int]:
+        """The ledgers of which an entry that was here can not be read any more."""
+        with self.lock:
+            return {
+                ledger
+                for ledger, entries in self._lost.items()
+                if any(not self._is_here(ledger, entry) for entry in entries)
+            }
+
+    def _is_here(self, ledger: int, entry: int) -> bool:
+        """Whether an entry that was lost in one segment has been stored in another since."""
+        found = self._find(ledger, entry)
+        return found is not None and found[0].segment != self._lost[ledger][entry]
 
     @contextmanager
     def stretches(

@@ -13,10 +13,18 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import Damaged, DovetailError, EntryUnknown, LedgerUnknown, StorageOut
+from dovetail.errors import (
+    Damaged,
+    DovetailError,
+    EntryUnknown,
+    Fenced,
+    LedgerUnknown,
+    StorageOut,
+)
+from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import (
     Append,
@@ -25,6 +33,7 @@ from dovetail.ledger.store import (
     Fence,
     GroupReport,
     LedgerStore,
+    LetDamageGo,
     Outcome,
 )
 
@@ -33,6 +42,9 @@ GROUP_BYTES_MAX = 32 * 1024 * 1024
 
 #: Threads for reads of what is not in memory. Reads wait for the disk, not for the processor.
 READ_THREADS = 4
+
+#: After these, segments may have become dead.
+_MAKES_ROOM = (DeleteLedger, LetDamageGo)
 
 Answer = Callable[[DovetailError | None], None]
 
@@ -77,6 +89,25 @@ class StorageNode(Protocol):
     async def ledgers(self) -> set[LedgerId]:
         """The ledgers that are here."""
         ...
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        """What can be read here of the entries from `first` to `last`, a page at a time.
+
+        An entry that is not told is missing or damaged; nothing is fenced by asking.
+        """
+        ...
+
+
+class Suspect(NamedTuple):
+    """A ledger that may have lost entries on a damaged node.
+
+    A fence may be among what was lost, so the node is fenced anew with `term`, its partition's
+    newest. `copied` is whether other nodes hold the same entries.
+    """
+
+    ledger: LedgerId
+    term: Term
+    copied: bool
 
 
 class LocalStorageNode:
@@ -142,14 +173,39 @@ class LocalStorageNode:
         try:
             return (await self.read(ledger, entry, last=entry, bytes_max=1))[0]
         except (EntryUnknown, LedgerUnknown):
-            if self._store.may_have_lost(ledger, entry):
-                raise Damaged(
-                    f"entry {entry} of ledger {ledger} may be among what is damaged on the disk"
-                ) from None
             return None
 
     async def ledgers(self) -> set[LedgerId]:
         return self._store.ledgers()
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        return await self._loop.run_in_executor(
+            self._readers, lambda: self._store.held(ledger, first=first, last=last)
+        )
+
+    # Damage, seen from this node alone (log/wholeness.py)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something on the disk does not check, be it known what or not."""
+        return self._store.damaged
+
+    def doubted(self) -> set[LedgerId] | None:
+        """The ledgers that may have lost entries, or have; None while nothing was examined."""
+        return self._store.doubts.ledgers()
+
+    async def examine(self, suspects: Sequence[Suspect]) -> None:
+        """Only these ledgers can have lost something. Raises if one could not be fenced."""
+        for suspect in suspects:
+            try:
+                await self.fence(suspect.ledger, suspect.term)
+            except (Fenced, LedgerUnknown, Damaged):
+                pass  # A higher fence is there, or the ledger is not; a fence on damage holds.
+        self._store.doubts.examine({s.ledger: s.copied for s in suspects})
+
+    async def let_damage_go(self) -> None:
+        """Everything that should be here can be read: damaged segments go."""
+        await self._ask(LetDamageGo())
 
     async def close(self) -> None:
         """Commits what waits, then gives the files back."""
@@ -190,7 +246,7 @@ class LocalStorageNode:
                 commands = [command for command, _ in group]
                 outcomes = self._commit(commands)
                 self._answer_on_loop(group, outcomes)
-                may_compact = may_compact or any(isinstance(c, DeleteLedger) for c in commands)
+                may_compact = may_compact or any(isinstance(c, _MAKES_ROOM) for c in commands)
             if stop:
                 return
             if may_compact:

@@ -5,8 +5,12 @@ fragment of an open ledger is the one that is being written. All of it is metada
 of the ledger changes by compare-and-set.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import msgspec
 
+from dovetail.ledger.holding import Span, joined, of_place
 from dovetail.ledger.identifiers import EntryId
 from dovetail.ledger.quorum import Quorum, write_set
 
@@ -39,6 +43,30 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     def nodes(self) -> frozenset[int]:
         """All nodes that hold some of it."""
         return frozenset(node for fragment in self.fragments for node in fragment.nodes)
+
+    def span_of(self, fragment: int, *, entry_last: int) -> Span:
+        """The entries of a fragment, in a ledger that ends at `entry_last`; may be empty."""
+        first = self.fragments[fragment].first_entry
+        later = self.fragments[fragment + 1 : fragment + 2]
+        return Span(first, min(entry_last, later[0].first_entry - 1) if later else entry_last)
+
+    def expected_on(self, node: int, *, first: int, last: int) -> Iterator[Span]:
+        """What of the entries from `first` to `last` the node is to hold."""
+        return joined(
+            span
+            for at, fragment in enumerate(self.fragments)
+            if node in fragment.nodes
+            for whole in (self.span_of(at, entry_last=last),)
+            for span in of_place(
+                self.quorum, fragment.nodes.index(node), max(first, whole.first), whole.last
+            )
+        )
+
+    def without_borders(self) -> "Placement":
+        """The same, with neighbouring fragments that lie on the same nodes made one."""
+        kept = [self.fragments[0]]
+        kept += [f for before, f in pairwise(self.fragments) if f.nodes != before.nodes]
+        return msgspec.structs.replace(self, fragments=tuple(kept))
 
     def with_nodes(self, first_entry: int, nodes: tuple[int, ...]) -> "Placement":
         """The same ledger on other nodes from `first_entry` on."""

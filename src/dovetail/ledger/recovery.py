@@ -48,6 +48,8 @@ class RecoveryReport:
     segments_scanned: int = 0
     torn_bytes: int = 0
     damaged: list[str] = field(default_factory=list)
+    #: The segment of the last damage, and where it ends there.
+    damage_end: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)
@@ -127,6 +129,7 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
     if scan.end.torn_bytes:  # It was synced before the next one was born, so this is damage too.
         segment.damaged = True
         report.damaged.append(f"{segment_name(number)}: end, {scan.end.torn_bytes} bytes")
+        report.damage_end = (number, file.size())
     if not segment.damaged:
         write_index(disk, segment, segment.runs)
     return segment
@@ -187,3 +190,4 @@ def _note_damage(segment: Segment, end: ScanEnd, report: RecoveryReport) -> None
     for first, beyond in end.damaged_ranges:
         segment.damaged = True
         report.damaged.append(f"{segment_name(segment.number)}: bytes {first} to {beyond}")
+        report.damage_end = (segment.number, beyond)

@@ -61,6 +61,14 @@ class Segment:
         data = memoryview(self.file.read(row.position, RECORD_BYTES + row.length))
         return self.decode(data, 0, row)
 
+    def checks(self, row: Row) -> bool:
+        """Whether the entry at `row` can be read."""
+        try:
+            self.read_entry(row)
+        except Damaged:
+            return False
+        return True
+
     def decode(self, data: memoryview, at: int, row: Row) -> tuple[Record, memoryview]:
         """The entry of `row`, which lies at `at` in `data`."""
         found = decode_record(data[: at + RECORD_BYTES + row.length], at, self.salt)

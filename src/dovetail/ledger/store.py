@@ -15,6 +15,7 @@ What a command meets, and what it gets:
     term below the fence                Fenced
     id there, same bytes                success, nothing is written
     id there, other bytes               EntryConflict
+    id there, bytes damaged             stored anew
     disk below its reserve              DiskFull (appends only; deletes make room)
 
 Not here: which entries exist on other nodes (reading.py, writer.py); when to commit (node.py).
@@ -34,18 +35,23 @@ from dovetail.errors import (
     DiskFull,
     DovetailError,
     EntryConflict,
+    EntryUnknown,
     Fenced,
     InvalidInput,
     LedgerUnknown,
     StorageOut,
+    Unavailable,
     Uncertain,
 )
+from dovetail.ledger.compaction import Compaction
 from dovetail.ledger.disk import Disk
+from dovetail.ledger.doubt import Doubts
 from dovetail.ledger.frame import PAYLOAD_BYTES_MAX, RECORD_BYTES, Kind, Record, encode_record
+from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.index import EntryIndex, read_stretch
+from dovetail.ledger.index import EntryIndex, Stretch, read_stretch
 from dovetail.ledger.recovery import RecoveryReport, recover_segments
-from dovetail.ledger.run import Row, Run, RunSet, bytes_in_file
+from dovetail.ledger.run import Row, RunSet
 from dovetail.ledger.segment import (
     Segment,
     create_segment,
@@ -60,9 +66,6 @@ RESERVE_BYTES = 16 * 1024 * 1024
 
 #: What the system says when there is no room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-#: Bytes that one step of compaction moves, so that appends wait little behind it.
-COMPACTION_STEP_BYTES = 4 * 1024 * 1024
 
 
 class Durability(Enum):
@@ -111,7 +114,12 @@ class DeleteLedger:
     ledger: LedgerId
 
 
-Command = Append | Fence | DeleteLedger
+@dataclass(frozen=True, slots=True)
+class LetDamageGo:
+    """Everything that should be here can be read: damaged segments are not needed any more."""
+
+
+Command = Append | Fence | DeleteLedger | LetDamageGo
 Outcome = None | LedgerState | DovetailError
 
 
@@ -150,8 +158,6 @@ class LedgerStore:
         self._disk = disk
         self._settings = settings
         self._rng = rng
-        self._moving: list[tuple[Run, int]] = []
-        self._victim: Segment | None = None
         self.out_because: str | None = None
         self.group_report = GroupReport()
 
@@ -172,6 +178,15 @@ class LedgerStore:
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
         self._index = EntryIndex(disk, self._segments, deleted=self._state.deleted)
+        self.doubts = Doubts(self._index, self._segments, self.report.damage_end)
+        self._compaction = Compaction(
+            self._index,
+            self._segments,
+            live_ratio=settings.compaction_live_ratio,
+            write=self._write,
+            settle=self._synced_for_sure,
+            drop=self._drop_if_dead,
+        )
         for segment in list(self._segments.values()):
             self._drop_if_dead(segment)
 
@@ -198,6 +213,8 @@ class LedgerStore:
         return outcomes
 
     def _decide(self, command: Command, group: _Group, has_room: bool) -> Outcome:
+        if isinstance(command, LetDamageGo):
+            return None
         ledger = command.ledger
         if isinstance(command, DeleteLedger):
             if ledger not in self._state.deleted and ledger not in group.deleted:
@@ -220,10 +237,7 @@ class LedgerStore:
         ledger, entry, payload = command.ledger, command.entry, command.payload
         if not 0 < len(payload) <= PAYLOAD_BYTES_MAX or entry < 0:
             return InvalidInput(f"entry {entry} of {len(payload)} bytes does not fit a segment")
-        try:
-            known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
-        except Damaged as error:
-            return error
+        known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
         if known is not None:
             if bytes(known) == bytes(payload):
                 return None
@@ -239,9 +253,18 @@ class LedgerStore:
         return None
 
     def _stored(self, ledger: int, entry: int) -> Buffer | None:
-        """The payload that is stored under this id, if any."""
+        """The payload that is stored under this id; None also if it can not be read any more.
+
+        Then the append stores it anew: an id has one payload for ever, on whichever node.
+        """
         place = self._index.place(ledger, entry)
-        return None if place is None else place[0].read_entry(place[1])[1]
+        if place is None:
+            return None
+        try:
+            return place[0].read_entry(place[1])[1]
+        except Damaged:
+            self._index.note_lost(ledger, entry, place[0].number)
+            return None
 
     def _write(self, records: list[tuple[Record, Buffer]]) -> DovetailError | None:
         """Writes and syncs one group, then shows it to readers; an error if it is not stored."""
@@ -315,7 +338,9 @@ class LedgerStore:
     def _go_out(self, because: str) -> None:
         self.out_because = because
 
-    def _apply(self, command: Fence | DeleteLedger) -> LedgerState | None:
+    def _apply(self, command: Fence | DeleteLedger | LetDamageGo) -> Outcome:
+        if isinstance(command, LetDamageGo):
+            return self._let_damage_go()
         if isinstance(command, Fence):
             known = self._state.fences.get(command.ledger, 0)
             self._state.fences[command.ledger] = max(known, command.term)
@@ -353,8 +378,9 @@ class LedgerStore:
         old.file.truncate(old.position)
         old.file.sync()
         try:
-            with self._index.lock:
-                write_index(self._disk, old, old.runs)
+            if not old.damaged:  # Else the next start must find the damage again.
+                with self._index.lock:
+                    write_index(self._disk, old, old.runs)
         except OSError:
             pass  # Its rows stay in memory; the next start builds the index.
         self._drop_if_dead(old)
@@ -366,8 +392,7 @@ class LedgerStore:
         if any(self._index.has(run.ledger) for run in segment.runs):
             return
         idle = self._index.drop(segment)
-        if segment is self._victim:
-            self._victim, self._moving = None, []
+        self._compaction.forget(segment)
         self._disk.remove(segment_name(segment.number))
         self._disk.remove(index_name(segment.number))
         if idle:
@@ -378,35 +403,13 @@ class LedgerStore:
 
         Raises nothing that a caller must handle: no room or damage ends the attempt.
         """
-        if self.out_because is not None or (self._victim is None and not self._pick_victim()):
+        if self.out_because is not None:
             return False
-        records: list[tuple[Record, Buffer]] = []
-        moved = 0
-        victim = self._victim
-        assert victim is not None
-        try:
-            while self._moving and moved < COMPACTION_STEP_BYTES:
-                run, at = self._moving.pop()
-                if not self._index.has(run.ledger):
-                    continue
-                row = self._index.row(run, at)
-                record, payload = victim.read_entry(row)
-                records.append((record, payload))
-                moved += len(payload)
-                if at + 1 < run.count:
-                    self._moving.append((run, at + 1))
-        except Damaged:
-            self._victim, self._moving = None, []
-            return False
-        if records and self._write(records) is not None:
-            self._victim, self._moving = None, []
-            return False
-        if not self._moving and not self._synced_for_sure():
-            return False
-        if not self._moving:  # All of its live entries lie elsewhere now.
-            self._index.forget_segment(victim)
-            self._drop_if_dead(victim)
-        return True
+        more = self._compaction.step(self._active)
+        if self._compaction.lets_damage_go and not self.damaged:
+            self._compaction.lets_damage_go = False
+            self.report.damaged.clear()
+        return more
 
     def _synced_for_sure(self) -> bool:
         """What was moved must be on the disk before the place that it came from goes."""
@@ -418,16 +421,22 @@ class LedgerStore:
                 return False
         return True
 
-    def _pick_victim(self) -> bool:
-        for segment in self._segments.values():
-            if segment is self._active or segment.damaged or segment.readers:
-                continue
-            live = [run for run in segment.runs if self._index.has(run.ledger)]
-            if bytes_in_file(live) < self._settings.compaction_live_ratio * segment.position:
-                self._victim = segment
-                self._moving = [(run, 0) for run in live]
-                return True
-        return False
+    # Damage
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something on the disk does not check, be it known what or not."""
+        return any(segment.damaged for segment in tuple(self._segments.values()))
+
+    def _let_damage_go(self) -> DovetailError | None:
+        try:
+            if self._active.damaged:
+                self._roll()
+        except OSError as error:
+            return Unavailable(f"no new segment ({error.strerror}); tried again later")
+        self.doubts.settle()
+        self._compaction.lets_damage_go = True
+        return None
 
     # Reading
 
@@ -437,10 +446,30 @@ class LedgerStore:
         """Entries from `first` on without a gap, up to `last` and about `bytes_max` (at least one).
 
         Raises `LedgerUnknown`, `EntryUnknown` if `first` is not here, `Damaged` if an entry does
-        not check. Safe from any thread.
+        not check or may be among what is damaged. Safe from any thread.
         """
-        with self._index.stretches(ledger, first, last=last, bytes_max=bytes_max) as stretches:
-            return [entry for stretch in stretches for entry in read_stretch(stretch)]
+        try:
+            with self._index.stretches(ledger, first, last=last, bytes_max=bytes_max) as stretches:
+                return [e for stretch in stretches for e in self._read_stretch(ledger, stretch)]
+        except (LedgerUnknown, EntryUnknown):
+            if self.doubts.may_have_lost(ledger, first):
+                raise Damaged(
+                    f"entry {first} of ledger {ledger} may be among what is damaged on the disk"
+                ) from None
+            raise
+
+    def _read_stretch(self, ledger: LedgerId, stretch: Stretch) -> list[Entry]:
+        try:
+            return read_stretch(stretch)
+        except Damaged:
+            for row in stretch.rows:
+                if not stretch.segment.checks(row):
+                    self._index.note_lost(ledger, row.entry, stretch.segment.number)
+            raise
+
+    def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        """What can be read of the entries from `first` to `last`. Safe from any thread."""
+        return self._index.held(ledger, first=first, last=last)
 
     def state(self, ledger: LedgerId) -> LedgerState:
         """What is known of the ledger; empty if nothing is."""
@@ -452,11 +481,6 @@ class LedgerStore:
         assert place is not None
         record, _ = place[0].read_entry(place[1])
         return LedgerState(EntryId(entry_last), EntryId(record.confirmed), fenced)
-
-    def may_have_lost(self, ledger: LedgerId, entry: EntryId) -> bool:
-        """Whether a missing entry may have been here: there is damage, and later ones are here."""
-        last = self._index.entry_last(ledger)
-        return bool(self.report.damaged) and last is not None and entry < last
 
     def ledgers(self) -> set[LedgerId]:
         """The ledgers that are not deleted."""

@@ -16,6 +16,7 @@ from dovetail.errors import (
     LedgerUnknown,
 )
 from dovetail.ledger import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, StorageNode, Term
+from dovetail.ledger.holding import HELD_SPANS_MAX
 
 ONE, TWO = LedgerId(1), LedgerId(2)
 
@@ -147,6 +148,41 @@ class StorageNodeConformance:
         await node.fence(LedgerId(2**63 - 1), Term(1))
         await node.delete(LedgerId(0))
         assert await node.ledgers() == {*range(1, 300), 2**63 - 1}
+
+    async def test_what_is_held_is_told(self, node: StorageNode) -> None:
+        """L10: by spans, within what was asked; an unknown ledger holds nothing."""
+        await outcomes_of([begin(node, 1, n, b"x") for n in (0, 1, 2, 5, 7, 8, 6, 20)])
+
+        async def held(ledger: int, first: int, last: int) -> list[tuple[int, int]]:
+            found = await node.held(LedgerId(ledger), first=EntryId(first), last=EntryId(last))
+            assert found.next is None
+            return [tuple(span) for span in found.spans]
+
+        assert await held(1, 0, 100) == [(0, 2), (5, 8), (20, 20)]
+        assert await held(1, 1, 7) == [(1, 2), (5, 7)]
+        assert await held(1, 3, 4) == []
+        assert await held(1, 21, 20) == []
+        assert await held(9, 0, 100) == []
+        await node.delete(ONE)
+        assert await held(1, 0, 100) == []
+
+    async def test_what_is_held_of_a_striped_ledger_comes_in_pages(self, node: StorageNode) -> None:
+        """L10: each answer is bounded, however many gaps there are."""
+        entries = range(0, 3 * HELD_SPANS_MAX, 2)
+        for at in range(0, len(entries), 2000):
+            await outcomes_of([begin(node, 1, n, b"x") for n in entries[at : at + 2000]])
+        told: list[int] = []
+        pages, first = 0, EntryId(0)
+        while True:
+            found = await node.held(ONE, first=first, last=EntryId(entries[-1]))
+            assert len(found.spans) <= HELD_SPANS_MAX
+            told += [span.first for span in found.spans]
+            pages += 1
+            if found.next is None:
+                break
+            first = found.next
+        assert told == list(entries)
+        assert pages == 2
 
     async def test_many_calls_at_once_are_all_answered(self, node: StorageNode) -> None:
         """L4, L7: fences, reads and appends of many callers do not wait for each other."""

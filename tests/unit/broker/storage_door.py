@@ -24,6 +24,7 @@ from dovetail.ledger import (
     StoreSettings,
     Term,
 )
+from dovetail.ledger.holding import Held
 from dovetail.ledger.node import Answer
 from dovetail.ledger.store import GroupReport
 from dovetail.wire import ByteBudget, Connection, Dispatch, Limits, Reply, WireServer
@@ -135,6 +136,9 @@ class HeldNode:
 
     async def ledgers(self) -> set[LedgerId]:
         return {LedgerId(n) for n in range(100_000)}
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        raise AssertionError("not asked here")
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Fenced, ProtocolViolation, Unavailable
 from dovetail.kafka.headers import RequestHeader, encode_header
 from dovetail.ledger import EntryId, LedgerId, Term
+from dovetail.ledger.holding import Span
 from dovetail.wire import ByteBudget, Connection, Limits, PipelinedReply
 from dovetail.wire.connection import SCRATCH_BYTES
 
@@ -35,6 +36,7 @@ requests: dict[PrivateKey, st.SearchStrategy[private.PrivateRequest]] = {
     PrivateKey.RECOVERY_READ: st.builds(private.ReadForRecovery, ids, ids, ids),
     PrivateKey.DELETE: st.builds(private.DeleteLedger, ids),
     PrivateKey.LEDGERS: st.just(private.ListLedgers()),
+    PrivateKey.HELD: st.builds(private.AskHeld, ids, ids, ids_or_none),
 }
 answers: st.SearchStrategy[private.PrivateAnswer] = st.one_of(
     st.builds(private.Welcome, st.integers(0, 2**31 - 1), st.text(max_size=255)),
@@ -45,6 +47,7 @@ answers: st.SearchStrategy[private.PrivateAnswer] = st.one_of(
     st.builds(private.LedgerFenced, ids_or_none, ids_or_none, ids),
     st.just(private.LedgerDeleted()),
     st.builds(private.LedgersListed, st.lists(ids)),
+    st.builds(private.HeldTold, st.lists(st.builds(Span, ids, ids), max_size=20), ids_or_none),
 )
 answer_kinds = sorted(private.PrivateAnswer.__subclasses__(), key=lambda kind: kind.__name__)
 

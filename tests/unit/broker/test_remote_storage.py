@@ -300,8 +300,8 @@ async def test_answers_of_a_storage_node_are_bounded_and_its_disk_errors_told() 
 @pytest.mark.parametrize(
     ("welcome", "why"),
     [
-        (private.Welcome(2, IDENTITY), "speaks version 2 .* this node 1"),
-        (private.Welcome(1, "storage-9"), "is storage node 'storage-9', not 'storage-1'"),
+        (private.Welcome(3, IDENTITY), "speaks version 3 .* this node 2"),
+        (private.Welcome(private.VERSION, "storage-9"), "is storage node 'storage-9', not 'storage-1'"),
         (private.LedgersListed([]), "is no storage node"),
         (private.Failure("Fenced", "go away"), "go away"),
     ],
