@@ -108,6 +108,7 @@ class World:
             defaults=CONFIG,
             tail_bytes_max=self.rng.choice([0, 5_000, 1 << 20]),
         )
+        await log.load()
         await log.start()
         if not log.topics():
             await log.create_topic("t", partitions=1)

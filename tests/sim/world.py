@@ -10,7 +10,6 @@ import contextlib
 import random
 import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 
 from dovetail.buffers import Buffer
 from dovetail.coordination.protocol import (
@@ -27,6 +26,7 @@ from dovetail.coordination.protocol import (
     WatchEvent,
 )
 from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown
+from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import Append, Command, DeleteLedger, Fence, LedgerStore
 from dovetail.ledger.store import Outcome as StoreOutcome
@@ -76,6 +76,8 @@ class MemoryCoordinator:
         self._rng = rng
         self._keys: dict[str, KeyValue] = {}
         self._revision = 0
+        self._history: list[tuple[WatchEvent, ...]] = []
+        self._watches: set[asyncio.Event] = set()
 
     async def get(self, key: str) -> KeyValue | None:
         await asyncio.sleep(0)
@@ -105,13 +107,50 @@ class MemoryCoordinator:
                     change.key, change.value, Revision(self._revision), created
                 )
         outcome = Outcome(True, Revision(self._revision))
+        self._tell(changes)
         await asyncio.sleep(self._rng.random() * 0.002)
         return outcome
 
-    def watch(
+    def _tell(self, changes: Sequence[Change]) -> None:
+        self._history.append(
+            tuple(
+                WatchEvent(
+                    change.key,
+                    change.value if isinstance(change, Put) else None,
+                    Revision(self._revision),
+                )
+                for change in changes
+            )
+        )
+        for watch in self._watches:
+            watch.set()
+
+    @contextlib.asynccontextmanager
+    async def watch(
         self, prefix: str, *, after: Revision
-    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[WatchEvent, ...]]]:
-        raise AssertionError("the log of one node does not watch")
+    ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
+        yield self._events(prefix, after)
+
+    async def _events(
+        self, prefix: str, after: Revision
+    ) -> AsyncIterator[tuple[WatchEvent, ...]]:
+        woken = asyncio.Event()
+        self._watches.add(woken)
+        try:
+            # Each change has one revision, from 1 on: its place in the history, plus one.
+            at = int(after)
+            while True:
+                for events in self._history[at:]:
+                    at += 1
+                    await asyncio.sleep(self._rng.random() * 0.002)
+                    mine = tuple(event for event in events if event.key.startswith(prefix))
+                    if mine:
+                        yield mine
+                woken.clear()
+                if at == len(self._history):
+                    await woken.wait()
+        finally:
+            self._watches.discard(woken)
 
     async def grant(self, *, ttl_ms: int) -> LeaseId:
         raise AssertionError("the log of one node holds no lease")
@@ -172,6 +211,10 @@ class SimStorageNode:
 
     async def ledgers(self) -> set[LedgerId]:
         return self._store.ledgers()
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        await asyncio.sleep(0)
+        return self._store.held(ledger, first=first, last=last)
 
     def _submit(self, command: Command, answer: Callable[[StoreOutcome], None]) -> None:
         if not self._waiting:

@@ -1,7 +1,8 @@
 """The carrier's part of a node: the log, its groups, and their upkeep.
 
-Start: log (takes partitions over) → journal of groups → groups. In a cluster the journal may have
-to wait until enough storage nodes are there; the carrier says so and goes on by itself.
+Start, in two steps: entering reads what there is, so that clients can be told who is where; `start`
+takes over what is this carrier's, then its groups. In a cluster both may have to wait until enough
+storage nodes are there; what waits says so and goes on by itself.
 """
 
 import asyncio
@@ -12,16 +13,16 @@ from contextlib import AsyncExitStack
 from dovetail.broker.metrics import LogCollector, Metrics
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
-from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
-from dovetail.kafka.handlers import Backend
+from dovetail.errors import InvalidInput, InvalidSetting
+from dovetail.kafka.handlers import Backend, Broker
 from dovetail.kafka.subscription import topics_of
 from dovetail.ledger import Ensembles, Quorum, StorageNode
 from dovetail.ledger.ensembles import Nodes
 from dovetail.ledger.quorum import check_quorum
-from dovetail.log.groups.coordinator import GroupCoordinator
-from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
+from dovetail.ledger.selection import selection_named
+from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupSettings
-from dovetail.log.partition import Partition
+from dovetail.log.peers import Peers
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
@@ -29,8 +30,8 @@ from dovetail.settings import LogSettings, Settings
 
 _log = get_logger("carrier")
 
-#: Pause between two looks at something that should come back.
-WAIT_MS = 200
+#: How often it is looked whether a partition should be handed on.
+STUCK_CHECK_MS = 1000
 
 
 class Carrier:
@@ -45,14 +46,13 @@ class Carrier:
         metrics: Metrics,
         clock: Clock,
         swept: StorageNode | None,
-        on_waiting: Callable[[str], None],
+        peers: Peers | None,
     ) -> None:
-        """`swept` is as for `Log`; `on_waiting` is told what the start waits for."""
+        """`swept` and `peers` are as for `Log`."""
         self._settings = settings
         self._coordinator = coordinator
         self._metrics = metrics
         self._clock = clock
-        self._on_waiting = on_waiting
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self.log = Log(
@@ -63,11 +63,25 @@ class Carrier:
             clock=clock,
             defaults=_defaults(settings.log),
             tail_bytes_max=settings.log.tail_cache_bytes_max,
+            peers=peers,
+            select=selection_named(settings.log.selection),
+        )
+        self.groups = GroupRegistry(
+            self.log,
+            clock,
+            _group_settings(settings),
+            partitions=settings.groups.partitions,
+            topics_of=topics_of,
         )
 
     async def __aenter__(self) -> "Carrier":
+        """Reads what there is; nothing is served before `start`."""
         try:
-            await self._start()
+            self._cluster_id = await _cluster_id(self._coordinator)
+            self._stack.push_async_callback(self.log.close)
+            await self.log.load()
+            self._stack.push_async_callback(self.groups.close)
+            self._stack.push_async_callback(self._end_tasks)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -76,68 +90,45 @@ class Carrier:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def _start(self) -> None:
-        self._cluster_id = await _cluster_id(self._coordinator)
-        self._stack.push_async_callback(self.log.close)
+    async def start(self) -> None:
+        """Takes over what is this carrier's; serves that when it returns."""
+        self.log.on_deleted += [self._metrics.forget_topic, self.groups.forget_topic]
         await self.log.start()
-        self.log.on_deleted.append(self._metrics.forget_topic)
-        journal = await self._open_journal()
-        self._groups = GroupCoordinator(
-            journal, self._clock, _group_settings(self._settings), topics_of=topics_of
-        )
-        await self._groups.load(journal.replay())
-        self._groups.start()
-        self._stack.push_async_callback(self._groups.close)
-        self.log.on_deleted.append(lambda topic: self._run(self._forget(topic)))
-        self._metrics.registry.register(LogCollector(self.log, self._groups))
-        self._stack.push_async_callback(self._end_tasks)
-        self._run(self._keep_up(journal))
+        await self.groups.start()
+        self._metrics.registry.register(LogCollector(self.log, self.groups))
+        self._run(self._keep_up())
+        self._run(self._hand_on_stuck())
 
-    def backend(self, *, host: str, port: int) -> Backend:
-        """What the Kafka front works on; clients are told this address."""
+    def backend(self, brokers: Callable[[], dict[int, Broker]]) -> Backend:
+        """What the Kafka front works on; clients are told these addresses."""
         log = self._settings.log
         return Backend(
             log=self.log,
-            groups=self._groups,
+            groups=self.groups,
             clock=self._clock,
             metrics=self._metrics,
             cluster_id=self._cluster_id,
             node_id=self._settings.node.node_id,
-            host=host,
-            port=port,
+            brokers=brokers,
             topic_auto_create=log.topic_auto_create,
             partitions_default=log.partitions_default,
             copies=log.write_quorum,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 
-    async def _open_journal(self) -> PartitionJournal:
-        if all(topic.name != GROUPS_TOPIC for topic in self.log.topics()):
-            config = {"retention.ms": "-1", "retention.bytes": "-1"}
-            await self.log.create_topic(GROUPS_TOPIC, partitions=1, config=config, internal=True)
-        return PartitionJournal(await self._groups_partition(), self._clock)
-
-    async def _groups_partition(self) -> Partition:
-        while True:
-            try:
-                return self.log.partition(GROUPS_TOPIC, 0)
-            except DovetailError as error:
-                if not error.retriable:
-                    raise
-                self._on_waiting(f"the journal of groups: {error}")
-            await asyncio.sleep(WAIT_MS / 1000)
-
-    async def _keep_up(self, journal: PartitionJournal) -> None:
+    async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(self._settings.log.retention_check_ms / 1000)
             try:
                 await self.log.maintain()
-                await journal.shorten(self._groups)
+                await self.groups.shorten()
             except Exception as error:  # noqa: BLE001 - upkeep must outlive any one failure
                 _log.warning("upkeep failed; it is tried again", error=repr(error))
 
-    async def _forget(self, topic: str) -> None:
-        await self._groups.forget_topic(topic)
+    async def _hand_on_stuck(self) -> None:
+        while True:
+            await asyncio.sleep(STUCK_CHECK_MS / 1000)
+            self.log.holdings.hand_on_stuck()
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -1,4 +1,4 @@
-"""The storage nodes of a cluster, as ledgers need them: found by number, chosen by load (L12).
+"""The storage nodes of a cluster, as ledgers need them: found by number, chosen by strategy (L12).
 
 A node is reached at the address that it announced last; connections are made when they are first
 needed, and made anew when a node comes back elsewhere. A node that is not there now is still a
@@ -9,12 +9,11 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from dovetail.broker.membership import Member, Membership
+from dovetail.broker.membership import STORAGE_ROLE, Membership
 from dovetail.broker.remote_storage import RemoteStorageNode
 from dovetail.errors import Unavailable
 from dovetail.ledger import StorageNode
-
-STORAGE_ROLE = "storage"
+from dovetail.ledger.selection import Candidate, Selection
 
 
 class ClusterNodes:
@@ -26,12 +25,15 @@ class ClusterNodes:
         *,
         client_id: str,
         local: tuple[int, StorageNode] | None,
+        select: Selection,
         rng: random.Random,
     ) -> None:
         self._membership = membership
         self._client_id = client_id
         self._local = local
+        self._select = select
         self._rng = rng
+        self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -57,20 +59,19 @@ class ClusterNodes:
         return known[1]
 
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
-        """Least loaded first; nodes of about the same load are taken in random order."""
+        """The first that the strategy names, of those that take new data."""
         candidates = [
-            member
+            Candidate(member.node_id, member.stored_bytes // _LOAD_STEP_BYTES)
             for member in self._membership.members().values()
-            if STORAGE_ROLE in member.roles and member.node_id not in without
+            if STORAGE_ROLE in member.roles and not member.leaving and member.node_id not in without
         ]
         if len(candidates) < count:
             raise Unavailable(
                 f"{count} storage nodes are needed and {len(candidates)} are there; start more, "
                 "or lower the topic's ensemble"
             )
-        self._rng.shuffle(candidates)
-        candidates.sort(key=_load)
-        return tuple(member.node_id for member in candidates[:count])
+        self._turn += 1
+        return tuple(self._select(candidates, self._turn))[:count]
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -86,7 +87,3 @@ class ClusterNodes:
 
 #: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
 _LOAD_STEP_BYTES = 64 * 1024 * 1024
-
-
-def _load(member: Member) -> int:
-    return member.stored_bytes // _LOAD_STEP_BYTES

@@ -3,19 +3,27 @@
     /nodes/<id>      Member, bound to the node's lease; gone when the node is
 
 A node announces itself with its address, roles and load, and renews the load periodically. Others
-see it come and go by watching the prefix; a view that fell behind reads everything again.
+see it come and go by following the prefix. Before it leaves it says so: it is still alive and keeps
+what it owns, but gets nothing new.
+
+A number belongs to one process. A node that starts takes its number over, because its former life
+may still be announced; a node that runs and finds another process under its number has been
+replaced, and ends.
 
 Survives: the service being away (the view stays as it was), a lost lease (announced anew).
 """
 
 import asyncio
+import uuid
 from collections.abc import Callable
 
 import msgspec
 
 from dovetail.clock import Clock
-from dovetail.coordination import Coordinator, LeaseKeeper, Put, Revision
-from dovetail.errors import DovetailError, WatchGap
+from dovetail.coordination import ABSENT, Coordinator, LeaseKeeper, Put, Revision, Unchanged
+from dovetail.coordination.mirror import RETRY_MS, Mirror
+from dovetail.errors import DovetailError, Uncertain
+from dovetail.log.claims import Carriers
 from dovetail.logging import get_logger
 
 _log = get_logger("membership")
@@ -25,8 +33,8 @@ NODES = "/nodes/"
 #: How often a node renews what it says about its load.
 LOAD_MS = 2000
 
-#: Pause before the view is read again after the service was away.
-RETRY_MS = 200
+CARRIER_ROLE = "carrier"
+STORAGE_ROLE = "storage"
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -37,86 +45,162 @@ class Member(msgspec.Struct, frozen=True):
     port: int
     roles: tuple[str, ...]
     version: str
+    name: str = ""
+    #: Differs from one life of a node to the next.
+    incarnation: str = ""
+    #: It gives away what it has, and gets nothing new.
+    leaving: bool = False
+    #: Where its health and metrics are, if they are served.
+    http: str | None = None
     #: Bytes that a storage node holds; what new ledgers are dealt by.
     stored_bytes: int = 0
     partitions: int = 0
+    #: What keeps it from serving fully; empty when it is healthy.
+    reasons: tuple[str, ...] = ()
 
 
 class Membership:
-    """The view of all nodes, and this node's place in it."""
+    """The view of all nodes, and this node's place in it. It is the log's `Peers`."""
 
-    def __init__(self, coordinator: Coordinator, *, clock: Clock, ttl_ms: int) -> None:
+    def __init__(
+        self, coordinator: Coordinator, *, node_id: int, clock: Clock, ttl_ms: int
+    ) -> None:
         self._coordinator = coordinator
+        self._node_id = node_id
         self._clock = clock
         self._ttl_ms = ttl_ms
         self._members: dict[int, Member] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-        #: Called whenever somebody came, went or changed.
+        self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._tell)
+        self._holding: asyncio.Task[None] | None = None
+        self._lease: LeaseKeeper | None = None
+        self._incarnation = uuid.uuid4().hex[:12]
+        self._renew = asyncio.Event()
+        self._carriers = Carriers(frozenset(), frozenset())
+        self._lives: set[tuple[int, str, bool, tuple[str, ...]]] = set()
+        self._changed = asyncio.Event()
+        self.leaving = False
+        #: Set when another process runs under this node's number.
+        self.replaced = asyncio.Event()
+        #: Called whenever somebody came, went, or is about to leave; loads change all the time.
         self.on_change: list[Callable[[], None]] = []
+
+    # What is seen
 
     def members(self) -> dict[int, Member]:
         """All nodes that hold their lease, by number."""
         return self._members
 
+    def carriers(self) -> Carriers:
+        """The carriers among them."""
+        return self._carriers
+
+    def holds_lease(self) -> bool:
+        """Whether this node's own lease surely has not ended."""
+        return self._lease is not None and self._lease.valid(self._clock.monotonic_ms())
+
+    # This node's place
+
     async def start(self) -> None:
         """Reads who is there, then follows. Raises `CoordinationDown`."""
-        await self._read_all()
-        self._tasks.append(asyncio.create_task(self._follow()))
+        await self._mirror.start()
 
     async def announce(self, describe: Callable[[], Member]) -> None:
         """Makes this node known, until `stop`; returns when it is."""
         known = asyncio.Event()
-        self._tasks.append(asyncio.create_task(self._hold(describe, known)))
+        self._holding = asyncio.create_task(self._hold(describe, known))
         await known.wait()
+
+    def renew(self) -> None:
+        """What this node says of itself has changed: tells it now."""
+        self._renew.set()
+
+    async def leave(self) -> None:
+        """Tells the others that this node is about to go; returns when it is known here."""
+        self.leaving = True
+        self.renew()
+        try:
+            async with asyncio.timeout(self._ttl_ms / 1000):
+                while self._node_id in self._carriers.willing:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            _log.warning("the coordination service does not hear that this node leaves")
 
     async def stop(self) -> None:
         """Leaves, so that others need not wait for the lease to end."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._holding is not None:
+            self._holding.cancel()
+            await asyncio.gather(self._holding, return_exceptions=True)
+        await self._mirror.stop()
 
     async def _hold(self, describe: Callable[[], Member], known: asyncio.Event) -> None:
-        while True:
+        while not self.replaced.is_set():
             try:
                 async with LeaseKeeper(
                     self._coordinator, ttl_ms=self._ttl_ms, clock=self._clock
                 ) as lease:
-                    while not lease.lost.is_set():
-                        member = describe()
-                        value = msgspec.json.encode(member)
-                        key = f"{NODES}{member.node_id:06d}"
-                        await self._coordinator.transact([Put(key, value, lease.id)])
-                        known.set()
-                        await _wait(lease.lost, LOAD_MS)
-                _log.warning("lease lost; announcing this node anew")
+                    await self._hold_once(describe, known, lease)
             except DovetailError as error:
                 _log.warning("not announced; trying again", error=str(error))
+            finally:
+                self._lease = None
             await asyncio.sleep(RETRY_MS / 1000)
 
-    async def _read_all(self) -> Revision:
-        """Everybody as of now; the watch goes on from the revision that is returned."""
-        snapshot = await self._coordinator.range(NODES)
-        members = (msgspec.json.decode(item.value, type=Member) for item in snapshot.items)
-        self._members = {member.node_id: member for member in members}
-        self._tell()
-        return snapshot.revision
-
-    async def _follow(self) -> None:
-        while True:
+    async def _hold_once(
+        self, describe: Callable[[], Member], known: asyncio.Event, lease: LeaseKeeper
+    ) -> None:
+        revision = await self._take_number(first=not known.is_set())
+        while not lease.lost.is_set() and not self.replaced.is_set():
+            member = msgspec.structs.replace(
+                describe(), incarnation=self._incarnation, leaving=self.leaving
+            )
+            value = msgspec.json.encode(member)
+            self._renew.clear()
             try:
-                revision = await self._read_all()
-                async with self._coordinator.watch(NODES, after=revision) as events:
-                    async for changes in events:
-                        for change in changes:
-                            self._apply(change.key, change.value)
-                        self._tell()
-            except WatchGap:
+                outcome = await self._coordinator.transact(
+                    [Put(self._key, value, lease.id)], conditions=[Unchanged(self._key, revision)]
+                )
+                applied, revision = outcome.applied, outcome.revision
+            except Uncertain:
+                applied = False
+            if not applied:
+                revision = await self._take_number(first=not known.is_set())
                 continue
-            except DovetailError as error:
-                _log.warning("the view of the cluster is not renewed", error=str(error))
-            await asyncio.sleep(RETRY_MS / 1000)
+            self._mirror.note(self._key, value, revision)
+            self._lease = lease
+            self._tell()
+            known.set()
+            await self._until_news(lease)
+        if lease.lost.is_set():
+            _log.warning("lease lost; announcing this node anew")
 
-    def _apply(self, key: str, value: bytes | None) -> None:
+    @property
+    def _key(self) -> str:
+        return f"{NODES}{self._node_id:06d}"
+
+    async def _take_number(self, *, first: bool) -> Revision:
+        """The revision under which this node's key can be written by this process."""
+        found = await self._coordinator.get(self._key)
+        if found is None:
+            return ABSENT
+        member = msgspec.json.decode(found.value, type=Member)
+        if member.incarnation != self._incarnation and not first:
+            _log.error("another process runs under this node's number", node=self._node_id)
+            self.replaced.set()
+        return found.revision
+
+    async def _until_news(self, lease: LeaseKeeper) -> None:
+        lost = asyncio.create_task(lease.lost.wait())
+        asked = asyncio.create_task(self._renew.wait())
+        await asyncio.wait(
+            {lost, asked}, timeout=LOAD_MS / 1000, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in (lost, asked):
+            task.cancel()
+
+    # What the mirror tells
+
+    def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
         number = int(key.removeprefix(NODES))
         if value is None:
             self._members.pop(number, None)
@@ -124,13 +208,15 @@ class Membership:
             self._members[number] = msgspec.json.decode(value, type=Member)
 
     def _tell(self) -> None:
+        alive = [m for m in self._members.values() if CARRIER_ROLE in m.roles]
+        self._carriers = Carriers(
+            frozenset(m.node_id for m in alive),
+            frozenset(m.node_id for m in alive if not m.leaving),
+        )
+        lives = {(m.node_id, m.incarnation, m.leaving, m.roles) for m in self._members.values()}
+        if lives == self._lives:
+            return
+        self._lives = lives
+        self._changed.set()
         for listener in self.on_change:
             listener()
-
-
-async def _wait(event: asyncio.Event, wait_ms: int) -> None:
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            await event.wait()
-    except TimeoutError:
-        pass

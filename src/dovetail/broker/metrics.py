@@ -17,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from dovetail.ledger.store import GroupReport
-from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
 
 #: From a fast disk's sync to a stalled one, in seconds.
@@ -134,7 +134,7 @@ class Metrics:
 class LogCollector(Collector):
     """Partitions and groups, as they are at the moment of the scrape."""
 
-    def __init__(self, log: Log, groups: GroupCoordinator) -> None:
+    def __init__(self, log: Log, groups: GroupRegistry) -> None:
         self._log = log
         self._groups = groups
 

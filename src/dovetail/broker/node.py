@@ -1,9 +1,10 @@
 """One node in one process: every room, put together.
 
-Start, from the bottom up: coordination → storage → log → groups → the Kafka door; HTTP comes first,
-so that `/livez` answers while the rest recovers, and `/readyz` says what is still missing. Stop is
-the same backwards: the door closes, what is on its way is answered, partitions are given back with
-their ledgers closed.
+Start, from the bottom up: coordination → storage → the door → the catalog of topics → announced to
+the others → partitions and groups. HTTP comes first, so that `/livez` answers while the rest
+recovers, and `/readyz` says what is still missing. Stop is the same backwards: the others are
+told, partitions are given back with their ledgers closed, what is on its way is answered, the door
+closes.
 """
 
 import asyncio
@@ -19,21 +20,14 @@ from dovetail import __version__
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.cluster_nodes import ClusterNodes
 from dovetail.broker.identity import bind_disk, disk_identity, holds_ledgers
-from dovetail.broker.membership import Member, Membership
+from dovetail.broker.membership import CARRIER_ROLE, STORAGE_ROLE, Member, Membership
 from dovetail.broker.metrics import Metrics
 from dovetail.broker.storage_service import StorageService, is_private
 from dovetail.clock import Clock, SystemClock
-from dovetail.coordination import (
-    ABSENT,
-    Coordinator,
-    EmbeddedCoordinator,
-    LeaseKeeper,
-    Put,
-    Unchanged,
-)
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import InvalidSetting, ProtocolViolation
-from dovetail.kafka.handlers import FrontDoor
+from dovetail.kafka.handlers import Broker, FrontDoor
 from dovetail.ledger import (
     Durability,
     LedgerStore,
@@ -43,14 +37,15 @@ from dovetail.ledger import (
     StoreSettings,
 )
 from dovetail.ledger.ensembles import Nodes
+from dovetail.ledger.selection import selection_named
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.settings import HttpSettings, Settings
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 _log = get_logger("node")
 
-#: Held by the carrier that serves clients.
-CARRIER_KEY = "/carrier"
+#: Reasons of ill health that the others are told; the node's own `/readyz` has all.
+REASONS_TOLD_MAX = 5
 
 #: How often lines that were held back are summed up in the log.
 TELL_MS = 1000
@@ -86,6 +81,7 @@ class Node:
         self._storage: LocalStorageNode | None = None
         self._report_damage: list[str] = []
         self._carrier: Carrier | None = None
+        self._front: FrontDoor | None = None
         self._membership: Membership | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
@@ -102,6 +98,8 @@ class Node:
         if self._storage is not None and self._storage.out_because is not None:
             reasons.append(f"storage is out: {self._storage.out_because}")
         reasons += [f"damaged: {place}" for place in self._report_damage]
+        if self._membership is not None and not (self._missing or self._membership.holds_lease()):
+            reasons.append("no lease: the coordination service does not answer")
         if self._carrier is not None:
             for (topic, number), error in self._carrier.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
@@ -133,7 +131,7 @@ class Node:
         coordinator = await self._start_coordination(data_dir)
         roles = settings.node.roles.split(",")
         service = None
-        if "storage" in roles:
+        if STORAGE_ROLE in roles:
             ledgers = data_dir / "ledgers"
             identity = disk_identity(ledgers)
             await bind_disk(
@@ -144,24 +142,19 @@ class Node:
             )
             self._storage = await self._start_storage(data_dir / "ledgers")
             service = StorageService(self._storage, identity=identity)
-        nodes: Nodes
-        if settings.coordination.kind == "embedded":
-            if self._storage is None or "carrier" not in roles:
-                raise InvalidSetting(
-                    "a node with one role is part of a cluster: set coordination.kind to 'etcd'"
-                )
-            nodes = OneNode(settings.node.node_id, self._storage)
-        else:
-            nodes = await self._join_cluster(coordinator)
-        if "carrier" in roles:
-            if self._membership is not None:
-                await self._await_turn(coordinator)
-            self._carrier = await self._start_carrier(coordinator, nodes)
+        nodes = await self._start_nodes(coordinator, roles)
         port_bound = await self._start_door(service)
+        host, port = settings.kafka.advertised(port_bound=port_bound)
+        here = Broker(settings.node.node_id, host, port)
+        if CARRIER_ROLE in roles:
+            self._carrier = await self._load_carrier(coordinator, nodes, here)
         telling = asyncio.create_task(self._tell_held_back())
         self._stack.callback(telling.cancel)
         if self._membership is not None:
-            await self._membership.announce(lambda: self._describe(port_bound))
+            await self._announce(self._membership, here, http_url)
+        if self._carrier is not None:
+            self._missing = ["taking partitions over"]
+            await self._carrier.start()
         # What lives now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -169,6 +162,18 @@ class Node:
         return Endpoints(
             kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
         )
+
+    async def _start_nodes(self, coordinator: Coordinator, roles: list[str]) -> Nodes:
+        """The storage nodes that ledgers are dealt to."""
+        settings = self._settings
+        if settings.coordination.kind == "etcd":
+            return await self._join_cluster(coordinator)
+        if self._storage is None or CARRIER_ROLE not in roles:
+            raise InvalidSetting(
+                "a node that is not carrier and storage both is part of a cluster: set "
+                "coordination.kind to 'etcd'"
+            )
+        return OneNode(settings.node.node_id, self._storage)
 
     async def _start_coordination(self, data_dir: Path) -> Coordinator:
         settings = self._settings.coordination
@@ -187,59 +192,50 @@ class Node:
     # In a cluster
 
     async def _join_cluster(self, coordinator: Coordinator) -> Nodes:
+        node_id = self._settings.node.node_id
         self._membership = Membership(
-            coordinator, clock=self._clock, ttl_ms=self._settings.coordination.lease_ms
+            coordinator,
+            node_id=node_id,
+            clock=self._clock,
+            ttl_ms=self._settings.coordination.lease_ms,
         )
         await self._membership.start()
         self._stack.push_async_callback(self._membership.stop)
-        node_id = self._settings.node.node_id
         nodes = ClusterNodes(
             self._membership,
             client_id=self._settings.node.name,
             local=None if self._storage is None else (node_id, self._storage),
+            select=selection_named(self._settings.log.selection),
             rng=random.SystemRandom(),
         )
         self._stack.push_async_callback(nodes.close)
         return nodes
 
-    async def _await_turn(self, coordinator: Coordinator) -> None:
-        """One carrier serves at a time; the others stand by until its lease ends."""
-        lease = LeaseKeeper(
-            coordinator, ttl_ms=self._settings.coordination.lease_ms, clock=self._clock
-        )
-        await self._stack.enter_async_context(lease)
-        mine = [Put(CARRIER_KEY, self._settings.node.name.encode(), lease.id)]
-        self._missing = [f"standing by: another carrier holds {CARRIER_KEY}"]
-        while not (
-            await coordinator.transact(mine, conditions=[Unchanged(CARRIER_KEY, ABSENT)])
-        ).applied:
-            found = await coordinator.get(CARRIER_KEY)
-            if found is None:
-                continue
-            async with coordinator.watch(CARRIER_KEY, after=found.revision) as changes:
-                async for _ in changes:
-                    break
-        self._missing = ["starting"]
+    async def _announce(self, membership: Membership, here: Broker, http_url: str | None) -> None:
+        """Makes this node known; the others count on it from now on, until it says that it goes."""
 
-        async def watch_lease() -> None:
-            await lease.lost.wait()
-            _log.error("the carrier's lease is lost; another may serve now, so this one ends")
+        def describe() -> Member:
+            return Member(
+                node_id=here.node_id,
+                host=here.host,
+                port=here.port,
+                roles=tuple(self._settings.node.roles.split(",")),
+                version=__version__,
+                name=self._settings.node.name,
+                http=http_url,
+                stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
+                partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+                reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
+            )
+
+        async def watch_number() -> None:
+            await membership.replaced.wait()
             self.lost.set()
 
-        task = asyncio.create_task(watch_lease())
-        self._stack.callback(task.cancel)
-
-    def _describe(self, port_bound: int) -> Member:
-        host, port = self._settings.kafka.advertised(port_bound=port_bound)
-        return Member(
-            node_id=self._settings.node.node_id,
-            host=host,
-            port=port,
-            roles=tuple(self._settings.node.roles.split(",")),
-            version=__version__,
-            stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
-            partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
-        )
+        await membership.announce(describe)
+        self._stack.push_async_callback(membership.leave)
+        watching = asyncio.create_task(watch_number())
+        self._stack.callback(watching.cancel)
 
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
@@ -252,9 +248,17 @@ class Node:
 
     # The rooms
 
-    async def _start_carrier(self, coordinator: Coordinator, nodes: Nodes) -> Carrier:
-        def on_waiting(what: str) -> None:
-            self._missing = [what]
+    async def _load_carrier(self, coordinator: Coordinator, nodes: Nodes, here: Broker) -> Carrier:
+        membership = self._membership
+
+        def brokers() -> dict[int, Broker]:
+            if membership is None:
+                return {here.node_id: here}
+            return {
+                member.node_id: Broker(member.node_id, member.host, member.port)
+                for member in membership.members().values()
+                if CARRIER_ROLE in member.roles
+            }
 
         carrier = Carrier(
             self._settings,
@@ -262,12 +266,13 @@ class Node:
             nodes,
             metrics=self._metrics,
             clock=self._clock,
-            swept=self._storage if self._membership is None else None,
-            on_waiting=on_waiting,
+            swept=self._storage if membership is None else None,
+            peers=membership,
         )
         await self._stack.enter_async_context(carrier)
-        if self._membership is not None:
-            self._membership.on_change.append(self._nodes_changed)
+        if membership is not None:
+            membership.on_change.append(self._nodes_changed)
+        self._front = FrontDoor(carrier.backend(brokers))
         return carrier
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
@@ -304,14 +309,13 @@ class Node:
 
     async def _start_door(self, service: StorageService | None) -> int:
         kafka = self._settings.kafka
-        front: FrontDoor | None = None
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
             if service is not None and is_private(frame):
                 return service(connection, frame)
-            if front is None:
+            if self._front is None:
                 raise ProtocolViolation("this node serves no Kafka clients, or not yet")
-            return front(connection, frame)
+            return self._front(connection, frame)
 
         server = WireServer(
             dispatch,
@@ -326,9 +330,6 @@ class Node:
         )
         port_bound = await server.start(kafka.host, kafka.port)
         self._stack.push_async_callback(server.stop)
-        if self._carrier is not None:
-            host, port = kafka.advertised(port_bound=port_bound)
-            front = FrontDoor(self._carrier.backend(host=host, port=port))
         return port_bound
 
     async def _tell_held_back(self) -> None:

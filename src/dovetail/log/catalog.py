@@ -4,14 +4,17 @@
     /partitions/<topic id>/<number>     PartitionRecord (chain.py)
     /ids/<kind>                         the next id that nobody has
 
-Each step of a creation or deletion is one compare-and-set, and each can be done again: whoever
-finds a topic half-way goes on from there (L3, L8, B3, B4).
+Everything below the first two is followed, so that every carrier knows every topic and who owns
+which partition; a view can be old, so each change is a compare-and-set. Each step of a creation or
+deletion can be done again: whoever finds a topic half-way goes on from there (L3, L8, B3, B4).
 """
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from dovetail.coordination.mirror import Mirror
 from dovetail.coordination.protocol import (
     ABSENT,
     Change,
@@ -21,15 +24,16 @@ from dovetail.coordination.protocol import (
     Revision,
     Unchanged,
 )
-from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown
+from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncertain
 from dovetail.log import chain
 from dovetail.log.chain import PartitionRecord
+from dovetail.log.claims import NOBODY, Holding, Place
 from dovetail.log.topic import TopicRecord, TopicState
 
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
 
-#: Changes in one transaction; etcd takes 128 by default.
+#: Changes in one transaction, with a condition each and one for the topic; etcd takes 128.
 CHANGES_MAX = 100
 
 #: Attempts at a compare-and-set against other writers before giving up.
@@ -46,19 +50,42 @@ def partition_key(topic_id: str, number: int) -> str:
     return f"{PARTITIONS}{topic_id}/{number:06d}"
 
 
-class Catalog:
-    """The topics, in memory as last seen, and their changes."""
+class _Owned(msgspec.Struct, frozen=True):
+    """The few fields of a `PartitionRecord` that everybody follows; its chain is passed over."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    topic_id: str
+    partition: int
+    term: int = 0
+    owner: int = NOBODY
+
+
+class Catalog:
+    """The topics and the owners of their partitions, as last seen, and their changes."""
+
+    def __init__(self, coordinator: Coordinator, *, on_change: Callable[[], None]) -> None:
         self._coordinator = coordinator
         self._topics: dict[str, tuple[TopicRecord, Revision]] = {}
         self._names: dict[str, str] = {}
+        self._holdings: dict[Place, Holding] = {}
+        self._topic_mirror = Mirror(coordinator, TOPICS, apply=self._apply_topic, settled=on_change)
+        self._partition_mirror = Mirror(
+            coordinator, PARTITIONS, apply=self._apply_partition, settled=on_change
+        )
 
-    async def load(self) -> list[TopicRecord]:
-        """Reads all topics, in every state."""
-        snapshot = await self._coordinator.range(TOPICS)
-        for item in snapshot.items:
-            self._note(_decode(item.value), item.revision)
+    async def start(self) -> None:
+        """Reads everything, then follows. Raises `CoordinationDown`."""
+        await self._topic_mirror.start()
+        await self._partition_mirror.start()
+
+    async def stop(self) -> None:
+        """Follows no more."""
+        await self._topic_mirror.stop()
+        await self._partition_mirror.stop()
+
+    # What is known
+
+    def all(self) -> list[TopicRecord]:
+        """The topics in every state."""
         return [record for record, _ in self._topics.values()]
 
     def ready(self) -> list[TopicRecord]:
@@ -79,52 +106,123 @@ class Catalog:
             raise TopicUnknown(f"no topic has the id {topic_id}")
         return self.topic(name)
 
-    def lives(self, record: TopicRecord) -> bool:
-        """Whether this very topic is there and is not being deleted."""
-        found = self._topics.get(record.name)
-        return (
-            found is not None
-            and found[0].id == record.id
-            and found[0].state is not TopicState.DELETING
-        )
+    def living(self, topic_id: str) -> TopicRecord | None:
+        """This very topic, unless it is gone or being deleted."""
+        found = self._topics.get(self._names.get(topic_id, ""))
+        if found is None or found[0].state is TopicState.DELETING:
+            return None
+        return found[0]
+
+    def holding(self, place: Place) -> Holding:
+        """Who owns a partition, as last seen."""
+        return self._holdings.get(place, Holding(0, NOBODY))
+
+    def holdings(self) -> Mapping[Place, Holding]:
+        """The partitions of all topics that live, registered ones only."""
+        living = {r.id for r, _ in self._topics.values() if r.state is not TopicState.DELETING}
+        return {place: h for place, h in self._holdings.items() if place.topic_id in living}
+
+    def unregistered(self, record: TopicRecord) -> list[int]:
+        """The partitions of a topic that have no key yet."""
+        return [n for n in range(record.partitions) if Place(record.id, n) not in self._holdings]
 
     def check_free(self, name: str) -> None:
         """Raises `TopicExists` if the name is known to be taken."""
         if name in self._topics:
             raise TopicExists(f"topic {name!r} exists, or its deletion is not complete yet")
 
+    # Changes
+
     async def announce(self, record: TopicRecord) -> None:
         """First step of a creation. Raises `TopicExists`, also while an old one is deleted."""
-        await self._replace(record, condition=ABSENT)
-
-    async def register_partitions(self, record: TopicRecord, *, first: int = 0) -> None:
-        """Gives each partition from `first` on its key, where it has none."""
-        existing = await self._coordinator.range(f"{PARTITIONS}{record.id}/")
-        known = {item.key for item in existing.items}
-        missing = [
-            number
-            for number in range(first, record.partitions)
-            if partition_key(record.id, number) not in known
-        ]
-        for at in range(0, len(missing), CHANGES_MAX):
-            await self._coordinator.transact(
-                [
-                    Put(
-                        partition_key(record.id, number),
-                        chain.encode(PartitionRecord(record.id, number)),
-                    )
-                    for number in missing[at : at + CHANGES_MAX]
-                ]
+        key, value = topic_key(record.name), msgspec.json.encode(record)
+        try:
+            outcome = await self._coordinator.transact(
+                [Put(key, value)], conditions=[Unchanged(key, ABSENT)]
             )
+            if outcome.applied:
+                self._topic_mirror.note(key, value, outcome.revision)
+                return
+        except Uncertain:
+            pass
+        found = await self._fresh(record.name)
+        if found is None or found.id != record.id:
+            raise TopicExists(f"topic {record.name!r} exists, or is still being deleted")
 
-    async def change(self, name: str, **fields: object) -> TopicRecord:
-        """Replaces fields of a topic. Raises `TopicUnknown` if it is gone or changed meanwhile."""
-        found = self._topics.get(name)
-        if found is None:
-            raise TopicUnknown(f"topic {name!r} does not exist")
-        record = msgspec.structs.replace(found[0], **fields)
-        await self._replace(record, condition=found[1])
-        return record
+    async def change(
+        self, record: TopicRecord, decide: Callable[[TopicRecord], TopicRecord]
+    ) -> TopicRecord:
+        """Replaces the topic by what `decide` makes of it. Raises `TopicUnknown` if it is gone."""
+        for _ in range(_ATTEMPTS_MAX):
+            known = self._topics.get(record.name)
+            if known is None or known[0].id != record.id:
+                break
+            decided = decide(known[0])
+            if decided == known[0]:
+                return decided
+            key, value = topic_key(record.name), msgspec.json.encode(decided)
+            try:
+                outcome = await self._coordinator.transact(
+                    [Put(key, value)], conditions=[Unchanged(key, known[1])]
+                )
+                if outcome.applied:
+                    self._topic_mirror.note(key, value, outcome.revision)
+                    return decided
+            except Uncertain:
+                pass
+            await self._fresh(record.name)
+        raise TopicUnknown(f"topic {record.name!r} does not exist")
+
+    async def register_partitions(
+        self, record: TopicRecord, owners: Callable[[list[Place]], Mapping[Place, int]]
+    ) -> None:
+        """Gives each partition its key, where it has none, with the owner that is to claim it.
+
+        Only keys that do not exist are written, and only while the topic does: who comes late
+        changes nothing. Raises `TopicUnknown` if the topic is gone.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            existing = await self._coordinator.range(f"{PARTITIONS}{record.id}/")
+            known = {item.key for item in existing.items}
+            missing = [
+                Place(record.id, number)
+                for number in range(record.partitions)
+                if partition_key(record.id, number) not in known
+            ]
+            if not missing:
+                return
+            topic = self._topics.get(record.name)
+            if topic is None or topic[0].id != record.id:
+                raise TopicUnknown(f"topic {record.name!r} was deleted meanwhile")
+            await self._register(missing, owners(missing), topic)
+            await self._fresh(record.name)
+        raise CoordinationDown(f"topic {record.name!r}: others change it all the time")
+
+    async def _register(
+        self,
+        missing: list[Place],
+        owners: Mapping[Place, int],
+        topic: tuple[TopicRecord, Revision],
+    ) -> None:
+        """Writes the keys; what is refused because somebody was faster is looked at again."""
+        for at in range(0, len(missing), CHANGES_MAX):
+            puts = [
+                Put(
+                    partition_key(*place),
+                    chain.encode(PartitionRecord(*place, owner=owners.get(place, NOBODY))),
+                )
+                for place in missing[at : at + CHANGES_MAX]
+            ]
+            conditions = [Unchanged(put.key, ABSENT) for put in puts]
+            conditions.append(Unchanged(topic_key(topic[0].name), topic[1]))
+            try:
+                outcome = await self._coordinator.transact(puts, conditions=conditions)
+            except Uncertain:
+                return
+            if not outcome.applied:
+                return
+            for put in puts:
+                self._partition_mirror.note(put.key, put.value, outcome.revision)
 
     async def partitions(self, topic_id: str) -> list[PartitionRecord]:
         """The partitions of a topic, as they are now."""
@@ -140,32 +238,49 @@ class Catalog:
         snapshot = await self._coordinator.range(f"{PARTITIONS}{record.id}/")
         changes: list[Change] = [Delete(item.key) for item in snapshot.items]
         for at in range(0, len(changes), CHANGES_MAX):
-            await self._coordinator.transact(changes[at : at + CHANGES_MAX])
+            outcome = await self._coordinator.transact(changes[at : at + CHANGES_MAX])
+            for change in changes[at : at + CHANGES_MAX]:
+                self._partition_mirror.note(change.key, None, outcome.revision)
         key = topic_key(record.name)
         found = await self._coordinator.get(key)
         if found is not None and _decode(found.value).id == record.id:
-            await self._coordinator.transact(
+            outcome = await self._coordinator.transact(
                 [Delete(key)], conditions=[Unchanged(key, found.revision)]
             )
-        known = self._topics.get(record.name)
-        if known is not None and known[0].id == record.id:
-            del self._topics[record.name]
-        self._names.pop(record.id, None)
+            if outcome.applied:
+                self._topic_mirror.note(key, None, outcome.revision)
 
-    async def _replace(self, record: TopicRecord, *, condition: Revision) -> None:
-        key = topic_key(record.name)
-        outcome = await self._coordinator.transact(
-            [Put(key, msgspec.json.encode(record))], conditions=[Unchanged(key, condition)]
-        )
-        if not outcome.applied:
-            if condition == ABSENT:
-                raise TopicExists(f"topic {record.name!r} exists, or is still being deleted")
-            raise TopicUnknown(f"topic {record.name!r} was changed by another node; try again")
-        self._note(record, outcome.revision)
+    async def _fresh(self, name: str) -> TopicRecord | None:
+        """The topic as it is now; what is known of it is brought up to date."""
+        key = topic_key(name)
+        found = await self._coordinator.get(key)
+        if found is None:
+            self._topics.pop(name, None)
+            return None
+        self._topic_mirror.note(key, found.value, found.revision)
+        return _decode(found.value)
 
-    def _note(self, record: TopicRecord, revision: Revision) -> None:
-        self._topics[record.name] = (record, revision)
-        self._names[record.id] = record.name
+    # What the mirrors tell
+
+    def _apply_topic(self, key: str, value: bytes | None, revision: Revision) -> None:
+        name = key.removeprefix(TOPICS)
+        known = self._topics.pop(name, None)
+        if known is not None:
+            self._names.pop(known[0].id, None)
+        if value is not None:
+            record = _decode(value)
+            self._topics[name] = (record, revision)
+            self._names[record.id] = name
+
+    def _apply_partition(self, key: str, value: bytes | None, revision: Revision) -> None:
+        if value is None:
+            topic_id, _, number = key.removeprefix(PARTITIONS).rpartition("/")
+            self._holdings.pop(Place(topic_id, int(number)), None)
+        else:
+            owned = msgspec.json.decode(value, type=_Owned)
+            self._holdings[Place(owned.topic_id, owned.partition)] = Holding(
+                owned.term, owned.owner
+            )
 
 
 def _decode(value: bytes) -> TopicRecord:

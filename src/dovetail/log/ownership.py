@@ -16,7 +16,14 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.coordination.protocol import Coordinator, Put, Revision, Unchanged
-from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown, NotOwner, TopicUnknown
+from dovetail.errors import (
+    Damaged,
+    EntryUnknown,
+    LedgerUnknown,
+    NotOwner,
+    TopicUnknown,
+    Uncertain,
+)
 from dovetail.ledger import NO_ENTRY, Ensembles, EntryId, Placement, Term
 from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, read_header
@@ -54,17 +61,20 @@ class ChainKeeper:
                 record = decide(self.record)
                 if record == self.record:
                     return
-                outcome = await self._coordinator.transact(
-                    [Put(self._key, chain.encode(record))],
-                    conditions=[Unchanged(self._key, self._revision)],
-                )
-                if outcome.applied:
-                    self.record, self._revision = record, outcome.revision
-                    return
+                try:
+                    outcome = await self._coordinator.transact(
+                        [Put(self._key, chain.encode(record))],
+                        conditions=[Unchanged(self._key, self._revision)],
+                    )
+                    if outcome.applied:
+                        self.record, self._revision = record, outcome.revision
+                        return
+                except Uncertain:
+                    pass  # What is stored tells; `decide` makes nothing new of its own work.
                 await self._adopt()
 
     async def _adopt(self) -> None:
-        """After a refusal: under our own term the change was our own, whose answer we missed."""
+        """After a refusal or no answer: under our own term it was our own change, if it was one."""
         found = await self._coordinator.get(self._key)
         stored = None if found is None else chain.decode(found.value)
         if found is None or stored is None or stored.term != self.record.term:
@@ -80,21 +90,64 @@ class Taken:
     producers: ProducerTable
 
 
-async def take_over(
-    coordinator: Coordinator, ensembles: Ensembles, key: str, *, owner: int, now_ms: int
-) -> Taken:
-    """Claims the partition and closes what its last owner left open.
+async def claim(
+    coordinator: Coordinator, key: str, *, owner: int, may_claim: Callable[[PartitionRecord], bool]
+) -> ChainKeeper:
+    """Makes the partition `owner`'s, with the next term.
 
-    Raises `TopicUnknown` if it is gone, `NotOwner` if another was faster, `Damaged` if its newest
-    ledger can not be read.
+    `may_claim` sees the record as it is now, which is newer than what the caller decided on.
+    Raises `TopicUnknown` if it is gone, `NotOwner` if it is another's or another was faster.
     """
     found = await coordinator.get(key)
     if found is None:
         raise TopicUnknown(f"{key} does not exist")
-    keeper = ChainKeeper(coordinator, key, chain.decode(found.value), found.revision)
-    await keeper.change(
-        lambda record: msgspec.structs.replace(record, term=record.term + 1, owner=owner)
+    before = chain.decode(found.value)
+    if not may_claim(before):
+        raise NotOwner(f"{key} belongs to node {before.owner} under term {before.term}")
+    claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
+    try:
+        outcome = await coordinator.transact(
+            [Put(key, chain.encode(claimed))], conditions=[Unchanged(key, found.revision)]
+        )
+        applied, revision = outcome.applied, outcome.revision
+    except Uncertain:
+        again = await coordinator.get(key)
+        # Terms rise by one claim each: this record, with this owner, is this claim or one of the
+        # same node's that came after it.
+        applied = again is not None and chain.decode(again.value) == claimed
+        revision = Revision(0) if again is None else again.revision
+    if not applied:
+        raise NotOwner(f"{key} was claimed by another")
+    return ChainKeeper(coordinator, key, claimed, revision)
+
+
+async def hand_on(coordinator: Coordinator, key: str, *, owner: int, successor: int) -> None:
+    """Names the node that is to claim the partition next, if `owner` still has it."""
+    found = await coordinator.get(key)
+    record = None if found is None else chain.decode(found.value)
+    if found is None or record is None or record.owner != owner:
+        return
+    named = msgspec.structs.replace(record, owner=successor)
+    await coordinator.transact(
+        [Put(key, chain.encode(named))], conditions=[Unchanged(key, found.revision)]
     )
+
+
+async def take_over(
+    coordinator: Coordinator,
+    ensembles: Ensembles,
+    key: str,
+    *,
+    owner: int,
+    may_claim: Callable[[PartitionRecord], bool],
+    now_ms: int,
+) -> Taken:
+    """Claims the partition and closes what its last owner left open.
+
+    Raises what `claim` raises, `Unavailable` if too few storage nodes answer, and `Damaged` if its
+    newest ledger can not be read.
+    """
+    keeper = await claim(coordinator, key, owner=owner, may_claim=may_claim)
     term = Term(keeper.record.term)
     try:
         record, producers = await _close_all(ensembles, keeper.record, term, now_ms)

@@ -47,7 +47,7 @@ from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
-from dovetail.log.ownership import Taken, take_over
+from dovetail.log.ownership import Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 
@@ -94,10 +94,14 @@ class Partition:
         self._in_flight: deque[InFlight] = deque()
         self._rolling: asyncio.Task[None] | None = None
         self._mending: asyncio.Task[None] | None = None
+        #: A ledger that may be in the chain already: the service did not answer. It is used next.
+        self._placed: LedgerInfo | None = None
         self.open_ledgers: list[OpenLedger] = []
         self.tail = Tail(context.tail_budget)
         self.indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
         self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
+        #: Since when it could not be mended; another carrier may do better.
+        self.stuck_since_ms: float | None = None
         #: Called whenever something new can be read.
         self.on_confirmed: set[Callable[[], None]] = set()
         self._keeper = taken.keeper
@@ -107,14 +111,21 @@ class Partition:
 
     @classmethod
     async def open(
-        cls, context: PartitionContext, key: str, name: str, config: TopicConfig
+        cls,
+        context: PartitionContext,
+        key: str,
+        name: str,
+        config: TopicConfig,
+        *,
+        may_claim: Callable[[PartitionRecord], bool],
     ) -> "Partition":
-        """Takes the partition over and serves it."""
+        """Takes the partition over and serves it. Raises what `take_over` raises."""
         taken = await take_over(
             context.coordinator,
             context.ensembles,
             key,
             owner=context.node_id,
+            may_claim=may_claim,
             now_ms=context.clock.wall_ms(),
         )
         return cls(context, key, name, config, taken)
@@ -253,7 +264,7 @@ class Partition:
                     error if item is cause else Uncertain(f"may or may not be stored: {error}")
                 )
         if isinstance(error, Fenced):
-            self._lose(NotOwner(f"{self.name} has another owner now: {error}"))
+            self.lose(NotOwner(f"{self.name} has another owner now: {error}"))
         elif self._state is not _State.CLOSED:
             self._state = _State.BROKEN
             self._mending = asyncio.create_task(self._mend(error))
@@ -266,17 +277,21 @@ class Partition:
                 self.context.ensembles,
                 self._key,
                 owner=self.context.node_id,
+                may_claim=lambda record: record.owner == self.context.node_id,
                 now_ms=self.context.clock.wall_ms(),
             )
         except NotOwner as error:
-            self._lose(error)
+            self.lose(error)
             return
         except DovetailError as error:
             self._refuse_for_a_while(error)
             self._state = _State.BROKEN
+            self.stuck_since_ms = self.stuck_since_ms or self._now()
             asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
             return
         self._keeper, self._producers = taken.keeper, taken.producers
+        self._placed = None
+        self.stuck_since_ms = None
         self.open_ledgers.clear()
         self.high_watermark = self._offset_next = taken.keeper.record.closed_end
         self.tail.clear()
@@ -287,8 +302,10 @@ class Partition:
         if self._state is _State.BROKEN:
             self._mending = asyncio.create_task(self._mend(cause))
 
-    def _lose(self, error: NotOwner) -> None:
+    def lose(self, error: NotOwner) -> None:
         """The partition is another's: nothing is served any more."""
+        if not self.serving:
+            return
         self._state = _State.LOST
         self._refuse_waiting(error)
         for wake in tuple(self.on_confirmed):
@@ -316,7 +333,7 @@ class Partition:
             await self._open_ledger()
         except DovetailError as error:
             if isinstance(error, NotOwner):
-                self._lose(error)
+                self.lose(error)
             else:
                 self._state = _State.IDLE
                 self._refuse_for_a_while(error)
@@ -329,11 +346,14 @@ class Partition:
 
     async def _open_ledger(self) -> None:
         """A new ledger at the end of the chain; the next append goes there."""
-        ledger_id = await self.context.next_ledger_id()
         term, keeper = self.term, self._keeper
-        placement = self.context.ensembles.place(ledger_id, self.config.quorum)
-        info = LedgerInfo(placement, term, opened_ms=self.context.clock.wall_ms())
+        if self._placed is None:
+            ledger_id = await self.context.next_ledger_id()
+            placement = self.context.ensembles.place(ledger_id, self.config.quorum)
+            self._placed = LedgerInfo(placement, term, opened_ms=self.context.clock.wall_ms())
+        info, placement = self._placed, self._placed.placement
         await keeper.change(lambda record: chain.with_open(record, info))
+        self._placed = None
         if self._state in (_State.BROKEN, _State.LOST):
             raise Unavailable(f"{self.name} failed meanwhile")
 
@@ -361,7 +381,7 @@ class Partition:
             await self._close_first_ledger()
         except NotOwner as error:
             if keeper is self._keeper and self._state is _State.WRITING:
-                self._lose(error)
+                self.lose(error)
         except (DovetailError, asyncio.CancelledError):
             return  # Either the append failed, and it is mended; or the next roll tries again.
 
@@ -394,10 +414,23 @@ class Partition:
         await self._keeper.change(decide)
         for info in gone:
             self.indexes.pop(info.ledger, None)
-            await self.context.ensembles.delete(info.placement)
+        await self.context.ensembles.let_go([info.placement for info in gone])
 
-    async def close(self) -> None:
-        """Gives the partition back: everything confirmed, the ledger closed, a fast next start."""
+    async def replace_placement(self, before: Placement, after: Placement) -> None:
+        """Puts a closed ledger onto other nodes, which hold it already (log/repair.py)."""
+        try:
+            await self._keeper.change(
+                lambda record: chain.with_closed_placement(record, before, after)
+            )
+        except NotOwner as error:
+            self.lose(error)
+            raise
+
+    async def close(self, *, successor: int | None = None) -> None:
+        """Gives the partition back: everything confirmed, the ledger closed, a fast next start.
+
+        A `successor` is named in the record, and takes it from there at once.
+        """
         if self._state is _State.OPENING and self._mending is not None:
             await self._mending
         if self._state is _State.BROKEN and self._mending is not None:
@@ -411,11 +444,16 @@ class Partition:
             await asyncio.wait([ledger.finish() for ledger in self.open_ledgers])
             while self.open_ledgers and not self.open_ledgers[0].finished.cancelled():
                 await self._close_first_ledger()
+        lost = self._state is _State.LOST
         self._state = _State.CLOSED
         self._refuse_waiting(NotOwner(f"{self.name} was given back"))
         self.tail.clear()
         for wake in tuple(self.on_confirmed):
             wake()
+        if successor is not None and not lost:
+            await hand_on(
+                self.context.coordinator, self._key, owner=self.context.node_id, successor=successor
+            )
 
     def _now(self) -> float:
         return self.context.clock.monotonic_ms()

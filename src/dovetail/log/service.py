@@ -1,40 +1,39 @@
-"""The log of one node: its topics, the partitions that it owns, and their upkeep.
+"""The log as one carrier has it: all topics, the partitions that it owns, and their upkeep.
 
-Start: read the topics → finish what a crash left half-way → take over every partition → let go
-ledgers that no chain names (a crash between trimming a chain and deleting a ledger leaves them).
-A partition that can not be opened is out of service and says why; the others are served (B18).
+Every carrier knows every topic and who owns which partition (`catalog.py`); which ones are its own
+is decided in `claims.py` and done in `holdings.py`; topics come and go in `topic_work.py`. A
+carrier that is alone is the same thing with nobody to share with.
 """
 
-import asyncio
+import random
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable
+
+import msgspec
 
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.ledger import Ensembles, LedgerId, StorageNode
+from dovetail.ledger.selection import Selection, least_loaded
 from dovetail.log import chain
-from dovetail.log.catalog import Catalog, IdBlocks, partition_key
+from dovetail.log.catalog import Catalog, IdBlocks
+from dovetail.log.claims import Claims, Holding, Place
+from dovetail.log.holdings import Holdings
 from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.peers import Alone, Peers
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import (
     TopicConfig,
     TopicRecord,
-    TopicState,
     check_config,
     check_name,
     check_partitions,
 )
+from dovetail.log.topic_work import TopicWork
 from dovetail.logging import get_logger
 
 _log = get_logger("log")
-
-#: Partitions that are opened or closed at the same time. Their writes share syncs, and each may
-#: hold 2 MB that it reads: 1000 partitions with 10 MB each need 340 MB at 128, 140 MB at 32.
-_AT_ONCE = 32
-
-#: A partition that could not be opened for want of something that may come back is tried again.
-REOPEN_MS = 1000
 
 #: Ledger ids taken at once; one costs nothing, and a block is lost at each start.
 _LEDGER_BLOCK = 100
@@ -44,7 +43,7 @@ _PRODUCER_BLOCK = 1000
 
 
 class Log:
-    """Topics and partitions of this node."""
+    """Topics, and the partitions of this node."""
 
     def __init__(
         self,
@@ -56,17 +55,36 @@ class Log:
         defaults: TopicConfig,
         tail_bytes_max: int,
         swept: StorageNode | None = None,
+        peers: Peers | None = None,
+        select: Selection = least_loaded,
+        rng: random.Random | None = None,
     ) -> None:
-        """`swept` is the storage node that holds ledgers of this log alone, if there is one."""
+        """`swept` is the storage node that holds ledgers of this log alone, if there is one.
+
+        Without `peers` this carrier is alone.
+        """
+        self._coordinator = coordinator
         self._ensembles = ensembles
         self._swept = swept
         self._clock = clock
         self._defaults = defaults
-        self._catalog = Catalog(coordinator)
-        self._partitions: dict[tuple[str, int], Partition] = {}
-        self._broken: dict[tuple[str, int], DovetailError] = {}
+        self._peers = peers or Alone(node_id)
+        self._node_id = node_id
+        self._catalog = Catalog(coordinator, on_change=self._on_change)
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
+        claims = Claims(node_id, select=select, rng=rng or random.SystemRandom())
+        self.holdings = Holdings(self._catalog, self._peers, claims, config_of=self.config)
+        self._work = TopicWork(
+            node_id,
+            coordinator,
+            self._catalog,
+            self.holdings,
+            ensembles,
+            self._peers,
+            select=select,
+            clock=clock,
+        )
         self._context = PartitionContext(
             node_id,
             coordinator,
@@ -74,10 +92,10 @@ class Log:
             clock,
             TailBudget(tail_bytes_max),
             self._next_ledger_id,
-            self._on_lost,
+            self.holdings.lost,
         )
-        self._background: set[asyncio.Task[None]] = set()
-        self._deletions: set[asyncio.Task[None]] = set()
+        self._visible: dict[str, str] = {}
+        self._started = False
         #: Called with the topic's name when it is deleted.
         self.on_deleted: list[Callable[[str], None]] = []
 
@@ -88,50 +106,66 @@ class Log:
         """An id for an idempotent producer."""
         return await self._producer_ids.next()
 
+    # Life
+
+    async def load(self) -> None:
+        """Reads what topics there are, and follows them; nothing is served yet."""
+        await self._catalog.start()
+
     async def start(self) -> None:
-        """Takes over everything; serves when it returns."""
-        referenced: set[int] = set()
-        topics = await self._catalog.load()
-        for record in topics:
-            for partition in await self._catalog.partitions(record.id):
-                referenced.update(info.ledger for info in partition.ledgers)
+        """Takes over what is this carrier's; serves that when it returns."""
         if self._swept is not None:
-            for ledger in await self._swept.ledgers() - referenced:
-                await self._swept.delete(LedgerId(ledger))
-        for record in topics:
-            if record.state is TopicState.DELETING:
-                self._start_deletion(record)
-            elif record.state is TopicState.CREATING:
-                await self._finish_creation(record)
-        await self._gather(
-            self._open_partition(record, number)
-            for record in topics
-            if record.state is TopicState.READY
-            for number in range(record.partitions)
-        )
+            await self._sweep(self._swept)
+        self._started = True
+        self.holdings.start(self._context)
+        self._peers.on_change.append(self._work.reconsider)
+        self._on_change()
+        await self.holdings.settled(self._all_tried)
+
+    def _all_tried(self) -> bool:
+        if self._work.creating:
+            return False
+        for place, holding in self._catalog.holdings().items():
+            record = self._catalog.living(place.topic_id)
+            key = (record.name if record else "", place.number)
+            if holding.owner == self._node_id and not (
+                key in self.holdings.open or key in self.holdings.broken
+            ):
+                return False
+            if holding.owner not in self._peers.carriers().alive and (
+                len(self._peers.carriers().willing) == 1
+            ):
+                return False
+        return True
+
+    async def _sweep(self, storage: StorageNode) -> None:
+        """Deletes ledgers that no chain names: a crash left them."""
+        there = await storage.ledgers()
+        named: set[int] = set()
+        for record in self._catalog.all():
+            for partition in await self._catalog.partitions(record.id):
+                named.update(info.ledger for info in partition.ledgers)
+        for ledger in there - named:
+            await storage.delete(LedgerId(ledger))
 
     async def close(self) -> None:
         """Gives every partition back."""
-        for task in tuple(self._background):
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
-        await self._gather(self._close_partition(p) for p in self._partitions.values())
-        self._partitions.clear()
+        self._started = False
+        await self._work.close()
+        await self.holdings.close()
+        await self._catalog.stop()
 
-    async def _close_partition(self, partition: Partition) -> None:
-        try:
-            await partition.close()
-        except DovetailError as error:
-            _log.warning("partition not closed cleanly", partition=partition.name, error=str(error))
-
-    async def _gather(self, work: Iterable[Coroutine[None, None, None]]) -> None:
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def one(job: Coroutine[None, None, None]) -> None:
-            async with limit:
-                await job
-
-        await asyncio.gather(*(one(job) for job in work))
+    def _on_change(self) -> None:
+        if not self._started:
+            return
+        visible = {record.id: record.name for record in self._catalog.ready()}
+        gone = [name for topic_id, name in self._visible.items() if topic_id not in visible]
+        self._visible = visible
+        for name in gone:
+            for listener in self.on_deleted:
+                listener(name)
+        self._work.reconsider()
+        self.holdings.reconsider()
 
     # Topics
 
@@ -151,22 +185,32 @@ class Log:
         """The topic's settings with defaults filled in."""
         return self._defaults.with_overrides(record.config)
 
+    def holding(self, record: TopicRecord, number: int) -> Holding:
+        """Who owns a partition, as last seen."""
+        return self._catalog.holding(Place(record.id, number))
+
     def partition(self, name: str, number: int) -> Partition:
-        """Raises `TopicUnknown`, or what keeps the partition out of service."""
-        found = self._partitions.get((name, number))
-        if found is not None:
+        """Raises `TopicUnknown`, `NotOwner`, or what keeps the partition out of service."""
+        found = self.holdings.open.get((name, number))
+        if found is not None and self._peers.holds_lease():
             return found
-        if (name, number) in self._broken:
-            raise self._broken[name, number]
-        raise TopicUnknown(f"there is no partition {number} of topic {name!r}")
+        if found is not None:
+            raise NotOwner("this node's lease has ended; the partition may have another owner")
+        if (name, number) in self.holdings.broken:
+            raise self.holdings.broken[name, number]
+        record = self.topic(name)
+        if not 0 <= number < record.partitions:
+            raise TopicUnknown(f"topic {name!r} has partitions 0 to {record.partitions - 1}")
+        owner = self.holding(record, number).owner
+        raise NotOwner(f"partition {name}-{number} is served by node {owner}, or will be soon")
 
     def partitions(self) -> list[Partition]:
-        """All partitions that are served."""
-        return list(self._partitions.values())
+        """All partitions that are served here."""
+        return list(self.holdings.open.values())
 
     def broken(self) -> dict[tuple[str, int], DovetailError]:
         """Partitions that are out of service, and why."""
-        return self._broken
+        return self.holdings.broken
 
     async def create_topic(
         self,
@@ -190,76 +234,30 @@ class Log:
             internal=internal,
         )
         self._catalog.check_free(name)
-        if check_only:
-            return record
-        await self._catalog.announce(record)
-        return await self._finish_creation(record)
-
-    async def _finish_creation(self, record: TopicRecord) -> TopicRecord:
-        await self._catalog.register_partitions(record)
-        await self._gather(self._open_partition(record, n) for n in range(record.partitions))
-        return await self._catalog.change(record.name, state=TopicState.READY)
+        return record if check_only else await self._work.create(record)
 
     async def delete_topic(self, name: str) -> None:
         """Clients see it no more when this returns; its bytes go in the background."""
-        record = self.topic(name)
-        record = await self._catalog.change(name, state=TopicState.DELETING)
-        for listener in self.on_deleted:
-            listener(name)
-        self._start_deletion(record)
-
-    def _start_deletion(self, record: TopicRecord) -> None:
-        task = self._start(self._delete_until_done(record))
-        self._deletions.add(task)
-        task.add_done_callback(self._deletions.discard)
-
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Runs work in the background, until the log is closed."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
+        await self._work.delete(self.topic(name))
+        self._on_change()
 
     async def deletions_done(self) -> None:
-        """Waits until no deletion is under way."""
-        if self._deletions:
-            await asyncio.wait(self._deletions)
-
-    async def _delete_until_done(self, record: TopicRecord) -> None:
-        while True:
-            try:
-                await self._finish_deletion(record)
-                return
-            except DovetailError as error:
-                _log.warning("deletion goes on later", topic=record.name, error=str(error))
-                await asyncio.sleep(REOPEN_MS / 1000)
-
-    async def _finish_deletion(self, record: TopicRecord) -> None:
-        for number in range(record.partitions):
-            partition = self._partitions.pop((record.name, number), None)
-            self._broken.pop((record.name, number), None)
-            if partition is not None:
-                await self._close_partition(partition)
-        for stored in await self._catalog.partitions(record.id):
-            for info in stored.ledgers:
-                await self._ensembles.delete(info.placement)
-        await self._catalog.remove(record)
+        """Waits until no deletion is under way here."""
+        await self._work.deletions_done()
 
     async def add_partitions(self, name: str, total: int, *, check_only: bool = False) -> None:
         """Raises `InvalidInput` if `total` is not more than there are."""
         record = self.topic(name)
         check_partitions(total)
-        if total <= record.partitions:
-            raise InvalidInput(
-                f"topic {name!r} has {record.partitions} partitions; it can only get more"
-            )
+        _check_more(record, total)
         if check_only:
             return
-        more = await self._catalog.change(name, partitions=total)
-        await self._catalog.register_partitions(more, first=record.partitions)
-        await self._gather(
-            self._open_partition(more, number) for number in range(record.partitions, total)
-        )
+
+        def more(known: TopicRecord) -> TopicRecord:
+            _check_more(known, total)
+            return msgspec.structs.replace(known, partitions=total)
+
+        await self._work.register(await self._catalog.change(record, more))
 
     async def alter_config(
         self, name: str, config: dict[str, str], *, check_only: bool = False
@@ -267,46 +265,11 @@ class Log:
         """Replaces the topic's own settings. Raises `InvalidInput`."""
         record = self.topic(name)
         check_config(config)
-        if check_only:
-            return
-        record = await self._catalog.change(name, config=config)
-        for number in range(record.partitions):
-            found = self._partitions.get((name, number))
-            if found is not None:
-                found.config = self.config(record)
-
-    async def _open_partition(self, record: TopicRecord, number: int) -> None:
-        key, name = partition_key(record.id, number), f"{record.name}-{number}"
-        try:
-            partition = await Partition.open(self._context, key, name, self.config(record))
-        except DovetailError as error:
-            if (record.name, number) not in self._broken:
-                _log.error("partition out of service", partition=name, error=str(error))
-            self._broken[record.name, number] = error
-            if error.retriable:
-                self._start(self._open_later(record, number))
-            return
-        if not self._catalog.lives(record):  # It was deleted while it was being opened.
-            await self._close_partition(partition)
-            return
-        if self._broken.pop((record.name, number), None) is not None:
-            _log.info("partition back in service", partition=name)
-        self._partitions[record.name, number] = partition
-
-    def _on_lost(self, partition: Partition, error: NotOwner) -> None:
-        """It had another owner for a while; this node is the one that serves, so it tries again."""
-        for place, known in self._partitions.items():
-            if known is partition:
-                del self._partitions[place]
-                self._broken[place] = error
-                _log.warning("partition lost", partition=partition.name, error=str(error))
-                self._start(self._open_later(self._catalog.topic(place[0]), place[1]))
-                return
-
-    async def _open_later(self, record: TopicRecord, number: int) -> None:
-        await asyncio.sleep(REOPEN_MS / 1000)
-        if (record.name, number) in self._broken:
-            await self._open_partition(record, number)
+        if not check_only:
+            await self._catalog.change(
+                record, lambda known: msgspec.structs.replace(known, config=config)
+            )
+            self._on_change()
 
     # Upkeep
 
@@ -318,6 +281,13 @@ class Log:
                 await _maintain(partition, now_ms)
             except DovetailError as error:
                 _log.warning("retention failed", partition=partition.name, error=str(error))
+
+
+def _check_more(record: TopicRecord, total: int) -> None:
+    if total <= record.partitions:
+        raise InvalidInput(
+            f"topic {record.name!r} has {record.partitions} partitions; it can only get more"
+        )
 
 
 async def _maintain(partition: Partition, now_ms: int) -> None:

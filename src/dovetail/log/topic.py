@@ -3,8 +3,8 @@
     CREATING → READY → DELETING → (gone; the name is free again)
 
 A topic is announced in state CREATING, its partitions are registered, then it is READY. Deletion
-makes it DELETING in one step; clients see it no more, its ledgers go, then its keys. A node that
-finds a topic in CREATING or DELETING at its start finishes the work.
+makes it DELETING in one step; clients see it no more, its ledgers go, then its keys. One node is
+the master of that work; when it dies, another takes its place (`topic_work.py`).
 """
 
 import difflib
@@ -43,6 +43,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
     state: TopicState = TopicState.CREATING
     config: dict[str, str] = {}
     internal: bool = False
+    #: The node that creates or deletes it; when that one dies, another puts itself here.
+    master: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dovetail.errors import InvalidSetting
-from dovetail.settings.quantity import parse_bytes, parse_duration_ms
+from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
+from dovetail.settings.kinds import Section as _Section
+from dovetail.settings.outbox import OutboxSettings
 
 _KIB = 1024
 _MIB = 1024**2
@@ -27,28 +29,6 @@ _DAY_MS = 86_400_000
 _WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", "*"})
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-def _duration_ms(given: object) -> int:
-    try:
-        return parse_duration_ms(given)
-    except InvalidSetting as error:
-        raise ValueError(str(error)) from error
-
-
-def _bytes(given: object) -> int:
-    try:
-        return parse_bytes(given)
-    except InvalidSetting as error:
-        raise ValueError(str(error)) from error
-
-
-DurationMs = Annotated[int, BeforeValidator(_duration_ms)]
-ByteCount = Annotated[int, BeforeValidator(_bytes)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class NodeSettings(_Section):
@@ -71,9 +51,12 @@ class NodeSettings(_Section):
         default=Path("dovetail-data"), description="Folder of everything that this node stores."
     )
     roles: str = Field(
-        default="carrier,storage",
-        pattern=r"^(carrier|storage|carrier,storage|storage,carrier)$",
-        description="What this node does: carrier (serves clients), storage (keeps ledgers).",
+        default="overseer,carrier,storage",
+        pattern=r"^(overseer|carrier|storage)(,(overseer|carrier|storage))*$",
+        description=(
+            "What this node does: carrier (serves clients), storage (keeps ledgers), overseer "
+            "(answers questions about the cluster)."
+        ),
     )
 
 
@@ -271,6 +254,14 @@ class LogSettings(_Section):
     message_bytes_max: ByteCount = Field(
         default=1_048_588, ge=_KIB, le=_GIB, description="Largest record batch that a topic takes."
     )
+    selection: str = Field(
+        default="least-loaded",
+        min_length=1,
+        description=(
+            "Who gets new ledgers and vacant partitions: least-loaded, round-robin, random, or "
+            "your own as module:callable."
+        ),
+    )
     # More often than every 10 ms, the check would be all that the node does.
     retention_check_ms: DurationMs = Field(
         default=_MINUTE_MS, ge=10, le=_DAY_MS, description="Time between two checks of retention."
@@ -280,6 +271,13 @@ class LogSettings(_Section):
 class GroupsSettings(_Section):
     """Consumer groups."""
 
+    # Each is a partition with its own coordinator; more spread the groups over more carriers.
+    partitions: int = Field(
+        default=8,
+        ge=1,
+        le=1_000,
+        description="Partitions of the groups' topic, when it is first made.",
+    )
     # Below 100 ms an ordinary pause of a client's garbage collector looks like its death.
     session_timeout_ms_min: DurationMs = Field(
         default=_SECOND_MS,
@@ -386,6 +384,7 @@ class Settings(BaseModel):
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     groups: GroupsSettings = GroupsSettings()
+    outbox: OutboxSettings = OutboxSettings()
     logging: LoggingSettings = LoggingSettings()
     client: ClientSettings = ClientSettings()
 
@@ -417,6 +416,8 @@ class Settings(BaseModel):
             section: _Section = getattr(self, section_name)
             for field_name, field in type(section).model_fields.items():
                 value = getattr(section, field_name)
+                if value and is_secret(field.json_schema_extra):
+                    value = "(set, not shown)"
                 name = f"{section_name}.{field_name}"
                 yield Shown(
                     name=name,
@@ -424,6 +425,10 @@ class Settings(BaseModel):
                     origin=self.origin(name),
                     description=field.description or "",
                 )
+
+    def outbox_bootstrap(self) -> str:
+        """The Kafka that the outbox sends to. Raises as `bootstrap`."""
+        return self.outbox.bootstrap or self.bootstrap()
 
     def bootstrap(self) -> str:
         """The address (host:port) at which this machine's clients reach the node.

@@ -64,6 +64,7 @@ class Bench:
             defaults=DEFAULTS,
             tail_bytes_max=1 << 20,
         )
+        await self.log.load()
         await self.log.start()
 
     async def stop(self, *, crash: bool = False) -> None:

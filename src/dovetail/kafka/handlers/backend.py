@@ -1,10 +1,11 @@
 """What handlers work on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dovetail.clock import Clock
-from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
 
 
@@ -20,18 +21,26 @@ class KafkaMetrics(Protocol):
     def fetched(self, topic: str, size: int) -> None: ...
 
 
+class Broker(NamedTuple):
+    """A carrier, at the address that clients are told."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One node, as its Kafka clients see it; `host` and `port` are what they are told."""
+    """One node, as its Kafka clients see it."""
 
     log: Log
-    groups: GroupCoordinator
+    groups: GroupRegistry
     clock: Clock
     metrics: KafkaMetrics
     cluster_id: str
     node_id: int
-    host: str
-    port: int
+    #: All carriers that are alive, this one among them.
+    brokers: Callable[[], dict[int, Broker]]
     topic_auto_create: bool
     partitions_default: int
     #: Copies of each record, which Kafka calls the replication factor.

@@ -42,9 +42,10 @@ async def describe_groups(
 
 
 def _describe(backend: Backend, group_id: str) -> m.DescribeGroupsResponseGroup:
-    group = backend.groups.describe(GroupId(group_id))
+    coordinator = backend.groups.of(GroupId(group_id))
+    group = coordinator.describe(GroupId(group_id))
     return m.DescribeGroupsResponseGroup(
-        error_code=ErrorCode.NONE,
+        error_code=group_code(coordinator.refusal(GroupId(group_id))),
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type,
@@ -69,7 +70,7 @@ async def delete_groups(
     """Deletes groups that have no members."""
     results = []
     for group_id in request.groups_names:
-        error = await backend.groups.delete_group(GroupId(group_id))
+        error = await backend.groups.of(GroupId(group_id)).delete_group(GroupId(group_id))
         results.append(
             m.DeleteGroupsResponseResult(group_id=group_id, error_code=group_code(error))
         )

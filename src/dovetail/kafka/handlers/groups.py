@@ -34,7 +34,7 @@ async def join_group(
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms < 0:
         rebalance_timeout_ms = request.session_timeout_ms
-    answer = await backend.groups.join(
+    answer = await backend.groups.of(GroupId(request.group_id)).join(
         GroupId(request.group_id),
         JoinRequest(
             member_id=MemberId(request.member_id),
@@ -72,7 +72,7 @@ async def sync_group(
     backend: Backend, call: Call, request: m.SyncGroupRequest
 ) -> m.SyncGroupResponse:
     """Answered when the leader's assignment is stored."""
-    answer = await backend.groups.sync(
+    answer = await backend.groups.of(GroupId(request.group_id)).sync(
         GroupId(request.group_id),
         SyncRequest(
             member=identity(request.member_id, request.group_instance_id),
@@ -96,7 +96,7 @@ async def heartbeat(
     backend: Backend, call: Call, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse:
     """Stay, or join again."""
-    error = await backend.groups.heartbeat(
+    error = await backend.groups.of(GroupId(request.group_id)).heartbeat(
         GroupId(request.group_id),
         identity(request.member_id, request.group_instance_id),
         Generation(request.generation_id),
@@ -114,7 +114,9 @@ async def leave_group(
         if many
         else [identity(request.member_id, None)]
     )
-    outcomes = await backend.groups.leave(GroupId(request.group_id), members)
+    outcomes = await backend.groups.of(GroupId(request.group_id)).leave(
+        GroupId(request.group_id), members
+    )
     if not many:
         return m.LeaveGroupResponse(error_code=group_code(outcomes[0].error))
     return m.LeaveGroupResponse(

@@ -3,8 +3,9 @@
 from dovetail.errors import DovetailError, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
-from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.backend import Backend, Broker, Call
 from dovetail.kafka.handlers.outcome import code_of
+from dovetail.log.groups.types import GroupId
 from dovetail.log.topic import TopicRecord, check_name
 
 _GROUP = 0
@@ -21,9 +22,11 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
             await _asked_for(backend, wanted, create=request.allow_auto_topic_creation)
             for wanted in dict.fromkeys(request.topics)
         ]
-    broker = m.MetadataResponseBroker(node_id=backend.node_id, host=backend.host, port=backend.port)
     return m.MetadataResponse(
-        brokers=(broker,),
+        brokers=tuple(
+            m.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+            for broker in backend.brokers().values()
+        ),
         cluster_id=backend.cluster_id,
         controller_id=backend.node_id,
         topics=tuple(topics),
@@ -67,37 +70,40 @@ async def _find_or_create(backend: Backend, name: str, *, create: bool) -> Topic
 
 
 def _known(backend: Backend, record: TopicRecord) -> m.MetadataResponseTopic:
+    brokers = backend.brokers()
     return m.MetadataResponseTopic(
         error_code=ErrorCode.NONE,
         name=record.name,
         topic_id=bytes.fromhex(record.id),
         is_internal=record.internal,
         partitions=tuple(
-            _partition(backend, record.name, number) for number in range(record.partitions)
+            _partition(backend, brokers, record, number) for number in range(record.partitions)
         ),
     )
 
 
-def _partition(backend: Backend, topic: str, number: int) -> m.MetadataResponsePartition:
-    here = (backend.node_id,)
-    try:
-        term = backend.log.partition(topic, number).term
-    except DovetailError:
+def _partition(
+    backend: Backend, brokers: dict[int, Broker], record: TopicRecord, number: int
+) -> m.MetadataResponsePartition:
+    """Led by its owner; all that clients need to know of its copies is that they are there."""
+    term, owner = backend.log.holding(record, number)
+    out_of_service = (record.name, number) in backend.log.broken()
+    if owner not in brokers or out_of_service:
         return m.MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=number,
             leader_id=-1,
-            replica_nodes=here,
+            replica_nodes=(owner,),
             isr_nodes=(),
-            offline_replicas=here,
+            offline_replicas=(owner,),
         )
     return m.MetadataResponsePartition(
         error_code=ErrorCode.NONE,
         partition_index=number,
-        leader_id=backend.node_id,
+        leader_id=owner,
         leader_epoch=term,
-        replica_nodes=here,
-        isr_nodes=here,
+        replica_nodes=(owner,),
+        isr_nodes=(owner,),
     )
 
 
@@ -112,44 +118,56 @@ async def describe_cluster(
             cluster_id=backend.cluster_id,
             brokers=(),
         )
-    broker = m.DescribeClusterResponseBroker(
-        broker_id=backend.node_id, host=backend.host, port=backend.port
-    )
     return m.DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=backend.cluster_id,
         controller_id=backend.node_id,
-        brokers=(broker,),
+        brokers=tuple(
+            m.DescribeClusterResponseBroker(
+                broker_id=broker.node_id, host=broker.host, port=broker.port
+            )
+            for broker in backend.brokers().values()
+        ),
     )
 
 
 async def find_coordinator(
     backend: Backend, call: Call, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
-    """Who coordinates a group; nobody coordinates transactions."""
-    code, message = ErrorCode.NONE, None
-    if request.key_type == _TRANSACTION:
+    """Who coordinates each group; nobody coordinates transactions."""
+    keys = request.coordinator_keys or (request.key,)
+    found = [_coordinator(backend, request.key_type, key) for key in keys]
+    return m.FindCoordinatorResponse(
+        error_code=found[0].error_code,
+        error_message=found[0].error_message,
+        node_id=found[0].node_id,
+        host=found[0].host,
+        port=found[0].port,
+        coordinators=tuple(found) if request.coordinator_keys else (),
+    )
+
+
+def _coordinator(backend: Backend, key_type: int, key: str) -> m.FindCoordinatorResponseCoordinator:
+    code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+    if key_type == _TRANSACTION:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "transactions are not supported; leave transactional.id unset"
-    elif request.key_type != _GROUP:
-        code, message = ErrorCode.INVALID_REQUEST, f"key type {request.key_type} is unknown"
-    found = code is ErrorCode.NONE
-    node_id, host, port = (backend.node_id, backend.host, backend.port) if found else (-1, "", -1)
-    return m.FindCoordinatorResponse(
-        error_code=code,
-        error_message=message,
-        node_id=node_id,
-        host=host,
-        port=port,
-        coordinators=tuple(
-            m.FindCoordinatorResponseCoordinator(
+    elif key_type != _GROUP:
+        code, message = ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown"
+    else:
+        try:
+            broker = backend.brokers().get(backend.groups.owner_of(GroupId(key)))
+        except TopicUnknown:
+            broker = None
+        if broker is not None:
+            return m.FindCoordinatorResponseCoordinator(
                 key=key,
-                node_id=node_id,
-                host=host,
-                port=port,
-                error_code=code,
-                error_message=message,
+                node_id=broker.node_id,
+                host=broker.host,
+                port=broker.port,
+                error_code=ErrorCode.NONE,
+                error_message=None,
             )
-            for key in request.coordinator_keys
-        ),
+    return m.FindCoordinatorResponseCoordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
     )

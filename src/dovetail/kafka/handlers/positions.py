@@ -24,16 +24,19 @@ async def offset_commit(
         for partition in topic.partitions:
             key = PartitionKey(topic.name, partition.partition_index)
             try:
-                backend.log.partition(*key)
+                known = backend.log.topic(topic.name)
             except DovetailError as error:
                 codes[key] = code_of(error)
+                continue
+            if not 0 <= key.partition < known.partitions:
+                codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             wanted[key] = OffsetCommit(
                 partition.committed_offset,
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",
             )
-    outcomes = await backend.groups.commit(
+    outcomes = await backend.groups.of(GroupId(request.group_id)).commit(
         GroupId(request.group_id),
         identity(request.member_id, request.group_instance_id),
         Generation(request.generation_id_or_member_epoch),
@@ -76,7 +79,7 @@ async def offset_fetch(
 async def _fetch(
     backend: Backend, group_id: str, wanted: tuple[m.OffsetFetchRequestTopic, ...] | None
 ) -> tuple[ErrorCode, tuple[m.OffsetFetchResponseTopic, ...]]:
-    answer = await backend.groups.fetch(GroupId(group_id))
+    answer = await backend.groups.of(GroupId(group_id)).fetch(GroupId(group_id))
     if wanted is None:
         asked: dict[str, list[int]] = {}
         for key in sorted(answer.offsets):
@@ -111,7 +114,9 @@ async def offset_delete(
         for topic in request.topics
         for p in topic.partitions
     ]
-    answer = await backend.groups.delete_offsets(GroupId(request.group_id), wanted)
+    answer = await backend.groups.of(GroupId(request.group_id)).delete_offsets(
+        GroupId(request.group_id), wanted
+    )
     code = group_code(answer.error)
     if code is not ErrorCode.NONE:
         return m.OffsetDeleteResponse(error_code=code, topics=())

@@ -95,12 +95,10 @@ def _partition_count(backend: Backend, topic: m.CreateTopicsRequestTopic) -> int
         if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
             raise _Refusal(ErrorCode.INVALID_REQUEST, "either assignments or numbers, not both")
         numbers = sorted(assignment.partition_index for assignment in topic.assignments)
-        here = all(a.broker_ids == (backend.node_id,) for a in topic.assignments)
-        if numbers != list(range(len(numbers))) or not here:
-            raise _Refusal(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"partitions must be 0 to n - 1, each on broker {backend.node_id} alone",
-            )
+        if numbers != list(range(len(numbers))):
+            raise _Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be 0 to n - 1")
+        for assignment in topic.assignments:
+            _check_assignment(backend, assignment.broker_ids)
         return len(numbers)
     if topic.replication_factor not in (_DEFAULT, backend.copies):
         raise _Refusal(
@@ -111,6 +109,15 @@ def _partition_count(backend: Backend, topic: m.CreateTopicsRequestTopic) -> int
     if topic.num_partitions == _DEFAULT:
         return backend.partitions_default
     return topic.num_partitions
+
+
+def _check_assignment(backend: Backend, wanted: tuple[int, ...]) -> None:
+    """Only where there is one broker can a partition be put on the one that is named."""
+    if len(backend.brokers()) > 1 or wanted != (backend.node_id,):
+        raise _Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions on brokers {list(wanted)}: they are dealt by load here; leave it out",
+        )
 
 
 async def delete_topics(
@@ -160,11 +167,7 @@ async def create_partitions(
         code, message = ErrorCode.NONE, None
         try:
             for assignment in topic.assignments or ():
-                if assignment.broker_ids != (backend.node_id,):
-                    raise _Refusal(
-                        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                        f"there is no broker but {backend.node_id}",
-                    )
+                _check_assignment(backend, assignment.broker_ids)
             if backend.log.topic(topic.name).internal:
                 raise InvalidInput(f"topic {topic.name!r} is internal")
             await backend.log.add_partitions(

@@ -74,6 +74,13 @@ def no_subscription(_protocol_type: str, _metadata: bytes) -> frozenset[str] | N
     return None
 
 
+class _NoJournal:
+    """The journal of a coordinator that coordinates nothing."""
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        raise AssertionError("nothing is written elsewhere")
+
+
 class GroupCoordinator:
     """Coordinates the groups whose journal it is given."""
 
@@ -98,6 +105,13 @@ class GroupCoordinator:
         self._sweep_due_ms = clock.monotonic_ms() + self._settings.retention_check_interval_ms
         self._wake = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
+
+    @classmethod
+    def elsewhere(cls, clock: Clock) -> "GroupCoordinator":
+        """One that only says that the group is coordinated by another node."""
+        made = cls(_NoJournal(), clock)
+        made._closed = True
+        return made
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -163,7 +177,7 @@ class GroupCoordinator:
 
     async def join(self, group_id: GroupId, request: JoinRequest) -> JoinAnswer:
         """Joins a group; returns when the next generation begins, or at once with an error."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         if error is _OK and request.member_id != NO_MEMBER and group_id not in self._entries:
             error = GroupError.UNKNOWN_MEMBER
         if error is not _OK:
@@ -175,7 +189,7 @@ class GroupCoordinator:
 
     async def sync(self, group_id: GroupId, request: SyncRequest) -> SyncAnswer:
         """Asks for the assignment; returns when the leader brought it and it is stored."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         if error is GroupError.COORDINATOR_LOADING:
             # Clients do not expect "loading" here; this makes them join again.
             error = GroupError.REBALANCE_IN_PROGRESS
@@ -190,7 +204,7 @@ class GroupCoordinator:
         self, group_id: GroupId, who: MemberIdentity, generation: Generation
     ) -> GroupError:
         """Renews a member's session. It can only make deadlines later, so the timer stays."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         if error is GroupError.COORDINATOR_LOADING:
             # Clients do not expect "loading" here; their session starts anew after it anyway.
             return _OK
@@ -203,7 +217,7 @@ class GroupCoordinator:
         self, group_id: GroupId, members: Sequence[MemberIdentity]
     ) -> tuple[LeaveOutcome, ...]:
         """Members leave, each with its own outcome."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             told = GroupError.UNKNOWN_MEMBER if error is _OK else error
@@ -225,7 +239,7 @@ class GroupCoordinator:
 
         If the caller goes away meanwhile the positions are stored all the same.
         """
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is _OK and entry is not None:
             error = entry.group.commit_check(who, generation, now_ms=self._now_ms())
@@ -252,7 +266,7 @@ class GroupCoordinator:
         self, group_id: GroupId, partitions: Iterable[PartitionKey] | None = None
     ) -> OffsetFetchAnswer:
         """The stored positions of these partitions, or all."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             return OffsetFetchAnswer(error, {})
@@ -262,7 +276,7 @@ class GroupCoordinator:
         self, group_id: GroupId, partitions: Collection[PartitionKey]
     ) -> OffsetDeleteAnswer:
         """Forgets positions, but not of topics that a member is subscribed to."""
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             told = GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
@@ -293,7 +307,7 @@ class GroupCoordinator:
         The last member's leaving may still be on its way to the journal; that is waited for.
         """
         await self._writer.settled()
-        error = self._refusal(group_id)
+        error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             return GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
@@ -327,7 +341,8 @@ class GroupCoordinator:
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
-    def _refusal(self, group_id: GroupId) -> GroupError:
+    def refusal(self, group_id: GroupId) -> GroupError:
+        """Why the group is not served here now, if it is not."""
         if self._closed:
             return GroupError.NOT_COORDINATOR
         if not self._loaded:

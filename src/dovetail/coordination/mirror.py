@@ -1,0 +1,105 @@
+"""The keys below a prefix, followed: read once, then watched, read again after a gap.
+
+Promise: `apply` hears of every key's newest value, each key's revisions in rising order, and never
+of one that is older than what the caller noted itself. What it heard may be old: it is a hint, and
+whoever acts on it does so by compare-and-set.
+
+Survives: the service being away (the mirror stays as it was), gaps and compaction.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from dovetail.coordination.protocol import Coordinator, Revision, Snapshot
+from dovetail.errors import DovetailError, WatchGap
+from dovetail.logging import get_logger
+
+_log = get_logger("coordination")
+
+#: Pause before everything is read again after the service was away.
+RETRY_MS = 200
+
+#: Told of a key with its value, or None when it is gone.
+Apply = Callable[[str, bytes | None, Revision], None]
+
+
+class Mirror:
+    """Follows one prefix, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        prefix: str,
+        *,
+        apply: Apply,
+        settled: Callable[[], None],
+    ) -> None:
+        """`settled` is called after each set of changes that belong together."""
+        self._coordinator = coordinator
+        self._prefix = prefix
+        self._apply = apply
+        self._settled = settled
+        self._revisions: dict[str, Revision] = {}
+        #: Keys that this caller removed, until the watch has seen it too.
+        self._removed: dict[str, Revision] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads everything, then follows. Raises `CoordinationDown`."""
+        revision = await self._read_all()
+        self._task = asyncio.create_task(self._follow(revision))
+
+    async def stop(self) -> None:
+        """Follows no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def note(self, key: str, value: bytes | None, revision: Revision) -> None:
+        """The caller changed a key itself, and need not wait for the watch to say so."""
+        if value is None:
+            self._removed[key] = revision
+        self._take(key, value, revision)
+
+    async def _read_all(self) -> Revision:
+        snapshot = await self._coordinator.range(self._prefix)
+        self._adopt(snapshot)
+        self._settled()
+        return snapshot.revision
+
+    def _adopt(self, snapshot: Snapshot) -> None:
+        there = {item.key for item in snapshot.items}
+        for key in [key for key in self._revisions if key not in there]:
+            self._take(key, None, snapshot.revision)
+        for item in snapshot.items:
+            self._take(item.key, item.value, item.revision)
+
+    async def _follow(self, revision: Revision) -> None:
+        while True:
+            try:
+                async with self._coordinator.watch(self._prefix, after=revision) as events:
+                    async for changes in events:
+                        for change in changes:
+                            self._take(change.key, change.value, change.revision)
+                        self._settled()
+            except WatchGap:
+                pass
+            except DovetailError as error:
+                _log.warning("not followed for a while", prefix=self._prefix, error=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+            try:
+                revision = await self._read_all()
+            except DovetailError:
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    def _take(self, key: str, value: bytes | None, revision: Revision) -> None:
+        known = max(self._revisions.get(key, 0), self._removed.get(key, 0))
+        if revision < known:
+            return
+        if self._removed.get(key, revision) < revision or value is not None:
+            self._removed.pop(key, None)
+        if value is not None:
+            self._revisions[key] = revision
+        elif self._revisions.pop(key, None) is None:
+            return
+        self._apply(key, value, revision)

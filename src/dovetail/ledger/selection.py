@@ -1,0 +1,88 @@
+"""Which node gets something new: named strategies (L12).
+
+A strategy puts candidates into an order, best first. It is a pure function of them and of `turn`,
+a number that differs from choice to choice: nodes that see the same candidates and the same turn
+come to the same order without a word to each other.
+
+    least-loaded    fewest first; equals in an order that `turn` decides
+    round-robin     by number, the next one first
+    random          any order
+    module:callable the user's own, with the signature of `Selection`
+"""
+
+import importlib
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dovetail.errors import InvalidSetting, Unavailable
+
+
+class Candidate(NamedTuple):
+    """A node that can be chosen. Loads are compared with each other only."""
+
+    node_id: int
+    load: int
+
+
+#: The candidates' numbers, best first; the caller takes as many as it needs.
+Selection = Callable[[Sequence[Candidate], int], Sequence[int]]
+
+
+def least_loaded(candidates: Sequence[Candidate], turn: int) -> list[int]:
+    """Fewest first."""
+    order = {node: place for place, node in enumerate(any_order(candidates, turn))}
+    return [c.node_id for c in sorted(candidates, key=lambda c: (c.load, order[c.node_id]))]
+
+
+def round_robin(candidates: Sequence[Candidate], turn: int) -> list[int]:
+    """By number, and the next one first."""
+    numbers = sorted(candidate.node_id for candidate in candidates)
+    first = turn % len(numbers) if numbers else 0
+    return numbers[first:] + numbers[:first]
+
+
+def any_order(candidates: Sequence[Candidate], turn: int) -> list[int]:
+    """Any order, the same for the same turn."""
+    numbers = sorted(candidate.node_id for candidate in candidates)
+    random.Random(turn).shuffle(numbers)  # noqa: S311 - not a secret, and must be repeatable
+    return numbers
+
+
+_NAMED: dict[str, Selection] = {
+    "least-loaded": least_loaded,
+    "round-robin": round_robin,
+    "random": any_order,
+}
+
+
+def selection_named(name: str) -> Selection:
+    """The strategy of this name. Raises `InvalidSetting` if there is none."""
+    if name in _NAMED:
+        return _NAMED[name]
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        known = ", ".join(_NAMED)
+        raise InvalidSetting(f"selection {name!r}: one of {known}, or your own as module:callable")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InvalidSetting(f"selection {name!r} can not be loaded: {error}") from error
+    if not callable(found):
+        raise InvalidSetting(f"selection {name!r} is no callable")
+    return _checked(name, found)
+
+
+def _checked(name: str, users: Selection) -> Selection:
+    """A user's strategy whose answer is looked at: it may only put the candidates into order."""
+
+    def select(candidates: Sequence[Candidate], turn: int) -> Sequence[int]:
+        try:
+            answer = [int(node) for node in users(candidates, turn)]
+        except Exception as error:
+            raise Unavailable(f"selection {name!r} failed: {error!r}") from error
+        if sorted(answer) != sorted(candidate.node_id for candidate in candidates):
+            raise Unavailable(f"selection {name!r} answered {answer[:10]}, not its candidates")
+        return answer
+
+    return select

@@ -1,0 +1,170 @@
+"""The groups of a carrier: which node coordinates a group, and the coordinators that live here.
+
+A group belongs to one partition of the groups' topic, by a hash of its name. Whoever owns that
+partition coordinates the group; its journal is the partition, so what a former owner still writes
+is refused with everything else that it writes (K7, L13). When the partition comes here, its journal
+is replayed and the groups go on; when it goes, their members are told to ask elsewhere.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Collection, Coroutine, Iterator
+
+from dovetail.clock import Clock
+from dovetail.errors import DovetailError, TopicExists, TopicUnknown
+from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
+from dovetail.log.groups.types import (
+    CommittedOffset,
+    GroupId,
+    GroupListing,
+    GroupSettings,
+    GroupState,
+    PartitionKey,
+    SubscriptionReader,
+)
+from dovetail.log.partition import Partition
+from dovetail.log.service import Log
+from dovetail.log.topic import TopicRecord
+from dovetail.logging import get_logger
+
+_log = get_logger("groups")
+
+#: Pause before a journal that could not be read, or a topic that could not be made, is tried again.
+_AGAIN_MS = 500
+
+
+class GroupRegistry:
+    """Finds the coordinator of a group; make it before the log starts."""
+
+    def __init__(
+        self,
+        log: Log,
+        clock: Clock,
+        settings: GroupSettings,
+        *,
+        partitions: int,
+        topics_of: SubscriptionReader,
+    ) -> None:
+        """`partitions` is for the groups' topic, should it not exist yet."""
+        self._log = log
+        self._clock = clock
+        self._settings = settings
+        self._partitions = partitions
+        self._topics_of = topics_of
+        self._here: dict[int, tuple[GroupCoordinator, PartitionJournal]] = {}
+        self._elsewhere = GroupCoordinator.elsewhere(clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        log.holdings.on_opened.append(self._on_opened)
+        log.holdings.on_gone.append(self._on_gone)
+
+    async def start(self) -> None:
+        """Returns when the topic is there and what is coordinated here has been read."""
+        config = {"retention.ms": "-1", "retention.bytes": "-1"}
+        while all(topic.name != GROUPS_TOPIC for topic in self._log.topics()):
+            try:
+                await self._log.create_topic(
+                    GROUPS_TOPIC, partitions=self._partitions, config=config, internal=True
+                )
+            except TopicExists:  # Another carrier is making it.
+                await asyncio.sleep(_AGAIN_MS / 1000)
+            except DovetailError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("the groups' topic is not made yet", error=str(error))
+                await asyncio.sleep(_AGAIN_MS / 1000)
+        while loading := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(loading)
+
+    async def close(self) -> None:
+        """Who waits is told that the coordinator is elsewhere."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for coordinator, _ in self._here.values():
+            await coordinator.close()
+        self._here.clear()
+
+    # Finding
+
+    def of(self, group_id: GroupId) -> GroupCoordinator:
+        """The group's coordinator; if that is on another node, one that says so."""
+        try:
+            found = self._here.get(self._number(group_id))
+        except TopicUnknown:
+            found = None
+        return self._elsewhere if found is None else found[0]
+
+    def owner_of(self, group_id: GroupId) -> int:
+        """The node that coordinates the group. Raises `TopicUnknown` until there is one."""
+        topic = self._log.topic(GROUPS_TOPIC)
+        return self._log.holding(topic, self._number(group_id)).owner
+
+    def _number(self, group_id: GroupId) -> int:
+        topic = self._log.topic(GROUPS_TOPIC)
+        return zlib.crc32(group_id.encode()) % topic.partitions
+
+    # All of them
+
+    def groups(self, states: Collection[GroupState] = ()) -> list[GroupListing]:
+        """The groups that are coordinated here, or those in one of `states`."""
+        return [found for one, _ in self._here.values() for found in one.groups(states)]
+
+    def positions(self) -> Iterator[tuple[GroupId, PartitionKey, CommittedOffset]]:
+        """Every stored position of every group that is coordinated here."""
+        for coordinator, _ in self._here.values():
+            yield from coordinator.positions()
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic was deleted: all groups forget their positions in it."""
+        for coordinator, _ in self._here.values():
+            self._run(self._forget(coordinator, topic))
+
+    async def shorten(self) -> None:
+        """Keeps the journals short."""
+        for coordinator, journal in tuple(self._here.values()):
+            await journal.shorten(coordinator)
+
+    async def _forget(self, coordinator: GroupCoordinator, topic: str) -> None:
+        await coordinator.forget_topic(topic)
+
+    # Partitions that come and go
+
+    def _on_opened(self, record: TopicRecord, number: int, partition: Partition) -> None:
+        if record.name != GROUPS_TOPIC:
+            return
+        journal = PartitionJournal(partition, self._clock)
+        coordinator = GroupCoordinator(
+            journal, self._clock, self._settings, topics_of=self._topics_of
+        )
+        self._here[number] = (coordinator, journal)
+        self._run(self._load(coordinator, journal, partition))
+
+    def _on_gone(self, name: str, number: int) -> None:
+        if name == GROUPS_TOPIC and number in self._here:
+            self._run(self._here.pop(number)[0].close())
+
+    async def _load(
+        self, coordinator: GroupCoordinator, journal: PartitionJournal, partition: Partition
+    ) -> None:
+        while partition.serving:
+            try:
+                await coordinator.load(journal.replay())
+            except DovetailError as error:
+                _log.error("groups can not be read", journal=partition.name, error=str(error))
+                if not error.retriable:
+                    return
+                await asyncio.sleep(_AGAIN_MS / 1000)
+            else:
+                coordinator.start()
+                return
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a coordinator met a defect", error=repr(task.exception()))

@@ -1,0 +1,35 @@
+"""The other carriers, as the log needs to know them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dovetail.log.claims import Carriers
+
+
+class Peers(Protocol):
+    """Who else carries, and whether this node may still answer for what it owns."""
+
+    #: Called whenever somebody came, went, or is about to leave.
+    on_change: list[Callable[[], None]]
+
+    def carriers(self) -> Carriers:
+        """The carriers that hold their lease, this one among them."""
+        ...
+
+    def holds_lease(self) -> bool:
+        """Whether this node's own lease surely has not ended."""
+        ...
+
+
+class Alone:
+    """The peers of a carrier that has none: what `dovetail up` has."""
+
+    def __init__(self, node_id: int) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self._carriers = Carriers(frozenset({node_id}), frozenset({node_id}))
+
+    def carriers(self) -> Carriers:
+        return self._carriers
+
+    def holds_lease(self) -> bool:
+        return True

@@ -1,0 +1,285 @@
+"""Creating and deleting topics, so that it survives whoever does it (L3, L8, B3, B4).
+
+Each piece of work has one *master*, named in the topic's record. It does the steps below; each can
+be done again, by anybody, without harm. When the master is not alive any more, the carriers take
+its place in an order that all compute alike, by compare-and-set on the record.
+
+    create      announce (CREATING) → register partitions → owners claim them → READY
+    delete      DELETING → per partition: claim, so that no owner adds to it; remove its ledgers on
+                every node → remove its keys → remove the topic's key: the name is free
+    more        the record says how many partitions there are; who has no key yet gets one
+
+Clients see a topic while it is READY, and at once no more when it is not. A storage node that does
+not answer leaves the topic DELETING; the master tries again until it does.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+
+import msgspec
+
+from dovetail.clock import Clock
+from dovetail.coordination.protocol import Coordinator
+from dovetail.errors import DovetailError, NotOwner, TopicUnknown
+from dovetail.ledger import Ensembles
+from dovetail.ledger.selection import Selection
+from dovetail.log.catalog import Catalog, partition_key
+from dovetail.log.claims import NOBODY, TURN_MS, Place, deal
+from dovetail.log.holdings import Holdings
+from dovetail.log.ownership import claim
+from dovetail.log.peers import Peers
+from dovetail.log.topic import TopicRecord, TopicState
+from dovetail.logging import get_logger
+
+_log = get_logger("log")
+
+#: How long a creation waits for the owners before the topic is READY all the same.
+_OWNERS_WAIT_MS = 10_000
+
+#: Pause before a step that failed is tried again.
+_AGAIN_MS = 1000
+
+#: A partition without a key is left to whoever is adding it for so long.
+_REGISTER_MS = 2000
+
+#: Stands for a topic itself where a partition is dealt.
+_WHOLE_TOPIC = -1
+
+
+class TopicWork:
+    """The topics that this carrier is creating, deleting or mending."""
+
+    def __init__(
+        self,
+        node_id: int,
+        coordinator: Coordinator,
+        catalog: Catalog,
+        holdings: Holdings,
+        ensembles: Ensembles,
+        peers: Peers,
+        *,
+        select: Selection,
+        clock: Clock,
+    ) -> None:
+        self._node_id = node_id
+        self._coordinator = coordinator
+        self._catalog = catalog
+        self._holdings = holdings
+        self._ensembles = ensembles
+        self._peers = peers
+        self._select = select
+        self._clock = clock
+        self._working: dict[str, asyncio.Task[None]] = {}
+        #: When a topic was first seen without somebody who works on it.
+        self._orphans: dict[str, float] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._deletions: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def close(self) -> None:
+        """Leaves the rest to others, or to the next start."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for task in self._working.values():
+            task.cancel()
+        await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    # What clients ask for
+
+    async def create(self, record: TopicRecord) -> TopicRecord:
+        """Returns when the topic is ready. Raises `TopicExists`."""
+        record = msgspec.structs.replace(record, master=self._node_id)
+        self._working[record.id] = _current_task()
+        try:
+            await self._catalog.announce(record)
+            return await self._create(record)
+        finally:
+            del self._working[record.id]
+
+    async def delete(self, record: TopicRecord) -> None:
+        """Clients see it no more when this returns; its bytes go in the background."""
+        record = await self._catalog.change(
+            record,
+            lambda known: msgspec.structs.replace(
+                known, state=TopicState.DELETING, master=self._node_id
+            ),
+        )
+        self._start_deletion(record)
+
+    async def deletions_done(self) -> None:
+        """Waits until no deletion is under way here."""
+        if self._deletions:
+            await asyncio.wait(self._deletions)
+
+    async def register(self, record: TopicRecord) -> None:
+        """Gives partitions that have none their keys, and waits for their owners."""
+        await self._catalog.register_partitions(record, self._owners)
+        self._holdings.reconsider()
+        places = [Place(record.id, number) for number in range(record.partitions)]
+        await self._holdings.settled(
+            lambda: all(self._is_owned(place) for place in places), timeout_ms=_OWNERS_WAIT_MS
+        )
+
+    def _owners(self, places: list[Place]) -> Mapping[Place, int]:
+        takers = self._peers.carriers().willing
+        dealt = deal(places, self._catalog.holdings(), takers, self._select)
+        return {place: order[0] for place, order in dealt.items()}
+
+    def _is_owned(self, place: Place) -> bool:
+        return self._catalog.holding(place).term > 0 and not self._holdings.busy(place)
+
+    # The steps
+
+    async def _create(self, record: TopicRecord) -> TopicRecord:
+        await self.register(record)
+        return await self._catalog.change(
+            record,
+            lambda known: (
+                known
+                if known.state is TopicState.DELETING
+                else msgspec.structs.replace(known, state=TopicState.READY)
+            ),
+        )
+
+    async def _delete(self, record: TopicRecord) -> None:
+        for stored in await self._catalog.partitions(record.id):
+            keeper = await claim(
+                self._coordinator,
+                partition_key(record.id, stored.partition),
+                owner=NOBODY,
+                may_claim=lambda _: True,
+            )
+            for info in keeper.record.ledgers:
+                await self._ensembles.delete(info.placement)
+        await self._catalog.remove(record)
+
+    def _start_deletion(self, record: TopicRecord) -> None:
+        self._holdings.reconsider()
+        self._note_deletion(self._start(record, lambda: self._delete(record)))
+
+    def _note_deletion(self, task: "asyncio.Task[None]") -> None:
+        self._deletions.add(task)
+        task.add_done_callback(self._deletions.discard)
+
+    def _start(
+        self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
+    ) -> "asyncio.Task[None]":
+        task = asyncio.create_task(self._until_done(record, step))
+        self._working[record.id] = task
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if self._working.get(record.id) is task:
+                del self._working[record.id]
+            if not task.cancelled() and task.exception() is not None:
+                _log.error("work on a topic met a defect", error=repr(task.exception()))
+            self._holdings.reconsider()
+
+        task.add_done_callback(ended)
+        return task
+
+    @property
+    def creating(self) -> bool:
+        """Whether a creation that somebody left is being finished here."""
+        return any(
+            record.state is TopicState.CREATING and record.id in self._working
+            for record in self._catalog.all()
+        )
+
+    async def _until_done(
+        self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
+    ) -> None:
+        while True:
+            try:
+                await step()
+                return
+            except TopicUnknown:
+                return  # Somebody else finished it.
+            except NotOwner:
+                await asyncio.sleep(0)  # Its owner was faster by one change; again.
+            except DovetailError as error:
+                _log.warning(
+                    "work on a topic goes on later",
+                    topic=record.name,
+                    state=record.state.value,
+                    error=str(error),
+                )
+                await asyncio.sleep(_AGAIN_MS / 1000)
+
+    # What others left
+
+    def reconsider(self) -> None:
+        """Something changed: takes over what has no master any more, when it is our turn."""
+        if self._closed:
+            return
+        now_ms = self._clock.monotonic_ms()
+        orphans: dict[str, float] = {}
+        due: list[float] = []
+        for record in self._catalog.all():
+            if record.id in self._working or not self._is_orphan(record):
+                continue
+            since_ms = orphans[record.id] = self._orphans.get(record.id, now_ms)
+            due_ms = since_ms + self._wait_ms(record)
+            if due_ms <= now_ms:
+                self._adopt(record)
+            else:
+                due.append(due_ms)
+        self._orphans = orphans
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if due:
+            wait_s = max(min(due) - now_ms, 1.0) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self.reconsider)
+
+    def _is_orphan(self, record: TopicRecord) -> bool:
+        if record.state is TopicState.READY:
+            return bool(self._catalog.unregistered(record))
+        # Our own name on it and nothing under way: we died and came back.
+        return record.master == self._node_id or (record.master not in self._peers.carriers().alive)
+
+    def _wait_ms(self, record: TopicRecord) -> float:
+        """How long the carriers before us in the order have to take it."""
+        takers = self._peers.carriers().willing
+        if self._node_id not in takers:
+            return float(TURN_MS)
+        wait_ms = float(_REGISTER_MS) if record.state is TopicState.READY else 0.0
+        if record.master == self._node_id:
+            return wait_ms
+        place = Place(record.id, _WHOLE_TOPIC)
+        try:
+            order = deal([place], self._catalog.holdings(), takers, self._select)[place]
+        except DovetailError:  # The user's own strategy failed; any order will do here.
+            order = sorted(takers)
+        return wait_ms + order.index(self._node_id) * TURN_MS
+
+    def _adopt(self, record: TopicRecord) -> None:
+        _log.info("goes on with a topic", topic=record.name, state=record.state.value)
+        if record.state is TopicState.READY:
+            self._start(record, lambda: self.register(record))
+            return
+
+        def take(known: TopicRecord) -> TopicRecord:
+            if known.master in self._peers.carriers().alive:
+                return known
+            return msgspec.structs.replace(known, master=self._node_id)
+
+        async def adopt() -> None:
+            mine = await self._catalog.change(record, take)
+            if mine.master != self._node_id:
+                return
+            if mine.state is TopicState.DELETING:
+                await self._delete(mine)
+            elif mine.state is TopicState.CREATING:
+                await self._create(mine)
+
+        task = self._start(record, adopt)
+        if record.state is TopicState.DELETING:
+            self._note_deletion(task)
+
+
+def _current_task() -> "asyncio.Task[None]":
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("topics are created inside a task")
+    return task
