@@ -1,0 +1,191 @@
+"""One SQLite file and the thread that writes it: many commands, one transaction, one sync.
+
+Commands that wait while a commit is under way go into the next one together (group commit). Each
+runs in a savepoint of its own: what fails alone is undone alone, and the others are committed.
+
+What an error means to those who wait:
+
+    DiskFull      nothing of the group is stored; later commands may succeed
+    Uncertain     the commit failed in the middle; the file takes no more commands (`StorageOut`)
+    the error of  only this command is undone
+    one command
+
+Reads that may be long have a second thread and connection, so that no lease waits for them.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dovetail.errors import DiskFull, DovetailError, StorageOut, Unavailable, Uncertain
+
+Result = TypeVar("Result")
+Work = Callable[[sqlite3.Connection], Result]
+
+#: Commands of one transaction. A commit should not hold up the first of them for the last.
+GROUP_MAX = 256
+
+#: Pages (of 4 KiB) in the write-ahead log before they go to the file: 64 MiB. A smaller log means
+#: more syncs; a larger one a longer recovery.
+CHECKPOINT_PAGES = 16 * 1024
+
+#: Memory for pages, in KiB: the row that moves takes some 60 bytes, so this holds the index of what
+#: is due soon many times over, and does not grow with what is far away.
+CACHE_KIB = 16 * 1024
+
+_Waiting = tuple[Work[Any], "asyncio.Future[Any]"]
+
+
+class SqliteThread:
+    """See the module. Make it with `open`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self._path = path
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._out: str | None = None
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix=f"read-{path.stem}")
+        self._reader: sqlite3.Connection | None = None
+        self._thread = threading.Thread(target=self._run, name=f"write-{path.stem}", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    async def open(cls, path: Path, schema: Callable[[sqlite3.Connection], None]) -> "SqliteThread":
+        """Opens the file, which is made if it is not there. Raises `Unavailable`."""
+
+        def connect() -> sqlite3.Connection:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                _configure(connection)
+                schema(connection)
+            except sqlite3.Error as error:
+                connection.close()
+                raise Unavailable(f"the timeline file {path} can not be opened: {error}") from error
+            return connection
+
+        return cls(path, await asyncio.to_thread(connect))
+
+    # Writing
+
+    async def write(self, work: Work[Result]) -> Result:
+        """Runs the work in the next transaction; returns when that is on disk."""
+        if self._out is not None or self._closing:
+            raise StorageOut(f"{self._path.name} takes no commands: {self._out or 'closing'}")
+        future: asyncio.Future[Result] = self._loop.create_future()
+        with self._wake:
+            self._waiting.append((work, future))
+            self._wake.notify()
+        return await future
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting and not self._closing:
+                    self._wake.wait()
+                if not self._waiting:
+                    return
+                group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
+            outcomes = self._commit(group)
+            self._loop.call_soon_threadsafe(_tell, group, outcomes)
+
+    def _commit(self, group: list[_Waiting]) -> list[Any]:
+        connection = self._connection
+        if self._out is not None:
+            return [StorageOut(f"{self._path.name} takes no commands: {self._out}")] * len(group)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            outcomes = [_attempt(connection, work) for work, _ in group]
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            return [self._failed(error)] * len(group)
+        return outcomes
+
+    def _failed(self, error: sqlite3.Error) -> DovetailError:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            undone = True
+        except sqlite3.Error:
+            undone = False
+        if undone and _is_full(error):
+            return DiskFull(f"no room for {self._path.name}; nothing was stored")
+        self._out = f"a commit failed: {error}"
+        return Uncertain(f"{self._path.name}: {self._out}; it may or may not be stored")
+
+    # Reading
+
+    async def read(self, work: Work[Result]) -> Result:
+        """Runs the work on the reading thread, on what is committed."""
+        if self._closing:
+            raise StorageOut(f"{self._path.name} is closing")
+
+        def run() -> Result:
+            if self._reader is None:
+                self._reader = sqlite3.connect(
+                    self._path, isolation_level=None, check_same_thread=False
+                )
+                self._reader.execute("PRAGMA query_only = ON")
+            try:
+                return work(self._reader)
+            except sqlite3.Error as error:
+                raise Unavailable(f"reading {self._path.name}: {error}") from error
+
+        return await self._loop.run_in_executor(self._reading, run)
+
+    async def close(self) -> None:
+        """Finishes what waits, and closes the file."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        await asyncio.to_thread(self._end)
+
+    def _end(self) -> None:
+        self._thread.join()
+        self._reading.shutdown()
+        if self._reader is not None:
+            self._reader.close()
+        self._connection.close()
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _attempt(connection: sqlite3.Connection, work: Work[Any]) -> Any:
+    """The result of one command, or its error with what it did undone."""
+    connection.execute("SAVEPOINT command")
+    try:
+        found = work(connection)
+    except sqlite3.Error:
+        raise
+    except Exception as error:  # noqa: BLE001 - it belongs to whoever waits for this command
+        connection.execute("ROLLBACK TO command")
+        found = error
+    connection.execute("RELEASE command")
+    return found
+
+
+def _tell(group: list[_Waiting], outcomes: list[Any]) -> None:
+    for (_, future), outcome in zip(group, outcomes, strict=True):
+        if future.done():
+            continue
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorname", "") in {"SQLITE_FULL", "SQLITE_TOOBIG"}

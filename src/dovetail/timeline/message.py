@@ -1,0 +1,198 @@
+"""What travels between a client, a carrier and a store: decoded once, passed on as it is.
+
+A message has an id, which its store gives and never gives again, and a version, which every change
+of hands raises. `Handle` names both: it is what a consumer holds, and what it must show to extend,
+to release or to delete. A message that went on to somebody else has another version, so an old
+handle is refused by the store itself.
+
+Times are milliseconds since the epoch. Headers are bytes to the store: `encode_headers` and
+`decode_headers` are for both ends.
+"""
+
+from enum import IntEnum
+from typing import Annotated, Final, NewType
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dovetail.errors import InvalidInput
+
+MessageId = NewType("MessageId", int)
+Version = NewType("Version", int)
+#: One life of a timeline. A name that is deleted and created again has another.
+TimelineId = NewType("TimelineId", int)
+
+#: Buckets are 16-bit numbers; this many is the most that a timeline can have.
+BUCKETS_MAX: Final = 65_536
+#: Numbers are 64 bits in every store.
+NUMBER_MAX: Final = 2**63 - 1
+#: The year 9999: what people mean by "never", and what both stores and Python's dates can hold.
+TIME_MS_MAX: Final = 253_402_300_799_999
+#: Longest unique key, consumer id and schedule name, in UTF-8: they are entries of an index.
+KEY_BYTES_MAX: Final = 255
+#: Longest reason that is kept with a dead letter: the end of a traceback.
+REASON_CHARACTERS_MAX: Final = 2_000
+#: Highest priority. Ten steps are what people tell apart.
+PRIORITY_MAX: Final = 9
+#: Items of one command; some hundred make the cost of a call vanish, more only delay its answer.
+BATCH_MAX: Final = 10_000
+
+TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]
+Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
+Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
+
+
+class Status(IntEnum):
+    """What became of one item of a command. Each item has its own."""
+
+    OK = 0
+    #: No such message: deleted, cancelled, a dead letter, or it never was.
+    GONE = 1
+    #: The message has another version: it went on to somebody else.
+    STALE = 2
+    #: The unique key is taken by a message that is still there.
+    EXISTS = 3
+    #: Somebody holds a live lease on it.
+    LEASED = 4
+    #: It was released for the last time, and is a dead letter now.
+    DEAD = 5
+    #: It is larger than the timeline takes.
+    TOO_LARGE = 6
+    #: It is due later than the timeline takes.
+    TOO_FAR = 7
+
+
+class NewMessage(Struct, frozen=True, array_like=True, gc=False):
+    """A message to be stored, as its producer sends it; a due time in the past means now."""
+
+    due_ms: TimeMs
+    body: bytes
+    headers: bytes = b""
+    key: Key | None = None
+    priority: Priority = 0
+
+
+class BatchId(Struct, frozen=True, array_like=True, gc=False):
+    """A producer's name for a batch: sent again under the same name, it is stored once."""
+
+    producer: Number
+    sequence: Number
+
+
+class Inserted(Struct, frozen=True, array_like=True, gc=False):
+    """The id of a new message, or of the one that has its unique key; 0 if there is none."""
+
+    status: Status
+    id: MessageId
+
+
+class Handle(Struct, frozen=True, array_like=True, gc=False):
+    """A lease, as its holder shows it."""
+
+    id: Annotated[MessageId, Meta(ge=0, le=NUMBER_MAX)]
+    version: Annotated[Version, Meta(ge=0, le=2**31 - 1)]
+
+
+class Extension(Struct, frozen=True, array_like=True, gc=False):
+    """A lease that should end at another time."""
+
+    handle: Handle
+    until_ms: TimeMs
+
+
+class Release(Struct, frozen=True, array_like=True, gc=False):
+    """A lease given back: the message is due again at `due_ms`.
+
+    `counted` is false if nothing was tried, as when a consumer stops: the attempt is taken back.
+    """
+
+    handle: Handle
+    due_ms: TimeMs
+    counted: bool = True
+    reason: Reason = ""
+
+
+class Leased(Struct, frozen=True, array_like=True, gc=False):
+    """A message and the lease on it: what a consumer gets.
+
+    `due_ms` is when it should be handled, `attempt` counts from 1.
+    """
+
+    id: MessageId
+    version: Version
+    due_ms: int
+    until_ms: int
+    attempt: int
+    priority: int
+    bucket: int
+    body: bytes
+    headers: bytes
+    key: str | None = None
+
+    @property
+    def handle(self) -> Handle:
+        return Handle(self.id, self.version)
+
+
+class State(IntEnum):
+    """Where a message is."""
+
+    WAITING = 0
+    DUE = 1
+    LEASED = 2
+    DEAD = 3
+
+
+class Shown(Struct, frozen=True, array_like=True, gc=False):
+    """A message as somebody who looks at it sees it."""
+
+    id: MessageId
+    version: Version
+    state: State
+    #: When it was to be handled, and when it next changes hands: due time or end of the lease.
+    due_ms: int
+    visible_ms: int
+    attempts: int
+    priority: int
+    bucket: int
+    body: bytes
+    headers: bytes
+    key: str | None = None
+    holder: str | None = None
+    #: Of a dead letter: why, and when it died.
+    reason: str = ""
+    died_ms: int = 0
+
+
+class Counts(Struct, frozen=True, array_like=True, gc=False):
+    """How many messages are in each state."""
+
+    waiting: int
+    due: int
+    leased: int
+    dead: int
+    #: The due time of the oldest message that is due; 0 if none is.
+    oldest_due_ms: int = 0
+
+
+_headers_encoder = msgspec.msgpack.Encoder()
+_headers_decoder = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Headers as a store keeps them; none are no bytes at all."""
+    return _headers_encoder.encode(list(headers)) if headers else b""
+
+
+def decode_headers(data: bytes) -> Headers:
+    """The headers again. Raises `InvalidInput` if they are none."""
+    if not data:
+        return ()
+    try:
+        return tuple(_headers_decoder.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{len(data)} bytes are no headers: {error}") from error

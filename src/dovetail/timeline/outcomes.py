@@ -1,0 +1,73 @@
+"""What the SQL stores share: outcomes of commands, rows as messages, names of batches."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, Final
+
+import msgspec
+
+from dovetail.timeline.message import Handle, Inserted, MessageId, Shown, State, Status
+
+#: Batches of one producer whose names are kept at least: more than it has under way at once.
+BATCHES_KEPT: Final = 64
+
+#: Written with a dead letter whose last holder never answered.
+REASON_ENDED: Final = "the lease ended without an answer"
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[int, int, list[tuple[int, Inserted]]])
+
+
+def status_of_miss(handle: Handle, done: Set[Handle], versions: Mapping[int, int]) -> Status:
+    """OK if it was done, else why not: `versions` holds those messages that are still there."""
+    if handle in done:
+        return Status.OK
+    return Status.STALE if handle.id in versions else Status.GONE
+
+
+def status_of_unheld(identity: MessageId, done: Set[int], there: Mapping[int, int]) -> Status:
+    """OK if it was done, else why not: `there` holds those messages that are still there."""
+    if identity in done:
+        return Status.OK
+    return Status.LEASED if identity in there else Status.GONE
+
+
+def shown_of(rows: Iterable[Any], now_ms: int) -> list[Shown]:
+    """Messages as they are shown: id, version, holder, and the rest in the order of `Shown`."""
+    found = []
+    for identity, version, holder, *rest in rows:
+        visible_ms = rest[1]
+        state = State.DUE
+        if visible_ms > now_ms:
+            state = State.WAITING if holder is None else State.LEASED
+        values: tuple[Any, ...] = (identity, version, state, *rest, holder)
+        found.append(Shown(*values))
+    return found
+
+
+def dead_of(rows: Iterable[Any]) -> list[Shown]:
+    """Dead letters as they are shown: id, version, reason, died, and the rest."""
+    found = []
+    for identity, version, reason, died_ms, *rest in rows:
+        values: tuple[Any, ...] = (identity, version, State.DEAD, *rest, None, reason, died_ms)
+        found.append(Shown(*values))
+    return found
+
+
+def encode_outcomes(outcomes: list[Inserted]) -> bytes:
+    """As few bytes as possible: ids in a row are their first and their number."""
+    first = next((item.id - at for at, item in enumerate(outcomes) if item.status == Status.OK), 0)
+    exceptions = [
+        (at, item)
+        for at, item in enumerate(outcomes)
+        if item.status != Status.OK or item.id != first + at
+    ]
+    return _encoder.encode((first, len(outcomes), exceptions))
+
+
+def decode_outcomes(data: bytes) -> list[Inserted]:
+    """The outcomes again."""
+    first, count, exceptions = _decoder.decode(data)
+    outcomes = [Inserted(Status.OK, MessageId(first + at)) for at in range(count)]
+    for at, item in exceptions:
+        outcomes[at] = item
+    return outcomes

@@ -1,0 +1,31 @@
+"""Fixtures of the timeline's unit tests."""
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.unit.timeline.store_conformance import NOW_MS
+
+from dovetail.timeline.memory_store import MemoryStores
+from dovetail.timeline.message import TimelineId
+from dovetail.timeline.store import Stores, TimelineStore
+
+#: Timelines of tests that share a database.
+numbers = itertools.count(1_000)
+
+
+@pytest.fixture
+async def stores() -> AsyncIterator[Stores]:
+    """In memory, unless a suite says otherwise."""
+    yield MemoryStores(lambda: NOW_MS)
+
+
+@pytest.fixture
+async def store(stores: Stores) -> AsyncIterator[TimelineStore]:
+    """A timeline of the test's own."""
+    number = TimelineId(next(numbers))
+    await stores.provision(number)
+    opened = await stores.open(number)
+    yield opened
+    await opened.close()
+    await stores.drop(number)

@@ -1,0 +1,105 @@
+"""The conformance suite on SQLite, and what belongs to its file alone."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.unit.timeline.store_conformance import NOW_MS, StoreConformance, message, put
+
+from dovetail.errors import InvalidInput, StorageOut, Unavailable, Uncertain
+from dovetail.timeline._sqlite_thread import SqliteThread
+from dovetail.timeline.message import TimelineId
+from dovetail.timeline.sqlite_store import SqliteStore, SqliteStores
+from dovetail.timeline.store import Stores
+
+
+class TestSqlite(StoreConformance):
+    """A folder for each test."""
+
+    @pytest.fixture
+    async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
+        yield SqliteStores(tmp_path / "timelines")
+
+
+async def test_commands_that_wait_share_a_commit(tmp_path: Path) -> None:
+    """B20: a hundred small inserts at once are a few transactions."""
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+    commits = 0
+    original = store._thread._commit
+
+    def counted(group: list[object]) -> list[object]:
+        nonlocal commits
+        commits += 1
+        return original(group)  # type: ignore[arg-type]
+
+    store._thread._commit = counted  # type: ignore[method-assign,assignment]
+    await asyncio.gather(*(put(store, message()) for _ in range(100)))
+    assert (await store.counts(now_ms=NOW_MS)).due == 100
+    assert commits < 50
+    await store.close()
+
+
+async def test_a_command_that_fails_is_undone_alone(tmp_path: Path) -> None:
+    """B18: its neighbours in the same commit are stored."""
+    thread = await SqliteThread.open(
+        tmp_path / "t.sqlite", lambda connection: connection.executescript("CREATE TABLE t (n)")
+    )
+
+    def add(number: int, *, fail: bool) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            connection.execute("INSERT INTO t VALUES (?)", (number,))
+            if fail:
+                raise InvalidInput("no")
+            return number
+
+        return asyncio.ensure_future(thread.write(work))  # type: ignore[return-value]
+
+    tasks = [add(number, fail=number % 3 == 0) for number in range(30)]
+    results = await asyncio.gather(*tasks, return_exceptions=True)  # type: ignore[call-overload]
+    kept = await thread.read(lambda c: [row[0] for row in c.execute("SELECT n FROM t ORDER BY n")])
+    assert kept == [number for number in range(30) if number % 3]
+    assert all(isinstance(results[number], InvalidInput) for number in range(0, 30, 3))
+    await thread.close()
+
+
+async def test_a_commit_that_failed_takes_the_file_out(tmp_path: Path) -> None:
+    """B13: it may or may not be stored, and nothing is built upon it."""
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+    thread = store._thread
+
+    class Failing:
+        """A connection whose commits fail, as on a broken disk."""
+
+        def __init__(self, inner: sqlite3.Connection) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inner, name)
+
+        def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+            if statement == "COMMIT":
+                raise sqlite3.OperationalError("disk I/O error")
+            return self._inner.execute(statement, *values)  # type: ignore[arg-type]
+
+    thread._connection = Failing(thread._connection)  # type: ignore[assignment]
+    with pytest.raises(Uncertain, match="may or may not"):
+        await put(store, message())
+    with pytest.raises(StorageOut, match="disk I/O error"):
+        await put(store, message())
+    await store.close()
+
+
+async def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path) -> None:
+    """B18: another program's database is neither read nor changed."""
+    stores = SqliteStores(tmp_path)
+    path = tmp_path / "0000000005.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (n)")
+    connection.close()
+    with pytest.raises(Unavailable, match="no timeline of format"):
+        await stores.open(TimelineId(5))
+    path.write_bytes(b"this is no database at all, and long enough to look at" * 100)
+    with pytest.raises(Unavailable, match="can not be opened"):
+        await stores.open(TimelineId(5))
