@@ -1,0 +1,194 @@
+"""Batches: which messages go together, to which partition, under which sequence numbers.
+
+Pure. A batch is written down before it is sent: the ids of its messages in order, the number of
+partitions, the producer, and the first sequence number in each partition. From that and the rows
+anybody can make the same record batches again, and the broker, which remembers the last batches of
+a producer by their sequence numbers, stores them once however often and by whomever they are sent.
+
+For that to hold, a batch makes at most one record batch in each partition, and no more than
+`OPEN_MAX` batches are written down and not yet done: a broker remembers five.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+#: Batches that may be open at once: one on its way while the next is being written down.
+OPEN_MAX = 2
+
+#: Sequence numbers are 31 bits and begin again at 0.
+SEQUENCE_END = 1 << 31
+
+#: What a record costs beside key, value and headers: lengths, time and offset as varints, and the
+#: header with the message id.
+RECORD_OVERHEAD_BYTES = 100
+
+Partitioner = Callable[[bytes, int], int]
+
+
+class Row(NamedTuple):
+    """A message as it lies in the table; headers are still text."""
+
+    id: int
+    key: bytes | None
+    partition_key: bytes | None
+    headers: str | None
+    payload: bytes | None
+    message_id: str
+    created_ms: int
+
+    @property
+    def order_key(self) -> bytes | None:
+        """What decides the partition and the order."""
+        return self.partition_key if self.partition_key is not None else self.key
+
+    @property
+    def size_bytes(self) -> int:
+        """About as much as it takes in a record batch."""
+        headers = len(self.headers) if self.headers else 0
+        return len(self.payload or b"") + len(self.key or b"") + headers + RECORD_OVERHEAD_BYTES
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The producer of a (topic, shard), and the next sequence number of each partition."""
+
+    producer_id: int
+    epoch: int
+    next_by_partition: dict[int, int] = {}
+
+    def next_of(self, partition: int) -> int:
+        return self.next_by_partition.get(partition, 0)
+
+    def moved(self, changes: dict[int, int]) -> "Identity":
+        """The same producer with other next numbers for some partitions."""
+        return Identity(self.producer_id, self.epoch, {**self.next_by_partition, **changes})
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """One batch as it is written down. `dropped` are ids that compaction left out."""
+
+    ids: list[int]
+    partitions: int
+    producer_id: int
+    epoch: int
+    first_by_partition: dict[int, int]
+    dropped: list[int] = []
+
+
+def encode_batches(batches: Sequence[Batch]) -> str | None:
+    """As it is stored; None for none."""
+    return msgspec.json.encode(list(batches)).decode() if batches else None
+
+
+def decode_batches(text: str | None) -> list[Batch]:
+    """What `encode_batches` has made."""
+    return [] if text is None else msgspec.json.decode(text, type=list[Batch])
+
+
+def encode_identity(identity: Identity) -> str:
+    return msgspec.json.encode(identity).decode()
+
+
+def decode_identity(text: str | None) -> Identity | None:
+    return None if text is None else msgspec.json.decode(text, type=Identity)
+
+
+def crc32_partitioner(key: bytes, partitions: int) -> int:
+    """As librdkafka's `consistent`, its default for messages with a key."""
+    return zlib.crc32(key) % partitions
+
+
+def murmur2_partitioner(key: bytes, partitions: int) -> int:
+    """As the Java client's default."""
+    return (_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+@lru_cache(maxsize=65_536)
+def _murmur2(data: bytes) -> int:
+    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
+    value = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * multiplier & mask
+        word = (word ^ word >> 24) * multiplier & mask
+        value = value * multiplier & mask ^ word
+    rest = data[whole:]
+    if rest:
+        value = (value ^ int.from_bytes(rest, "little")) * multiplier & mask
+    value = (value ^ value >> 13) * multiplier & mask
+    return value ^ value >> 15
+
+
+PARTITIONERS: dict[str, Partitioner] = {
+    "crc32": crc32_partitioner,
+    "murmur2": murmur2_partitioner,
+}
+
+
+def spread(rows: Iterable[Row], partitions: int, partitioner: Partitioner) -> dict[int, list[Row]]:
+    """The rows by partition, in order. Without a key the row's id decides, the same each time."""
+    by_partition: dict[int, list[Row]] = {}
+    for row in rows:
+        key = row.order_key
+        partition = row.id % partitions if key is None else partitioner(key, partitions)
+        by_partition.setdefault(partition, []).append(row)
+    return by_partition
+
+
+def compact(rows: Sequence[Row]) -> tuple[list[Row], list[int]]:
+    """Only the last row of each key, in order, and the ids of the others; all without a key."""
+    last = {row.key: row.id for row in rows if row.key is not None}
+    kept = [row for row in rows if row.key is None or last[row.key] == row.id]
+    kept_ids = {row.id for row in kept}
+    return kept, [row.id for row in rows if row.id not in kept_ids]
+
+
+def plan(
+    sets: dict[int, list[Row]],
+    identity: Identity,
+    *,
+    partitions: int,
+    dropped: Sequence[int] = (),
+) -> tuple[Batch, Identity]:
+    """The batch to write down for these rows, and the producer's numbers after it."""
+    first = {partition: identity.next_of(partition) for partition in sets}
+    after = {
+        partition: (first[partition] + len(rows)) % SEQUENCE_END for partition, rows in sets.items()
+    }
+    batch = Batch(
+        ids=[row.id for rows in sets.values() for row in rows],
+        partitions=partitions,
+        producer_id=identity.producer_id,
+        epoch=identity.epoch,
+        first_by_partition=first,
+        dropped=list(dropped),
+    )
+    return batch, identity.moved(after)
+
+
+def remaining(batch: Batch, sets: dict[int, list[Row]]) -> Batch:
+    """The batch with only these sets left; what was dropped goes when the last of it is done."""
+    return Batch(
+        ids=[row.id for rows in sets.values() for row in rows],
+        partitions=batch.partitions,
+        producer_id=batch.producer_id,
+        epoch=batch.epoch,
+        first_by_partition={partition: batch.first_by_partition[partition] for partition in sets},
+        dropped=batch.dropped,
+    )
+
+
+def cut(rows: Sequence[Row], *, bytes_max: int) -> list[list[Row]]:
+    """Groups of at most `bytes_max` each, in order; a larger row is a group of its own."""
+    groups: list[list[Row]] = []
+    size = bytes_max + 1
+    for row in rows:
+        size += row.size_bytes
+        if size > bytes_max:
+            groups.append([])
+            size = row.size_bytes
+        groups[-1].append(row)
+    return groups

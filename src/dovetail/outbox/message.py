@@ -1,0 +1,160 @@
+"""A message of the outbox: what the application gives, checked at the edge.
+
+Everything is bytes by the time it is stored: encoding happens before. Headers are kept as JSON
+text, so that other languages and people can write and read them:
+
+    [["source", "shop"], ["trace", "AP8=", "base64"], ["empty", null]]
+
+A message has an id for life. It travels as the header `dovetail-message-id`, so whatever is sent
+twice can be told.
+"""
+
+import base64
+import binascii
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dovetail.errors import InvalidInput
+
+#: The header that carries the id of a message.
+MESSAGE_ID_HEADER = "dovetail-message-id"
+
+#: Longest name of a topic in Kafka.
+TOPIC_CHARACTERS_MAX = 249
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+#: Longest id; a UUID has 36 characters, ids of other systems seldom more than 64.
+MESSAGE_ID_CHARACTERS_MAX = 64
+_MESSAGE_ID = re.compile(r"[\x21-\x7e]{1,64}")
+
+#: Longest key; databases index and compare it, and longer ones are values.
+KEY_BYTES_MAX = 4096
+
+#: Kafka clients refuse more than 64 MiB in nearly every setting; the database should not store
+#: what can never leave.
+PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
+
+Headers = tuple[tuple[str, bytes | None], ...]
+HeadersGiven = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is to be published.
+
+    `payload` None is a tombstone. `partition_key` decides the partition and the order; without one
+    the key does. `id` is made when it is not given. Raises `InvalidInput`.
+    """
+
+    topic: str
+    payload: bytes | None
+    key: bytes | None = None
+    partition_key: bytes | None = None
+    headers: Headers = ()
+    id: str = field(default_factory=lambda: os.urandom(16).hex())
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic):
+            raise InvalidInput(
+                f"topic {self.topic!r} is no name for a topic: letters, digits, '.', '_' and '-', "
+                f"at most {TOPIC_CHARACTERS_MAX}"
+            )
+        if self.topic in {".", ".."}:
+            raise InvalidInput(f"topic {self.topic!r} is refused by every Kafka")
+        if not isinstance(self.id, str) or not _MESSAGE_ID.fullmatch(self.id):
+            raise InvalidInput(
+                f"message id {self.id!r} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable ASCII "
+                "characters without spaces"
+            )
+        _check_bytes("payload", self.payload, PAYLOAD_BYTES_MAX)
+        _check_bytes("key", self.key, KEY_BYTES_MAX)
+        _check_bytes("partition key", self.partition_key, KEY_BYTES_MAX)
+        for name, value in self.headers:
+            if name == MESSAGE_ID_HEADER:
+                raise InvalidInput(f"header {name!r} is set by the outbox; give the id as `id`")
+            _check_bytes(f"header {name!r}", value, KEY_BYTES_MAX)
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        payload: bytes | str | None,
+        *,
+        key: bytes | str | None = None,
+        partition_key: bytes | str | None = None,
+        headers: HeadersGiven = (),
+        message_id: str | None = None,
+    ) -> "Message":
+        """The same with text where bytes are wanted; text becomes UTF-8. Raises `InvalidInput`."""
+        made = cls(
+            topic,
+            _bytes(payload),
+            _bytes(key),
+            _bytes(partition_key),
+            _headers(headers),
+        )
+        return made if message_id is None else replace(made, id=message_id)
+
+
+def _check_bytes(what: str, value: object, bytes_max: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, bytes):
+        raise InvalidInput(
+            f"the {what} is {type(value).__name__}, and must be bytes: encode it before publishing"
+        )
+    if len(value) > bytes_max:
+        raise InvalidInput(f"the {what} has {len(value)} bytes, more than {bytes_max}")
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _headers(given: HeadersGiven) -> Headers:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    made = tuple((name, _bytes(value)) for name, value in pairs)
+    for name, _ in made:
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"header name {name!r} must be text of at least one character")
+    return made
+
+
+def headers_to_text(headers: Headers) -> str | None:
+    """Headers as they are stored; None for none."""
+    if not headers:
+        return None
+    return json.dumps([_header_to_json(name, value) for name, value in headers])
+
+
+def _header_to_json(name: str, value: bytes | None) -> list[str | None]:
+    if value is None:
+        return [name, None]
+    try:
+        return [name, value.decode()]
+    except UnicodeDecodeError:
+        return [name, base64.b64encode(value).decode(), "base64"]
+
+
+def headers_from_text(text: str | None) -> Headers:
+    """What `headers_to_text`, or another writer, has stored. Raises `InvalidInput`."""
+    if text is None:
+        return ()
+    try:
+        return tuple(_header_from_json(item) for item in json.loads(text))
+    except (ValueError, TypeError, binascii.Error) as error:
+        raise InvalidInput(f"headers are not a list of names and values: {error}") from error
+
+
+def _header_from_json(item: Sequence[str | None]) -> tuple[str, bytes | None]:
+    name, value, *coding = item
+    if not isinstance(name, str) or not (value is None or isinstance(value, str)):
+        raise ValueError(f"{item!r} is no name and value")
+    if coding not in ([], ["base64"]):
+        raise ValueError(f"unknown coding {coding!r}")
+    if value is None:
+        return name, None
+    return name, base64.b64decode(value, validate=True) if coding else value.encode()

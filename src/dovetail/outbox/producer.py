@@ -1,0 +1,161 @@
+"""`Producer`: what an application publishes with.
+
+orders = Producer("orders")
+
+with Session(engine) as session, session.begin():
+    session.add(order)
+    orders.publish(order.to_json(), key=str(order.id), on=session)
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dovetail.errors import InvalidInput
+from dovetail.outbox.backends import Backend, TestBackend, backend_of
+from dovetail.outbox.message import HeadersGiven, Message
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+Encode = Callable[[Any], bytes | None]
+
+
+def encode_json(payload: Any) -> bytes | None:
+    """Bytes and text as they are, None as a tombstone, everything else as JSON."""
+    if payload is None or isinstance(payload, bytes):
+        return payload
+    if isinstance(payload, str):
+        return payload.encode()
+    try:
+        return json.dumps(payload, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"the payload can not be encoded as JSON: {error}; give bytes, or an `encode`"
+        ) from error
+
+
+class Producer:
+    """Publishes to one topic, or to those that the messages name."""
+
+    def __init__(
+        self,
+        topic: str | None = None,
+        *,
+        backend: str | Backend | None = None,
+        encode: Encode = encode_json,
+        settings: "Settings | None" = None,
+    ) -> None:
+        self._topic = topic
+        self._encode = encode
+        self._settings = settings
+        self._backend = backend
+        self._made: dict[str, Backend] = {}
+
+    def publish(
+        self,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        partition_key: bytes | str | None = None,
+        headers: HeadersGiven = (),
+        message_id: str | None = None,
+        topic: str | None = None,
+        on: Any = None,
+        backend: str | Backend | None = None,
+    ) -> str:
+        """Publishes one message; returns its id. Raises `InvalidInput`."""
+        message = self.message(
+            payload,
+            key=key,
+            partition_key=partition_key,
+            headers=headers,
+            message_id=message_id,
+            topic=topic,
+        )
+        return self.publish_list([message], on=on, backend=backend)[0]
+
+    def publish_list(
+        self, messages: Iterable[Message], *, on: Any = None, backend: str | Backend | None = None
+    ) -> list[str]:
+        """Publishes a list, with `db` by one statement; returns the ids. Raises `InvalidInput`.
+
+        `on` is what the caller's transaction runs on: a SQLAlchemy Session or Connection, a Django
+        connection, or a DB-API connection. Nothing is committed here.
+        """
+        listed = _checked(messages)
+        self._chosen(backend).publish(listed, on)
+        return [message.id for message in listed]
+
+    async def publish_async(self, payload: Any, *, on: Any = None, **given: Any) -> str:
+        """`publish` for async sessions and connections."""
+        backend = given.pop("backend", None)
+        ids = await self.publish_list_async(
+            [self.message(payload, **given)], on=on, backend=backend
+        )
+        return ids[0]
+
+    async def publish_list_async(
+        self, messages: Iterable[Message], *, on: Any = None, backend: str | Backend | None = None
+    ) -> list[str]:
+        """`publish_list` for AsyncSession, AsyncConnection and psycopg's AsyncConnection."""
+        listed = _checked(messages)
+        await self._chosen(backend).publish_async(listed, on)
+        return [message.id for message in listed]
+
+    def message(
+        self,
+        payload: Any,
+        *,
+        key: bytes | str | None = None,
+        partition_key: bytes | str | None = None,
+        headers: HeadersGiven = (),
+        message_id: str | None = None,
+        topic: str | None = None,
+    ) -> Message:
+        """A message for `publish_list`, encoded and checked. Raises `InvalidInput`."""
+        where = topic or self._topic
+        if where is None:
+            raise InvalidInput("no topic: give it to the producer or to the call")
+        return Message.of(
+            where,
+            self._encode(payload),
+            key=key,
+            partition_key=partition_key,
+            headers=headers,
+            message_id=message_id,
+        )
+
+    @property
+    def published(self) -> TestBackend:
+        """The backend `test` of this producer, with what it has kept."""
+        chosen = self._chosen("test" if self._backend is None else None)
+        if not isinstance(chosen, TestBackend):
+            raise InvalidInput("the producer's backend is not 'test', so nothing is kept")
+        return chosen
+
+    def _chosen(self, backend: str | Backend | None) -> Backend:
+        given = backend if backend is not None else self._backend
+        if given is not None and not isinstance(given, str):
+            return given
+        name = given or self._loaded().outbox.backend
+        if name not in self._made:
+            self._made[name] = backend_of(name, self._loaded())
+        return self._made[name]
+
+    def _loaded(self) -> "Settings":
+        if self._settings is None:
+            from dovetail.settings import load_settings
+
+            self._settings = load_settings()
+        return self._settings
+
+
+def _checked(messages: Iterable[Message]) -> Sequence[Message]:
+    listed = list(messages)
+    for message in listed:
+        if not isinstance(message, Message):
+            raise InvalidInput(
+                f"{type(message).__name__} is no Message; make it with Producer.message(...)"
+            )
+    return listed

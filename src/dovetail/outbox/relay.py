@@ -1,0 +1,220 @@
+"""The relay: workers in threads, their wake-up, and a clean stop.
+
+`start_relay(threads=n)` runs it inside an application; `dovetail relay` as a process of its own.
+Any number of relays can run against one database: locks divide the topics among them.
+"""
+
+import os
+import socket
+import threading
+import uuid
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from prometheus_client import CollectorRegistry
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
+
+from dovetail.errors import InvalidSetting
+from dovetail.logging import get_logger
+from dovetail.outbox.metrics import RelayMetrics
+from dovetail.outbox.schema import CHANNEL, check_version
+from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.status import read_status
+from dovetail.outbox.store import DatabaseDown, Store, open_engine
+from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+_log = get_logger("outbox")
+
+#: Between two looks at what waits, for the metrics, and at messages without a place.
+HOUSEKEEPING_S = 15.0
+ADOPT_EVERY = 4
+#: How long one wait for notifications lasts; a stop is noticed in between.
+LISTEN_S = 0.5
+
+
+class Relay:
+    """Sends what is in the outbox. Start it once; `stop` finishes the batches and unlocks."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        connection: Connection,
+        options: RelayOptions | None = None,
+        *,
+        registry: CollectorRegistry | None = None,
+        on_step: OnStep | None = None,
+    ) -> None:
+        self.options = options or RelayOptions()
+        self._engine = engine
+        self._stopping = threading.Event()
+        self._woken = [threading.Event() for _ in range(self.options.workers)]
+        self.metrics = RelayMetrics(registry)
+        self._sender = KafkaSender(connection, delivery_ms=self.options.delivery_ms)
+        memory = Memory()
+        me = f"{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.workers = [
+            Worker(
+                f"{me}-{number}",
+                Store(engine),
+                self._sender,
+                self.options,
+                memory=memory,
+                metrics=self.metrics,
+                stopping=self._stopping,
+                woken=woken,
+                on_step=on_step,
+            )
+            for number, woken in enumerate(self._woken)
+        ]
+        bodies = [(worker.run, "outbox-worker") for worker in self.workers]
+        bodies.append((self._keep_house, "outbox-housekeeping"))
+        if engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg":
+            bodies.append((self._listen, "outbox-listener"))
+        self._threads = [
+            threading.Thread(target=body, name=name, daemon=True) for body, name in bodies
+        ]
+
+    def start(self) -> Self:
+        """Starts the threads. Raises `NotFound` if the tables are not there."""
+        check_version(self._engine)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def request_stop(self) -> None:
+        """Asks for the end; returns at once."""
+        self._stopping.set()
+        for woken in self._woken:
+            woken.set()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Waits for the end; whether it came in time."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+        ended = not any(thread.is_alive() for thread in self._threads)
+        if ended:
+            self._sender.close()
+            self._engine.dispose()
+        return ended
+
+    def stop(self) -> None:
+        """Finishes the batches, unlocks, ends."""
+        self.request_stop()
+        self.join()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _keep_house(self) -> None:
+        store = Store(self._engine)
+        rounds = 0
+        while not self._stopping.is_set():
+            try:
+                if rounds % ADOPT_EVERY == 0 and (adopted := store.adopt()):
+                    _log.warning("messages without a place adopted", lists=adopted)
+                for topic in read_status(self._engine).topics:
+                    self.metrics.waiting(
+                        topic.topic, pending=topic.pending, oldest_ms=topic.oldest_ms
+                    )
+            except (DatabaseDown, DBAPIError) as error:
+                _log.debug("no look at the outbox", reason=str(error))
+            rounds += 1
+            self._stopping.wait(HOUSEKEEPING_S)
+        store.close()
+
+    def _listen(self) -> None:
+        """PostgreSQL: wakes the workers when a publisher says that it committed."""
+        while not self._stopping.is_set():
+            with suppress(DBAPIError, OSError), self._engine.connect() as connection:
+                raw = connection.connection.driver_connection
+                assert raw is not None
+                raw.autocommit = True
+                raw.execute(f"LISTEN {CHANNEL}")
+                self._follow(raw)
+                raw.autocommit = False
+            self._stopping.wait(self.options.retry_ms / 1000)
+
+    def _follow(self, raw: "object") -> None:
+        import psycopg
+
+        assert isinstance(raw, psycopg.Connection)
+        try:
+            while not self._stopping.is_set():
+                for _ in raw.notifies(timeout=LISTEN_S):
+                    for woken in self._woken:
+                        woken.set()
+        except psycopg.Error as error:
+            _log.debug("listening broke off", reason=str(error))
+
+
+def relay_of(
+    settings: "Settings",
+    *,
+    threads: int | None = None,
+    registry: CollectorRegistry | None = None,
+    on_step: OnStep | None = None,
+) -> Relay:
+    """A relay by the settings of section `outbox`. Raises `InvalidSetting`."""
+    outbox = settings.outbox
+    if not outbox.database:
+        raise InvalidSetting(
+            "outbox.database is not set; give the address of the database, for example "
+            "--database postgresql://user@host/name, or outbox.database in dovetail.toml"
+        )
+    options = RelayOptions(
+        workers=threads or outbox.workers,
+        batch_messages_max=outbox.batch_messages_max,
+        batch_bytes_max=outbox.batch_bytes_max,
+        lock_ms=outbox.lock_ms,
+        idle_ms=outbox.idle_ms,
+        retry_ms=outbox.retry_ms,
+        retry_ms_max=outbox.retry_ms_max,
+        delivery_ms=outbox.delivery_ms,
+        shards=outbox.shards,
+        partitioner=outbox.partitioner,
+        compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
+    )
+    connection = Connection(
+        settings.outbox_bootstrap(),
+        security_protocol=outbox.security_protocol.upper(),
+        sasl_mechanism=outbox.sasl_mechanism,
+        sasl_username=outbox.sasl_username or None,
+        sasl_password=outbox.sasl_password or None,
+        ssl_ca_file=outbox.ssl_ca_file or None,
+    )
+    return Relay(
+        open_engine(outbox.database), connection, options, registry=registry, on_step=on_step
+    )
+
+
+def start_relay(
+    threads: int = 1,
+    *,
+    settings: "Settings | None" = None,
+    database: str | None = None,
+    bootstrap: str | None = None,
+) -> Relay:
+    """Starts a relay inside this process and returns it; `stop()` ends it.
+
+    Without `settings` they come from `dovetail.toml` and the environment.
+    """
+    from dovetail.settings import Flag, load_settings
+
+    if settings is None:
+        given = {"outbox.database": database, "outbox.kafka": bootstrap}
+        flags = [Flag(name, value, name) for name, value in given.items() if value is not None]
+        settings = load_settings(flags=flags)
+    return relay_of(settings, threads=threads).start()
