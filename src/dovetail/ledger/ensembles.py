@@ -10,7 +10,7 @@ confirmed: Qa nodes hold it, and no node ever holds another entry under the same
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from dovetail.buffers import Buffer
@@ -26,6 +26,7 @@ from dovetail.errors import (
 )
 from dovetail.ledger import quorum_recovery as recovery
 from dovetail.ledger import quorum_writer as writing
+from dovetail.ledger.deletion import Deletions
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, Term
 from dovetail.ledger.node import StorageNode
 from dovetail.ledger.placement import Fragment, Placement
@@ -70,6 +71,8 @@ class EnsembleWriter:
         self._machine = QuorumWriter(placement.quorum, placement.fragments[-1].nodes)
         self._waiting: deque[tuple[int, Confirm]] = deque()
         self._errors: dict[int, DovetailError] = {}
+        #: Whether entries were confirmed while a node of the ensemble was down.
+        self.went_on_with_fewer = False
         self._changing: asyncio.Task[None] | None = None
 
     @property
@@ -129,6 +132,7 @@ class EnsembleWriter:
         try:
             nodes = _replaced(self._nodes, self._placement, effect)
         except Unavailable:
+            self.went_on_with_fewer = True
             cause = next(self._errors[node] for node in effect.nodes if node in self._errors)
             self._perform(self._machine.on_not_replaced(cause))
             return
@@ -180,8 +184,12 @@ def _replaced(nodes: Nodes, placement: Placement, effect: writing.Replace) -> tu
 class Ensembles:
     """Ledgers of a cluster: placed, written, recovered, read and deleted."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, *, removed: Callable[[], Collection[int]] = frozenset) -> None:
+        """`removed` are the nodes that left the cluster for good."""
         self._nodes = nodes
+        self._deletions = Deletions(nodes, removed=removed)
+        #: Told of a ledger and a node that can not read an entry of it.
+        self.on_damaged: Callable[[int, int], None] = lambda _ledger, _node: None
 
     def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
         """A new ledger's placement. Raises `Unavailable` if there are too few nodes."""
@@ -221,6 +229,8 @@ class Ensembles:
                 worst = worst if isinstance(worst, Damaged | Unavailable) else error
             except (Damaged, Unavailable) as error:
                 worst = error
+                if isinstance(error, Damaged):
+                    self.on_damaged(placement.ledger, number)
         raise worst
 
     async def read_forward(
@@ -235,8 +245,15 @@ class Ensembles:
 
     async def delete(self, placement: Placement) -> None:
         """Deletes the ledger on every node. Raises if one did not answer; do it again then."""
-        for number in sorted(placement.nodes):
-            await self._nodes.node(number).delete(LedgerId(placement.ledger))
+        await self._deletions.insist(placement)
+
+    async def let_go(self, placements: Sequence[Placement]) -> None:
+        """Ledgers that left their chain: nodes that answer delete them soon, the others later."""
+        await self._deletions.let_go(placements)
+
+    async def close(self) -> None:
+        """Ends what is done in the background."""
+        await self._deletions.close()
 
 
 class _Recovery:

@@ -1,4 +1,4 @@
-"""What a storage node holds of a ledger, and what it should: spans of entry ids, pure.
+"""What a storage node holds of a ledger, and what it should: spans of entry ids.
 
 A span is a first and a last entry, both included. Lists of spans are sorted and never touch. The
 ids that a place of an ensemble gets are a pattern: of every E entries Qw, one after another.
@@ -6,9 +6,9 @@ ids that a place of an ensemble gets are a pattern: of every E entries Qw, one a
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from dovetail.ledger.identifiers import EntryId
+from dovetail.ledger.identifiers import EntryId, LedgerId
 from dovetail.ledger.quorum import Quorum
 
 #: Spans in one answer. A ledger that is striped over many nodes has one span for every few
@@ -84,3 +84,22 @@ def of_place(quorum: Quorum, place: int, first: int, last: int) -> Iterator[Span
         if span.first <= span.last:
             yield span
         end += quorum.ensemble
+
+
+class Holder(Protocol):
+    """Whoever can say what it holds."""
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        """As `StorageNode.held`."""
+        ...
+
+
+async def held_in(holder: Holder, ledger: LedgerId, span: Span) -> list[Span]:
+    """All that is held of a span of entries, page by page."""
+    found: list[Span] = []
+    first: EntryId | None = EntryId(span.first)
+    while first is not None:
+        page = await holder.held(ledger, first=first, last=EntryId(span.last))
+        found += page.spans
+        first = page.next
+    return list(joined(found))

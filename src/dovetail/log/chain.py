@@ -108,6 +108,19 @@ def with_placement(record: PartitionRecord, placement: Placement) -> PartitionRe
     return msgspec.structs.replace(record, ledgers=ledgers)
 
 
+def with_closed_placement(
+    record: PartitionRecord, before: Placement, after: Placement
+) -> PartitionRecord:
+    """The chain with a closed ledger on other nodes; unchanged if it lies elsewhere by now."""
+    ledgers = tuple(
+        msgspec.structs.replace(info, placement=after)
+        if info.closed and info.placement == before
+        else info
+        for info in record.ledgers
+    )
+    return msgspec.structs.replace(record, ledgers=ledgers)
+
+
 def trimmed(
     record: PartitionRecord, *, log_start: int
 ) -> tuple[PartitionRecord, tuple[LedgerInfo, ...]]:

@@ -1,0 +1,90 @@
+"""A damaged storage node finds out what it must hold, and when it is whole again.
+
+A node that finds damage on its disk knows where it is, not what lay there (`ledger/doubt.py`). The
+chains tell: a ledger is in a chain before any node holds it, so all that can have been lost belongs
+to ledgers that name this node in the chains as they are read *after* the damage was found. Those
+are in doubt, no others. A fence can be among what was lost; each ledger in doubt is therefore
+fenced anew with its partition's newest term, which is not below any fence that ever was.
+
+    damaged, nothing examined ── chains read, fences renewed ──► these ledgers are in doubt
+    ledgers in doubt          ── owners copy what is missing (repair.py) ──► (asked again)
+    every ledger in doubt is  ── damaged segments go ──► whole
+    gone, or closed and held in full
+
+What the node must hold is arithmetic on a chain; what it holds it knows itself. So it asks nobody
+whether it is whole, and an owner that believes so can not be wrong on its behalf.
+
+Survives: a crash at any point. As long as a damaged segment is there the next start finds it and
+begins anew; what was copied meanwhile is found to be here.
+
+Not here: the copies (repair.py). A node with the only copy of an entry stays in doubt until the
+ledger is let go by retention or deletion.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from dovetail.ledger import LedgerId, Term
+from dovetail.ledger.holding import Holder, held_in, without
+from dovetail.ledger.node import Suspect
+from dovetail.log.chain import LedgerInfo, PartitionRecord
+from dovetail.log.repair_plan import windows
+
+
+class DamagedNode(Holder, Protocol):
+    """A storage node, as it sees itself."""
+
+    @property
+    def damaged(self) -> bool: ...
+    def doubted(self) -> set[LedgerId] | None: ...
+    async def examine(self, suspects: list[Suspect]) -> None: ...
+    async def let_damage_go(self) -> None: ...
+
+
+async def mend_damage(
+    node: DamagedNode, number: int, chains: Iterable[PartitionRecord]
+) -> frozenset[LedgerId]:
+    """One step towards wholeness; the ledgers that are still in doubt, none if it is whole.
+
+    `chains` were read after the node was started.
+    """
+    if not node.damaged:
+        return frozenset()
+    named = list(_naming(number, chains))
+    if node.doubted() is None:
+        await node.examine([_suspect(record, info) for record, info in named])
+    doubted = node.doubted() or set()
+    left = {
+        LedgerId(info.ledger)
+        for _, info in named
+        if info.ledger in doubted and not await _is_complete(node, number, info)
+    }
+    if not left:
+        await node.let_damage_go()
+    return frozenset(left)
+
+
+def _naming(
+    number: int, chains: Iterable[PartitionRecord]
+) -> Iterator[tuple[PartitionRecord, LedgerInfo]]:
+    """The ledgers that name the node, each with its partition."""
+    for record in chains:
+        for info in record.ledgers:
+            if number in info.placement.nodes:
+                yield record, info
+
+
+def _suspect(record: PartitionRecord, info: LedgerInfo) -> Suspect:
+    copied = info.placement.quorum.write > 1
+    return Suspect(LedgerId(info.ledger), Term(record.term), copied)
+
+
+async def _is_complete(node: DamagedNode, number: int, info: LedgerInfo) -> bool:
+    """Whether the node holds all that the chain says. An open ledger can still grow."""
+    if not info.closed:
+        return False
+    for window in windows(info.entry_last):
+        expected = info.placement.expected_on(number, first=window.first, last=window.last)
+        if without(expected, await held_in(node, LedgerId(info.ledger), window)):
+            return False
+    return True
