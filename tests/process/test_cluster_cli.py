@@ -17,6 +17,7 @@ from dovetail.cli.outcome import ExitCode
 
 COMMAND_S_MAX = 100.0
 SIZES = ("--brokers", "2", "--storage", "3", "--etcd-members", "1", "--port", "0")
+SMALLEST = ("--brokers", "1", "--storage", "1", "--etcd-members", "1", "--port", "0")
 
 
 class Shell:
@@ -109,7 +110,7 @@ def test_a_cluster_is_started_hurt_healed_and_stopped(shell: Shell) -> None:
 
 def test_everything_is_killed_and_comes_back(shell: Shell) -> None:
     """U2, L6: kill -9 on every process at once; the next start has the data, on the same ports."""
-    started = json.loads(shell.run("cluster", "start", "--json", *SIZES).stdout)
+    started = json.loads(shell.run("cluster", "start", "--json", *SMALLEST).stdout)
     shell.use(started["bootstrap"])
     shell.run("topic", "create", "t")
     shell.run("produce", "t", given="".join(f"{n}\n" for n in range(100)))
@@ -127,8 +128,7 @@ def test_everything_is_killed_and_comes_back(shell: Shell) -> None:
 
 def test_a_node_that_does_not_come_up_is_told_with_its_last_words(shell: Shell) -> None:
     """U7: a storage node whose disk was exchanged is refused, and the person sees why at once."""
-    small = ("--brokers", "1", "--storage", "1", "--etcd-members", "1", "--port", "0")
-    shell.run("cluster", "start", *small)
+    shell.run("cluster", "start", *SMALLEST)
     shell.run("cluster", "kill", "storage-1")
     (shell.cluster.path / "storage-1").rename(shell.cluster.path / "lost")
     done = shell.run("cluster", "start", code=ExitCode.FAILED)
