@@ -1,0 +1,36 @@
+"""The words of the shared stream: who, under which term, up to where.
+
+A `Position` says for every lane of the stream (a partition of a topic) which offset comes next.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NewType
+
+#: Number of an election; the shared log accepts each at most once, and never a lower one.
+Term = NewType("Term", int)
+#: A member's name is the endpoint at which the others reach it.
+MemberName = NewType("MemberName", str)
+#: One life of a member's process; a restarted member has another.
+Incarnation = NewType("Incarnation", str)
+#: The next offset of every lane.
+Position = Mapping[int, int]
+
+NO_TERM = Term(0)
+
+
+class Algorithm(Enum):
+    """How a leader is found."""
+
+    MAJORITY = "MAJORITY"
+    BULLY = "BULLY"
+    COORDINATOR = "COORDINATOR"
+
+
+class Takeover(Enum):
+    """Where a new leader begins."""
+
+    #: With what comes after it was chosen, as the source of this design does.
+    SKIP = "skip"
+    #: Where the last leader's committed position is.
+    RESUME = "resume"
