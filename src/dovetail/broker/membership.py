@@ -33,6 +33,7 @@ NODES = "/nodes/"
 #: How often a node renews what it says about its load.
 LOAD_MS = 2000
 
+OVERSEER_ROLE = "overseer"
 CARRIER_ROLE = "carrier"
 STORAGE_ROLE = "storage"
 

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import random
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,15 @@ from dovetail import __version__
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.cluster_nodes import ClusterNodes
 from dovetail.broker.identity import bind_disk, disk_identity, holds_ledgers
-from dovetail.broker.membership import CARRIER_ROLE, STORAGE_ROLE, Member, Membership
+from dovetail.broker.membership import (
+    CARRIER_ROLE,
+    OVERSEER_ROLE,
+    STORAGE_ROLE,
+    Member,
+    Membership,
+)
 from dovetail.broker.metrics import Metrics
+from dovetail.broker.overseer import ClusterReport, Overseer
 from dovetail.broker.storage_service import StorageService, is_private
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
@@ -38,6 +45,7 @@ from dovetail.ledger import (
 )
 from dovetail.ledger.ensembles import Nodes
 from dovetail.ledger.selection import selection_named
+from dovetail.log.catalog import Catalog
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.settings import HttpSettings, Settings
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
@@ -82,6 +90,7 @@ class Node:
         self._report_damage: list[str] = []
         self._carrier: Carrier | None = None
         self._front: FrontDoor | None = None
+        self._overseer: Overseer | None = None
         self._membership: Membership | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
@@ -104,6 +113,10 @@ class Node:
             for (topic, number), error in self._carrier.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
         return not reasons, reasons
+
+    def cluster(self) -> ClusterReport | None:
+        """The cluster, if this node is an overseer of it."""
+        return None if self._overseer is None else self._overseer.report()
 
     # Life
 
@@ -150,6 +163,8 @@ class Node:
             self._carrier = await self._load_carrier(coordinator, nodes, here)
         telling = asyncio.create_task(self._tell_held_back())
         self._stack.callback(telling.cancel)
+        if OVERSEER_ROLE in roles:
+            await self._start_overseer(coordinator, here, http_url)
         if self._membership is not None:
             await self._announce(self._membership, here, http_url)
         if self._carrier is not None:
@@ -214,28 +229,48 @@ class Node:
     async def _announce(self, membership: Membership, here: Broker, http_url: str | None) -> None:
         """Makes this node known; the others count on it from now on, until it says that it goes."""
 
-        def describe() -> Member:
-            return Member(
-                node_id=here.node_id,
-                host=here.host,
-                port=here.port,
-                roles=tuple(self._settings.node.roles.split(",")),
-                version=__version__,
-                name=self._settings.node.name,
-                http=http_url,
-                stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
-                partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
-                reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
-            )
-
         async def watch_number() -> None:
             await membership.replaced.wait()
             self.lost.set()
 
-        await membership.announce(describe)
+        await membership.announce(lambda: self._describe(here, http_url))
         self._stack.push_async_callback(membership.leave)
         watching = asyncio.create_task(watch_number())
         self._stack.callback(watching.cancel)
+
+    def _describe(self, here: Broker, http_url: str | None) -> Member:
+        return Member(
+            node_id=here.node_id,
+            host=here.host,
+            port=here.port,
+            roles=tuple(self._settings.node.roles.split(",")),
+            version=__version__,
+            name=self._settings.node.name,
+            http=http_url,
+            stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
+            partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+            reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
+        )
+
+    async def _start_overseer(
+        self, coordinator: Coordinator, here: Broker, http_url: str | None
+    ) -> None:
+        membership = self._membership
+
+        def members() -> Mapping[int, Member]:
+            if membership is None:
+                return {here.node_id: self._describe(here, http_url)}
+            return membership.members()
+
+        if self._carrier is None:
+            catalog = Catalog(coordinator, on_change=lambda: None)
+            await catalog.start()
+            self._stack.push_async_callback(catalog.stop)
+        else:
+            catalog = self._carrier.log.catalog
+        self._overseer = Overseer(members, catalog)
+        self._overseer.start()
+        self._stack.push_async_callback(self._overseer.stop)
 
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""

@@ -2,6 +2,7 @@
 
 `/livez` is 200 while the process can still do its work and 503 when only a restart helps.
 `/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
+`/v1/cluster` is the whole cluster as the overseer sees it, on nodes that have that role.
 The server shares the loop, so a loop that hangs fails its probes, which is what probes are for.
 
 Not here: what live and ready mean (see `broker`), and signals, which belong to the process.
@@ -13,6 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Generator
 from typing import Protocol
 
+import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -45,6 +47,7 @@ td{padding:.2em 1.5em .2em 0}</style></head>
 <tr><td><a href="/livez">/livez</a></td><td>whether the process works, or needs a restart</td></tr>
 <tr><td><a href="/readyz">/readyz</a></td><td>whether clients should be sent here</td></tr>
 <tr><td><a href="/metrics">/metrics</a></td><td>measurements, for Prometheus</td></tr>
+<tr><td><a href="/v1/cluster">/v1/cluster</a></td><td>nodes, topics and owners, as JSON</td></tr>
 </table>
 </body>
 </html>
@@ -60,6 +63,10 @@ class NodeStatus(Protocol):
 
     def ready(self) -> tuple[bool, list[str]]:
         """Whether clients should be sent here, and if not, why."""
+        ...
+
+    def cluster(self) -> object | None:
+        """The cluster as an overseer sees it; None on a node that is none."""
         ...
 
 
@@ -85,6 +92,13 @@ def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(registry), headers={"content-type": content_type})
 
+    async def cluster(_: Request) -> Response:
+        report = status.cluster()
+        if report is None:
+            text = "this node is no overseer; ask one that has the role, or add it to node.roles"
+            return JSONResponse({"error": text}, status_code=404)
+        return Response(msgspec.json.encode(report), media_type="application/json")
+
     async def page(_: Request) -> Response:
         return HTMLResponse(_PAGE)
 
@@ -94,6 +108,7 @@ def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
             Route("/livez", livez),
             Route("/readyz", readyz),
             Route("/metrics", metrics),
+            Route("/v1/cluster", cluster),
         ]
     )
 

@@ -70,15 +70,15 @@ class Log:
         self._defaults = defaults
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
-        self._catalog = Catalog(coordinator, on_change=self._on_change)
+        self.catalog = Catalog(coordinator, on_change=self._on_change)
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
         claims = Claims(node_id, select=select, rng=rng or random.SystemRandom())
-        self.holdings = Holdings(self._catalog, self._peers, claims, config_of=self.config)
+        self.holdings = Holdings(self.catalog, self._peers, claims, config_of=self.config)
         self._work = TopicWork(
             node_id,
             coordinator,
-            self._catalog,
+            self.catalog,
             self.holdings,
             ensembles,
             self._peers,
@@ -110,7 +110,7 @@ class Log:
 
     async def load(self) -> None:
         """Reads what topics there are, and follows them; nothing is served yet."""
-        await self._catalog.start()
+        await self.catalog.start()
 
     async def start(self) -> None:
         """Takes over what is this carrier's; serves that when it returns."""
@@ -125,8 +125,8 @@ class Log:
     def _all_tried(self) -> bool:
         if self._work.creating:
             return False
-        for place, holding in self._catalog.holdings().items():
-            record = self._catalog.living(place.topic_id)
+        for place, holding in self.catalog.holdings().items():
+            record = self.catalog.living(place.topic_id)
             key = (record.name if record else "", place.number)
             if holding.owner == self._node_id and not (
                 key in self.holdings.open or key in self.holdings.broken
@@ -142,8 +142,8 @@ class Log:
         """Deletes ledgers that no chain names: a crash left them."""
         there = await storage.ledgers()
         named: set[int] = set()
-        for record in self._catalog.all():
-            for partition in await self._catalog.partitions(record.id):
+        for record in self.catalog.all():
+            for partition in await self.catalog.partitions(record.id):
                 named.update(info.ledger for info in partition.ledgers)
         for ledger in there - named:
             await storage.delete(LedgerId(ledger))
@@ -153,12 +153,12 @@ class Log:
         self._started = False
         await self._work.close()
         await self.holdings.close()
-        await self._catalog.stop()
+        await self.catalog.stop()
 
     def _on_change(self) -> None:
         if not self._started:
             return
-        visible = {record.id: record.name for record in self._catalog.ready()}
+        visible = {record.id: record.name for record in self.catalog.ready()}
         gone = [name for topic_id, name in self._visible.items() if topic_id not in visible]
         self._visible = visible
         for name in gone:
@@ -171,15 +171,15 @@ class Log:
 
     def topics(self) -> list[TopicRecord]:
         """The topics that clients see."""
-        return self._catalog.ready()
+        return self.catalog.ready()
 
     def topic(self, name: str) -> TopicRecord:
         """Raises `TopicUnknown`."""
-        return self._catalog.topic(name)
+        return self.catalog.topic(name)
 
     def topic_by_id(self, topic_id: str) -> TopicRecord:
         """Raises `TopicUnknown`."""
-        return self._catalog.topic_by_id(topic_id)
+        return self.catalog.topic_by_id(topic_id)
 
     def config(self, record: TopicRecord) -> TopicConfig:
         """The topic's settings with defaults filled in."""
@@ -187,7 +187,7 @@ class Log:
 
     def holding(self, record: TopicRecord, number: int) -> Holding:
         """Who owns a partition, as last seen."""
-        return self._catalog.holding(Place(record.id, number))
+        return self.catalog.holding(Place(record.id, number))
 
     def partition(self, name: str, number: int) -> Partition:
         """Raises `TopicUnknown`, `NotOwner`, or what keeps the partition out of service."""
@@ -233,7 +233,7 @@ class Log:
             config=config or {},
             internal=internal,
         )
-        self._catalog.check_free(name)
+        self.catalog.check_free(name)
         return record if check_only else await self._work.create(record)
 
     async def delete_topic(self, name: str) -> None:
@@ -257,7 +257,7 @@ class Log:
             _check_more(known, total)
             return msgspec.structs.replace(known, partitions=total)
 
-        await self._work.register(await self._catalog.change(record, more))
+        await self._work.register(await self.catalog.change(record, more))
 
     async def alter_config(
         self, name: str, config: dict[str, str], *, check_only: bool = False
@@ -266,7 +266,7 @@ class Log:
         record = self.topic(name)
         check_config(config)
         if not check_only:
-            await self._catalog.change(
+            await self.catalog.change(
                 record, lambda known: msgspec.structs.replace(known, config=config)
             )
             self._on_change()
