@@ -4,7 +4,19 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import bench, cluster, config, consume, group, node, produce, topic, up
+from dovetail.cli import (
+    bench,
+    cluster,
+    config,
+    consume,
+    group,
+    node,
+    outbox,
+    produce,
+    relay,
+    topic,
+    up,
+)
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
 from dovetail.cli.outcome import EXIT_CODES_HELP, RootGroup
 
@@ -52,6 +64,8 @@ app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.add_typer(cluster.app, name="cluster")
+app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(config.app, name="config")

@@ -228,6 +228,8 @@ def drain(
     state = _Drain(options, identity, partitions, options.batch_bytes_max)
     if batches:
         yield from _resume(state, batches)
+        # Before the first fetch, which would show what was just sent once more.
+        yield state.record([])
     if not continues:
         state.identity = yield AskIdentity()
     flight: _Flight | None = None

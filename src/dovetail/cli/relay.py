@@ -1,0 +1,90 @@
+"""`dovetail relay`: sends what is in an outbox, as a process of its own."""
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from dovetail.outbox.relay import Relay
+
+EPILOG = examples(
+    "dovetail relay --database postgresql://app@localhost/shop",
+    "dovetail relay --database mysql://app@db/shop --kafka kafka-1:9092,kafka-2:9092 --workers 4",
+    "DOVETAIL_OUTBOX_DATABASE=sqlite:///shop.db dovetail relay --metrics-port 9101",
+)
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", "-d", metavar="URL", help="Database; default: outbox.database."),
+]
+
+
+def relay(
+    ctx: typer.Context,
+    database: DatabaseOption = None,
+    kafka: Annotated[
+        str | None,
+        typer.Option("--kafka", "-k", metavar="HOST:PORT", help="Kafka; default: outbox.kafka."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", min=1, help="Topics, or shards, at once.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", help="Serve metrics on this port of 127.0.0.1; 0: any."),
+    ] = None,
+    config_file: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Send what applications publish in their transactions. Ctrl-C or SIGTERM stops it.
+
+    The batch that is on its way is finished and its lock given back; a second signal ends at once,
+    which loses nothing either.
+    """
+    from dovetail.logging import configure_logging, get_logger
+    from dovetail.outbox.relay import relay_of
+    from dovetail.settings import Flag
+
+    given = {
+        "outbox.database": ("--database", database),
+        "outbox.kafka": ("--kafka", kafka),
+        "outbox.workers": ("--workers", workers),
+    }
+    flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    configure_logging(format=settings.logging.format, level=settings.logging.level)
+    log = get_logger("outbox")
+    running = relay_of(settings)
+    stopping = stop_on_signals(running)
+    running.start()
+    if metrics_port is not None:
+        from prometheus_client import start_http_server
+
+        server, _ = start_http_server(metrics_port, "127.0.0.1", running.metrics.registry)
+        log.info("metrics served", port=server.server_port)
+    log.info("relay started", workers=running.options.workers, kafka=settings.outbox_bootstrap())
+    stopping.wait()
+    running.stop()
+    log.info("relay stopped")
+
+
+def stop_on_signals(running: "Relay") -> threading.Event:
+    """The first SIGTERM or SIGINT asks the relay to stop, a second one ends the process."""
+    stopping = threading.Event()
+
+    def on_signal(number: int, _: "FrameType | None") -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        running.request_stop()
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    return stopping

@@ -1,0 +1,198 @@
+"""Tables that are written without the outbox: backfill, and a poller by updated-at cursor (O11).
+
+Both read a table in order, put its rows into the outbox, and write down how far they came, all in
+one transaction: killed at any point, the next run goes on where the last commit was, and every row
+enters the outbox once for each time that it is seen.
+
+A backfill goes by primary key, once over the table. A poller goes by (updated_at, primary key). A
+transaction can set `updated_at` and commit later than one that set a later time, and would be
+passed over; so the poller stays `delay_ms` behind the clock, and must be given a delay that is
+longer than any transaction that writes the table. Deletions are not seen.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, MetaData, Table, and_, or_, select, text
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import NoSuchTableError
+
+from dovetail.errors import InvalidInput, NotFound
+from dovetail.outbox import publishing
+from dovetail.outbox.dialects import dialect_of
+from dovetail.outbox.message import Message
+
+ToMessage = Callable[[Mapping[str, Any]], Message]
+
+#: Rows of one transaction.
+ROWS_MAX = 1000
+
+#: As long as ordinary transactions of an application last, and some more.
+DELAY_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A table and how its rows become messages. `updated_at` None: by primary key only."""
+
+    table: Table
+    topic: str
+    key: Column[Any]
+    updated_at: Column[Any] | None
+    to_message: ToMessage
+    delay_ms: int
+    name: str
+
+
+def source_of(
+    engine: Engine,
+    table: str,
+    *,
+    topic: str,
+    key: str | None = None,
+    updated_at: str | None = None,
+    to_message: ToMessage | None = None,
+    delay_ms: int = DELAY_MS,
+) -> Source:
+    """Looks the table up. Raises `NotFound` or `InvalidInput`.
+
+    The key is the primary key, which must be one column; each row becomes JSON under it unless
+    `to_message` says otherwise.
+    """
+    try:
+        found = Table(table, MetaData(), autoload_with=engine)
+    except NoSuchTableError as error:
+        raise NotFound(f"no table {table!r} in the database") from error
+    primary = list(found.primary_key.columns)
+    names = [key] if key else [column.name for column in primary]
+    if len(names) != 1:
+        raise InvalidInput(
+            f"table {table!r} has a primary key of {len(primary)} columns, and one is needed; "
+            "name a unique column as the key"
+        )
+    kind = "backfill" if updated_at is None else "poll"
+    return Source(
+        found,
+        topic,
+        _column(found, names[0]),
+        None if updated_at is None else _column(found, updated_at),
+        to_message or _as_json(topic, names[0]),
+        delay_ms,
+        f"{kind}:{table}:{topic}",
+    )
+
+
+def advance(engine: Engine, source: Source, *, now: datetime | None = None) -> int:
+    """One transaction: the next rows into the outbox; returns how many. None left: 0."""
+    with engine.begin() as connection:
+        reached = _lock(connection, source.name)
+        rows = _rows(connection, source, reached, now or datetime.now(UTC))
+        if not rows:
+            return 0
+        publishing.insert(connection, [source.to_message(row) for row in rows])
+        last = rows[-1]
+        cursor = [_plain(last[source.key.name])]
+        if source.updated_at is not None:
+            cursor.insert(0, _plain(last[source.updated_at.name]))
+        _save(connection, source.name, json.dumps(cursor))
+    return len(rows)
+
+
+def reset(engine: Engine, source: Source) -> None:
+    """Forgets how far the source came: the next run begins at the beginning."""
+    with engine.begin() as connection:
+        connection.execute(
+            text("DELETE FROM kafka_poll_info WHERE name = :name"), {"name": source.name}
+        )
+
+
+def _lock(connection: Connection, name: str) -> list[Any] | None:
+    """How far the last run came; the row is ours until the commit, so only one runs at a time."""
+    mysql = dialect_of(connection.dialect.name).name == "mysql"
+    connection.execute(
+        text(
+            f"INSERT {'IGNORE ' if mysql else ''}INTO kafka_poll_info (name) VALUES (:name)"
+            f"{'' if mysql else ' ON CONFLICT DO NOTHING'}"
+        ),
+        {"name": name},
+    )
+    connection.execute(
+        text("UPDATE kafka_poll_info SET name = name WHERE name = :name"), {"name": name}
+    )
+    reached = connection.execute(
+        text("SELECT reached FROM kafka_poll_info WHERE name = :name"), {"name": name}
+    ).scalar_one()
+    return None if reached is None else list(json.loads(reached))
+
+
+def _save(connection: Connection, name: str, reached: str) -> None:
+    now = dialect_of(connection.dialect.name).now
+    connection.execute(
+        text(
+            f"UPDATE kafka_poll_info SET reached = :reached, polled_at = {now} WHERE name = :name"
+        ),
+        {"name": name, "reached": reached},
+    )
+
+
+def _rows(
+    connection: Connection, source: Source, reached: list[Any] | None, now: datetime
+) -> list[Mapping[str, Any]]:
+    key, updated_at = source.key, source.updated_at
+    query = select(source.table).limit(ROWS_MAX)
+    if updated_at is None:
+        if reached is not None:
+            query = query.where(key > _typed(key, reached[0]))
+        query = query.order_by(key)
+    else:
+        until = now - timedelta(milliseconds=source.delay_ms)
+        query = query.where(updated_at <= _as_stored(updated_at, until))
+        if reached is not None:
+            since, last = _typed(updated_at, reached[0]), _typed(key, reached[1])
+            query = query.where(or_(updated_at > since, and_(updated_at == since, key > last)))
+        query = query.order_by(updated_at, key)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _column(table: Table, name: str) -> Column[Any]:
+    if name not in table.columns:
+        known = ", ".join(column.name for column in table.columns)
+        raise InvalidInput(f"table {table.name!r} has no column {name!r}; it has {known}")
+    return table.columns[name]
+
+
+def _as_stored(column: Column[Any], moment: datetime) -> datetime:
+    """UTC without a zone where the column keeps none."""
+    return moment if getattr(column.type, "timezone", False) else moment.replace(tzinfo=None)
+
+
+def _typed(column: Column[Any], plain: Any) -> Any:
+    """What `_plain` has made, as the column wants it."""
+    kind = column.type.python_type
+    if kind is datetime:
+        return datetime.fromisoformat(plain)
+    return kind(plain) if kind in {UUID, Decimal} else plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, Decimal | UUID):
+        return str(value)
+    if isinstance(value, bytes | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    return value
+
+
+def _as_json(topic: str, key: str) -> ToMessage:
+    def to_message(row: Mapping[str, Any]) -> Message:
+        payload = json.dumps({name: _plain(value) for name, value in row.items()}, default=str)
+        return Message.of(topic, payload, key=str(row[key]))
+
+    return to_message
