@@ -130,7 +130,8 @@ WITH asked AS (
     SELECT m.id, a.consumer, a.lease, a.at
     FROM asked a CROSS JOIN LATERAL (
         SELECT id FROM {t}messages
-        WHERE visible <= a.horizon AND bucket >= a.low AND bucket < a.high
+        WHERE visible <= a.horizon AND (visible <= $8 OR holder IS NULL)
+            AND bucket >= a.low AND bucket < a.high
             AND (a.mask IS NULL OR get_byte(a.mask, bucket - a.low) = 1)
         ORDER BY visible, bucket, id LIMIT a.most FOR UPDATE SKIP LOCKED
     ) m
@@ -144,7 +145,11 @@ WITH asked AS (
 SELECT l.at, l.id, version, due, visible, attempts, priority, bucket, body, headers, key
 FROM leased l JOIN {t}bodies b ON b.id = l.id
 """
-NEXT = "SELECT min(visible) FROM {t}messages WHERE visible > $1"
+NEXT = """
+SELECT (SELECT min(visible) FROM {t}messages WHERE visible > $1),
+    (SELECT min(visible) FROM {t}messages
+        WHERE visible > $2 AND visible <= $1 AND holder IS NOT NULL)
+"""
 EXTEND = """
 UPDATE {t}messages m SET visible = g.until
 FROM unnest($1::bigint[], $2::int[], $3::bigint[]) AS g (id, version, until)

@@ -97,13 +97,17 @@ UPDATE messages
 SET visible = max(visible, ?) + ?, version = version + 1, attempts = attempts + 1, holder = ?
 WHERE id IN (
     SELECT id FROM messages INDEXED BY messages_visible
-    WHERE visible <= ? AND bucket >= ? AND bucket < ?
+    WHERE visible <= ? AND (visible <= ? OR holder IS NULL) AND bucket >= ? AND bucket < ?
         AND (? IS NULL OR substr(?, bucket - ? + 1, 1) = x'01')
     ORDER BY visible, bucket, id LIMIT ?
 )
 RETURNING id, version, due, visible, attempts, priority, bucket, key
 """
-NEXT = "SELECT min(visible) FROM messages WHERE visible > ?"
+NEXT = """
+SELECT (SELECT min(visible) FROM messages WHERE visible > ?1),
+    (SELECT min(visible) FROM messages
+        WHERE visible > ?2 AND visible <= ?1 AND holder IS NOT NULL)
+"""
 BODIES = "SELECT id, body, headers FROM bodies WHERE id IN (SELECT value FROM json_each(?))"
 UNCOUNT = """
 UPDATE messages SET attempts = attempts - 1 WHERE id IN (SELECT value FROM json_each(?))

@@ -167,7 +167,7 @@ class MemoryStore:
             for row in self._in_order():
                 if len(taken) == ask.limit or row.visible_ms > ask.horizon_ms:
                     break
-                if not _in_buckets(ask, row.bucket):
+                if not _in_buckets(ask, row.bucket) or not row.free(now_ms):
                     continue
                 if row.attempts >= attempts_max:
                     row.version += 1
@@ -183,7 +183,12 @@ class MemoryStore:
             leased.append(tuple(taken))
         horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
         later = [row.visible_ms for row in self._rows.values() if row.visible_ms > horizon_ms]
-        return LeaseResult(tuple(leased), died, min(later, default=None))
+        ends = [
+            row.visible_ms
+            for row in self._rows.values()
+            if row.holder is not None and now_ms < row.visible_ms <= horizon_ms
+        ]
+        return LeaseResult(tuple(leased), died, min(later, default=None), min(ends, default=None))
 
     def _in_order(self) -> list[_Row]:
         return sorted(self._rows.values(), key=lambda row: (row.visible_ms, row.bucket, row.id))

@@ -168,7 +168,7 @@ class PostgresStore:
             [ask.mask for ask in asks],
         ]
 
-        async def work(connection: Any) -> tuple[list[Any], list[int], int | None]:
+        async def work(connection: Any) -> tuple[list[Any], list[int], Any]:
             async with connection.transaction():
                 rows = await connection.fetch(self._sql(sql.LEASE), *columns, now_ms)
                 # An attempt beyond the last one is no attempt: that message had its chances.
@@ -176,17 +176,17 @@ class PostgresStore:
                 if dying:
                     reasons = [REASON_ENDED] * len(dying)
                     await connection.execute(self._sql(sql.BURY), dying, reasons, now_ms, 1)
-                next_ms = await connection.fetchval(self._sql(sql.NEXT), horizon_ms)
-            return rows, dying, next_ms
+                times = await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
+            return rows, dying, times
 
-        rows, dying, next_ms = await self._pool.run(work)
+        rows, dying, times = await self._pool.run(work)
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
             if row[5] <= attempts_max:
                 leased[row[0] - 1].append(Leased(*tuple(row)[1:]))
         for taken in leased:
             taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
-        return LeaseResult(tuple(map(tuple, leased)), len(dying), next_ms)
+        return LeaseResult(tuple(map(tuple, leased)), len(dying), times[0], times[1])
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
         handles = [item.handle for item in extensions]

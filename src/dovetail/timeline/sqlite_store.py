@@ -128,8 +128,8 @@ class SqliteStore:
                 leased.append(taken)
                 died += dead
             horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
-            (next_ms,) = connection.execute(sql.NEXT, (horizon_ms,)).fetchone()
-            return LeaseResult(tuple(leased), died, next_ms)
+            next_ms, ends_ms = connection.execute(sql.NEXT, (horizon_ms, now_ms)).fetchone()
+            return LeaseResult(tuple(leased), died, next_ms, ends_ms)
 
         return await self._thread.write(work)
 
@@ -375,7 +375,7 @@ def _insert(
 def _lease(
     connection: sqlite3.Connection, ask: LeaseAsk, now_ms: int, attempts_max: int
 ) -> tuple[tuple[Leased, ...], int]:
-    buckets = (ask.horizon_ms, ask.low, ask.high, ask.mask, ask.mask, ask.low)
+    buckets = (ask.horizon_ms, now_ms, ask.low, ask.high, ask.mask, ask.mask, ask.low)
     died = 0
     left = ask.limit
     taken: list[Leased] = []

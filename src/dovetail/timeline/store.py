@@ -54,8 +54,9 @@ class LeaseAsk:
     """Lease up to `limit` messages of some buckets to `consumer`, in order of time.
 
     Buckets are those from `low` to below `high`; with a `mask`, one byte for each of them, only
-    those whose byte is 1. What is visible by `horizon_ms` is taken. A lease lasts `lease_ms` from
-    now or from the due time, whichever is later: it begins at delivery.
+    those whose byte is 1. What is visible by `horizon_ms` is taken; of what lies ahead of now only
+    what nobody holds, because a live lease is its holder's to the end. A lease lasts `lease_ms`
+    from now or from the due time, whichever is later: it begins at delivery.
     """
 
     consumer: str
@@ -76,6 +77,8 @@ class LeaseResult:
     died: int
     #: When the next message after the latest horizon is visible; None if there is none.
     next_ms: int | None
+    #: When the first lease ends that lies before that horizon; None if there is none.
+    ends_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

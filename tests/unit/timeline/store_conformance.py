@@ -151,6 +151,15 @@ class StoreConformance:
         (leased,) = await take(store, ask(horizon_ms=NOW_MS + 20))
         assert leased.until_ms == NOW_MS + 20 + LEASE_MS
 
+    async def test_a_live_lease_is_not_taken_ahead_of_its_end(self, store: TimelineStore) -> None:
+        """B13: looking ahead takes what waits, never what somebody still holds."""
+        await put(store, message(), message(NOW_MS + LEASE_MS - 1))
+        (first,) = await take(store)
+        ahead = ask("b", horizon_ms=NOW_MS + LEASE_MS + 10)
+        (waiting,) = await take(store, ahead, now_ms=NOW_MS + LEASE_MS - 5)
+        assert waiting.id != first.id
+        assert await store.delete([first.handle]) == [Status.OK]
+
     async def test_an_ended_lease_that_nobody_took_is_still_the_holders(
         self, store: TimelineStore
     ) -> None:
