@@ -1,0 +1,230 @@
+"""Degradations: what a carrier stops doing when something around it fails. Pure.
+
+    degradation   begins when                             while it lasts
+    DRIFT         our clock is wrong (`drift`)            no pushes, no upkeep, no dated writes
+    STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest is
+                                                          refused at once
+    PARTITION     most of the other brokers vanished      we may be the minority: no new consumers
+    CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
+    PRODUCER      most requests of a producer fail        it is told how long to wait
+
+Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
+The carrier is healthy, degraded with reasons, or inactive (when it stops). A degradation of one
+timeline, consumer or producer is no other's.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from dovetail.errors import Throttled, Unavailable
+
+#: While storage fails, one operation of so many is tried.
+SAMPLE: Final = 10
+#: Operations that are judged, and the fewest that say anything.
+_JUDGED: Final = 40
+_JUDGED_MIN: Final = 10
+#: Successes in a row that end a degradation of storage.
+_RECOVERED: Final = 3
+#: Pause of a timeline whose consumers fail, and of a producer; doubled each time.
+_PAUSE_MS_MIN: Final = 1_000
+_PAUSE_MS_MAX: Final = 60_000
+
+
+class Degradation(Enum):
+    """The five, in the words of the metric."""
+
+    DRIFT = "drift"
+    STORAGE = "storage"
+    PARTITION = "partition"
+    CONSUMERS = "consumers"
+    PRODUCER = "producer"
+
+
+class Condition(Enum):
+    """What a carrier is, seen from its cluster."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    INACTIVE = "inactive"
+
+
+class StorageGate:
+    """Lets operations through while storage works, and a sample of them while it does not."""
+
+    def __init__(self) -> None:
+        self._outcomes: deque[bool] = deque(maxlen=_JUDGED)
+        self._asked = 0
+        self._good_in_a_row = 0
+        self.failing = False
+
+    def admit(self) -> None:
+        """Raises `Unavailable` if this operation is not to be tried now."""
+        if not self.failing:
+            return
+        self._asked += 1
+        if self._asked % SAMPLE:
+            raise Unavailable(
+                f"storage keeps failing, so only one operation in {SAMPLE} is tried; "
+                "try again in a second"
+            )
+
+    def on_outcome(self, *, good: bool) -> None:
+        self._outcomes.append(good)
+        self._good_in_a_row = self._good_in_a_row + 1 if good else 0
+        bad = self._outcomes.count(False)
+        if self.failing and self._good_in_a_row >= _RECOVERED:
+            self.failing = False
+            self._outcomes.clear()
+        elif len(self._outcomes) >= _JUDGED_MIN and 2 * bad >= len(self._outcomes):
+            self.failing = True
+
+
+class PeerWatch:
+    """Notices when most of the other brokers vanish at once, which is most likely a partition."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._now = 0
+
+    def on_peers(self, count: int) -> None:
+        """So many others are there now; one that leaves in peace is taken off by `on_left`."""
+        self._now = count
+        self._most = max(self._most, count)
+
+    def on_left(self) -> None:
+        """Another broker said that it stops."""
+        self._most = max(0, self._most - 1)
+
+    @property
+    def parted(self) -> bool:
+        return self._most > 0 and 2 * self._now < self._most
+
+
+class Gate:
+    """Closes when most outcomes are failures; opens for one try after a pause.
+
+    CLOSED lasts until `closed_until_ms`; what comes then is a try: a failure closes again, for
+    twice as long, a success opens.
+    """
+
+    def __init__(self) -> None:
+        self._outcomes: deque[bool] = deque(maxlen=_JUDGED)
+        self._pause_ms = _PAUSE_MS_MIN
+        self._trying = False
+        self._closed_until_ms = 0
+
+    def on_outcome(self, *, good: bool, now_ms: int) -> None:
+        """What was begun before the gate closed says nothing new."""
+        if self.closed_ms(now_ms):
+            return
+        if self._trying:
+            self._trying = False
+            if good:
+                self._outcomes.clear()
+                self._pause_ms = _PAUSE_MS_MIN
+            else:
+                self._close(now_ms)
+            return
+        self._outcomes.append(good)
+        bad = self._outcomes.count(False)
+        if len(self._outcomes) >= _JUDGED_MIN and 2 * bad > len(self._outcomes):
+            self._close(now_ms)
+
+    def _close(self, now_ms: int) -> None:
+        self._closed_until_ms = now_ms + self._pause_ms
+        self._pause_ms = min(_PAUSE_MS_MAX, 2 * self._pause_ms)
+        self._trying = True
+
+    def closed_ms(self, now_ms: int) -> int:
+        """For how long it is still closed; 0 if it is open."""
+        return max(0, self._closed_until_ms - now_ms)
+
+    def check(self, who: str, now_ms: int) -> None:
+        """Raises `Throttled` while it is closed."""
+        wait_ms = self.closed_ms(now_ms)
+        if wait_ms:
+            raise Throttled(
+                f"most requests of {who} failed, so it is held back; try again in {wait_ms} ms"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a carrier is, with reasons for people."""
+
+    condition: Condition
+    reasons: tuple[tuple[Degradation, str], ...] = ()
+
+
+class Health:
+    """All that is wrong at the moment."""
+
+    def __init__(self) -> None:
+        self.storage = StorageGate()
+        self.peers = PeerWatch()
+        self.drift_reason = ""
+        self.inactive = False
+        self._timelines: dict[str, Gate] = {}
+        self._producers: dict[str, Gate] = {}
+
+    def consumers(self, timeline: str) -> Gate:
+        """The gate of a timeline's consumers."""
+        return self._timelines.setdefault(timeline, Gate())
+
+    def producer(self, name: str) -> Gate:
+        return self._producers.setdefault(name, Gate())
+
+    def forget_timeline(self, timeline: str) -> None:
+        self._timelines.pop(timeline, None)
+
+    def forget_producer(self, name: str) -> None:
+        self._producers.pop(name, None)
+
+    def may_push(self, timeline: str, *, now_ms: int) -> bool:
+        """Whether messages of a timeline may be leased and pushed."""
+        if self.drift_reason or self.inactive:
+            return False
+        gate = self._timelines.get(timeline)
+        return gate is None or not gate.closed_ms(now_ms)
+
+    def check_dated_write(self) -> None:
+        """Raises `Unavailable` if a write would carry a wrong time."""
+        if self.drift_reason:
+            raise Unavailable(f"this carrier writes no times at the moment: {self.drift_reason}")
+
+    def gauges(self, *, now_ms: int) -> Mapping[Degradation, int]:
+        """How many of each there are, for the metric."""
+        return {
+            Degradation.DRIFT: int(bool(self.drift_reason)),
+            Degradation.STORAGE: int(self.storage.failing),
+            Degradation.PARTITION: int(self.peers.parted),
+            Degradation.CONSUMERS: _closed(self._timelines, now_ms),
+            Degradation.PRODUCER: _closed(self._producers, now_ms),
+        }
+
+    def report(self, *, now_ms: int) -> Report:
+        """How this carrier is."""
+        if self.inactive:
+            return Report(Condition.INACTIVE)
+        reasons: list[tuple[Degradation, str]] = []
+        if self.drift_reason:
+            reasons.append((Degradation.DRIFT, self.drift_reason))
+        if self.storage.failing:
+            reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
+        if self.peers.parted:
+            reasons.append((Degradation.PARTITION, "most of the other brokers have vanished"))
+        for name, gate in self._timelines.items():
+            if gate.closed_ms(now_ms):
+                reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} fail"))
+        for name, gate in self._producers.items():
+            if gate.closed_ms(now_ms):
+                reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))
+        condition = Condition.DEGRADED if reasons else Condition.HEALTHY
+        return Report(condition, tuple(reasons))
+
+
+def _closed(gates: Mapping[str, Gate], now_ms: int) -> int:
+    return sum(1 for gate in gates.values() if gate.closed_ms(now_ms))

@@ -1,0 +1,153 @@
+"""The loader, event by event."""
+
+from dovetail.timeline.deal import Member
+from dovetail.timeline.loader import LEAD_MS_MAX, LEAD_MS_MIN, NEVER_MS, Lead, Loader, Plan
+from dovetail.timeline.message import Leased, MessageId, Version
+from dovetail.timeline.store import LeaseResult
+from dovetail.timeline.window import Windows
+
+T = 1_000_000
+LEASE_MS = 30_000
+
+
+def loader(*, poll_ms: int = 0, credit: int = 10) -> Loader:
+    """With one consumer that has credit, and found nothing to lease so far."""
+    made = Loader(Windows("ranges", buckets=16, window_ms=1_000), overtake_ms=100, poll_ms=poll_ms)
+    made.join(Member("a"), lease_ms=LEASE_MS)
+    made.on_window(made.attendees(), now_ms=T)
+    if credit:
+        made.offer("a", credit)
+        answer(made, T)
+    return made
+
+
+def answer(made: Loader, now_ms: int, *, next_ms: int | None = None) -> Plan:
+    plan = made.plan(now_ms=now_ms)
+    assert plan is not None
+    made.on_leased(plan, LeaseResult(((),) * len(plan.asks), 0, next_ms), took_ms=1)
+    return plan
+
+
+def leased(due_ms: int) -> Leased:
+    return Leased(MessageId(1), Version(1), due_ms, due_ms + LEASE_MS, 1, 0, 0, b"", b"")
+
+
+def test_it_wakes_a_lead_before_the_next_message() -> None:
+    """B7: in time to have the lease on disk."""
+    made = loader()
+    assert made.wake_ms(now_ms=T) >= NEVER_MS - LEAD_MS_MAX
+    made.on_inserted(T + 500)
+    assert made.wake_ms(now_ms=T) == T + 500 - made.lead.ms
+    assert made.plan(now_ms=T) is None
+    plan = made.plan(now_ms=T + 500 - made.lead.ms)
+    assert plan is not None
+    assert plan.asks[0].horizon_ms >= T + 500
+
+
+def test_what_is_stored_while_a_lease_is_under_way_is_not_forgotten() -> None:
+    """B12: the answer knows nothing of it, the loader does."""
+    made = loader()
+    made.on_inserted(T)
+    plan = made.plan(now_ms=T)
+    assert plan is not None
+    assert made.wake_ms(now_ms=T) == NEVER_MS
+    made.on_inserted(T + 3)
+    made.on_leased(plan, LeaseResult(((),), 0, None), took_ms=1)
+    assert made.wake_ms(now_ms=T + 1) <= T + 3
+
+
+def test_credit_that_comes_back_looks_for_what_lay_there() -> None:
+    """B14: what became due while a consumer could take nothing."""
+    made = loader(credit=0)
+    made.on_inserted(T)
+    assert made.wake_ms(now_ms=T) == NEVER_MS
+    made.offer("a", 1)
+    assert made.wake_ms(now_ms=T + 5) <= T + 5
+
+
+def test_a_full_answer_is_asked_for_more_at_once() -> None:
+    """B12: a backlog is drained as fast as credit allows, and no further."""
+    made = loader(credit=2)
+    made.on_inserted(T)
+    plan = made.plan(now_ms=T)
+    assert plan is not None
+    pushes = made.on_leased(plan, LeaseResult(((leased(T), leased(T)),), 0, None), took_ms=1)
+    assert len(pushes) == 2
+    assert made.plan(now_ms=T) is None, "no credit"
+    made.offer("a", 1)
+    again = made.plan(now_ms=T)
+    assert again is not None
+    assert again.asks[0].limit == 1
+
+
+def test_a_push_leaves_as_much_earlier_as_its_way_takes() -> None:
+    """B7: the measured latency of each consumer is used."""
+    made = loader()
+    made.on_latency("a", 4.5)
+    made.on_inserted(T + 10)
+    plan = made.plan(now_ms=T + 8)
+    assert plan is not None
+    (push,) = made.on_leased(plan, LeaseResult(((leased(T + 10),),), 0, None), took_ms=1)
+    assert push.at_ms == T + 10 - 4.5
+
+
+def test_the_lead_follows_the_store() -> None:
+    """B7: a slow store is asked earlier, within bounds."""
+    lead = Lead()
+    for _ in range(100):
+        lead.on_duration(0.5)
+    assert lead.ms == LEAD_MS_MIN
+    for _ in range(100):
+        lead.on_duration(40)
+    assert 60 <= lead.ms <= 65
+    lead.on_duration(10_000)
+    for _ in range(100):
+        lead.on_duration(10_000)
+    assert lead.ms == LEAD_MS_MAX
+
+
+def test_stores_that_others_write_to_are_looked_at_now_and_then() -> None:
+    """B7: what another carrier stored is found within the poll."""
+    made = loader(poll_ms=50)
+    assert made.wake_ms(now_ms=T + 1) == T + 50
+    assert made.plan(now_ms=T + 49) is None
+    assert made.plan(now_ms=T + 50) is not None
+
+
+def test_a_store_that_fails_is_left_in_peace_for_a_moment() -> None:
+    """B16: longer each time, and asked again after all."""
+    made = loader()
+    made.on_inserted(T)
+    pauses = []
+    now_ms = T
+    for _ in range(12):
+        assert made.plan(now_ms=now_ms) is not None
+        made.on_failed(now_ms=now_ms)
+        wake_ms = made.wake_ms(now_ms=now_ms)
+        pauses.append(wake_ms - now_ms)
+        now_ms = wake_ms
+    assert pauses[0] == 20
+    assert pauses[-1] == 2_000
+    assert pauses == sorted(pauses)
+
+
+def test_held_back_means_nothing_is_leased() -> None:
+    """B15, B16: no plan while pushing is stopped."""
+    made = loader()
+    made.on_inserted(T)
+    made.held_back = True
+    assert made.plan(now_ms=T) is None
+    assert made.wake_ms(now_ms=T) == NEVER_MS
+    made.held_back = False
+    assert made.plan(now_ms=T) is not None
+
+
+def test_who_took_nothing_for_a_window_and_could_take_nothing_is_busy() -> None:
+    """B14: as the next deal sees it."""
+    made = loader(credit=0)
+    made.attendees()
+    (busy,) = made.attendees()
+    assert busy.busy
+    made.offer("a", 1)
+    (able,) = made.attendees()
+    assert not able.busy

@@ -1,0 +1,151 @@
+"""Drift and degradations: when they begin, what they stop, and that they end by themselves."""
+
+import pytest
+
+from dovetail.errors import Throttled, Unavailable
+from dovetail.timeline.drift import Drift, Target
+from dovetail.timeline.health import SAMPLE, Condition, Degradation, Gate, Health, StorageGate
+
+T = 1_000_000
+
+
+def drift() -> Drift:
+    return Drift(threshold_ms=1_000, fresh_ms=60_000)
+
+
+def test_a_store_whose_clock_differs_makes_ours_the_wrong_one() -> None:
+    """B15: beyond the threshold for certain, and said which way."""
+    clocks = drift()
+    clocks.on_answer(Target.STORAGE, "pg", sent_ms=T, theirs_ms=T + 30_005, received_ms=T + 10)
+    verdict = clocks.verdict(now_ms=T)
+    assert verdict.drifted
+    assert "30000 ms behind storage" in verdict.reason
+    assert clocks.drifted(Target.STORAGE, now_ms=T) == ["pg"]
+    assert clocks.average_s(Target.STORAGE, now_ms=T) == pytest.approx(30.0)
+
+
+def test_a_slow_answer_proves_nothing() -> None:
+    """B15: the offset is known up to half the round trip."""
+    clocks = drift()
+    clocks.on_answer(Target.STORAGE, "pg", sent_ms=T, theirs_ms=T + 2_900, received_ms=T + 3_000)
+    assert not clocks.verdict(now_ms=T).drifted
+    clocks.on_answer(Target.STORAGE, "pg", sent_ms=T, theirs_ms=T + 1_500, received_ms=T + 4)
+    assert clocks.verdict(now_ms=T).drifted
+
+
+def test_one_client_with_a_wrong_clock_stops_nobody_else() -> None:
+    """B15, B18: it is counted; only most of several can outvote our clock, in one direction."""
+    clocks = drift()
+
+    def heard(name: str, offset_ms: float) -> None:
+        clocks.on_offset(Target.CONSUMER, name, offset_ms=offset_ms, uncertain_ms=1, now_ms=T)
+
+    heard("a", 30_000)
+    assert not clocks.verdict(now_ms=T).drifted
+    heard("b", -30_000)
+    heard("c", 20_000)
+    assert clocks.drifted(Target.CONSUMER, now_ms=T) == ["a", "b", "c"]
+    heard("d", 0)
+    assert not clocks.verdict(now_ms=T).drifted
+    clocks.forget(Target.CONSUMER, "b")
+    assert clocks.verdict(now_ms=T).drifted
+    assert not clocks.verdict(now_ms=T + 60_001).drifted
+
+
+def test_storage_that_fails_is_sampled_and_recovers() -> None:
+    """B16: one in ten goes through, the rest is refused at once; three successes end it."""
+    gate = StorageGate()
+    for _ in range(10):
+        gate.admit()
+        gate.on_outcome(good=False)
+    assert gate.failing
+    tried = 0
+    for _ in range(10 * SAMPLE):
+        try:
+            gate.admit()
+        except Unavailable:
+            continue
+        tried += 1
+    assert tried == 10
+    for _ in range(3):
+        gate.on_outcome(good=True)
+    assert not gate.failing
+    gate.admit()
+
+
+def test_a_few_failures_are_no_degradation() -> None:
+    """B16: less than half, or too few to say."""
+    gate = StorageGate()
+    for number in range(200):
+        gate.on_outcome(good=number % 3 > 0)
+        assert not gate.failing
+    few = StorageGate()
+    for _ in range(9):
+        few.on_outcome(good=False)
+    assert not few.failing
+
+
+def test_a_producer_that_fails_is_told_how_long_to_wait() -> None:
+    """B16: longer each time; a request that works opens the gate."""
+    gate = Gate()
+    for _ in range(10):
+        gate.on_outcome(good=False, now_ms=T)
+    with pytest.raises(Throttled, match="try again in 1000 ms"):
+        gate.check("app", T)
+    gate.check("app", T + 1_000)
+    gate.on_outcome(good=False, now_ms=T + 1_000)
+    assert gate.closed_ms(T + 1_000) == 2_000
+    gate.on_outcome(good=True, now_ms=T + 3_000)
+    gate.on_outcome(good=False, now_ms=T + 3_001)
+    assert not gate.closed_ms(T + 3_001)
+
+
+def test_failing_consumers_stop_the_pushes_of_their_timeline_alone() -> None:
+    """B16, B18: another timeline goes on."""
+    health = Health()
+    for _ in range(20):
+        health.consumers("bad").on_outcome(good=False, now_ms=T)
+        health.consumers("good").on_outcome(good=True, now_ms=T)
+    assert not health.may_push("bad", now_ms=T)
+    assert health.may_push("good", now_ms=T)
+    assert health.may_push("never heard of", now_ms=T)
+    assert health.gauges(now_ms=T)[Degradation.CONSUMERS] == 1
+    assert health.may_push("bad", now_ms=T + 1_000)
+
+
+def test_other_brokers_that_vanish_are_a_partition() -> None:
+    """B16: unless they said goodbye."""
+    health = Health()
+    health.peers.on_peers(0)
+    assert not health.peers.parted
+    health.peers.on_peers(4)
+    health.peers.on_peers(1)
+    assert health.peers.parted
+    health.peers.on_peers(3)
+    assert not health.peers.parted
+    for count in (2, 1, 0):
+        health.peers.on_left()
+        health.peers.on_peers(count)
+    health.peers.on_left()
+    assert not health.peers.parted
+
+
+def test_the_report_names_every_reason() -> None:
+    """B15, B16: healthy, degraded with reasons, inactive; a drifted carrier pushes nothing."""
+    health = Health()
+    assert health.report(now_ms=T).condition is Condition.HEALTHY
+    health.drift_reason = "the clock is 30000 ms behind"
+    for _ in range(20):
+        health.storage.on_outcome(good=False)
+        health.producer("app").on_outcome(good=False, now_ms=T)
+    health.peers.on_peers(3)
+    health.peers.on_peers(0)
+    report = health.report(now_ms=T)
+    assert report.condition is Condition.DEGRADED
+    assert {reason for reason, _ in report.reasons} == set(Degradation) - {Degradation.CONSUMERS}
+    assert not health.may_push("any", now_ms=T)
+    with pytest.raises(Unavailable, match="30000 ms behind"):
+        health.check_dated_write()
+    assert health.gauges(now_ms=T)[Degradation.DRIFT] == 1
+    health.inactive = True
+    assert health.report(now_ms=T).condition is Condition.INACTIVE
