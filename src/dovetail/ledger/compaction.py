@@ -86,12 +86,12 @@ class Compaction:
                 self._moving.append((run, at + 1))
             row = self._index.row(run, at)
             place = self._index.place(run.ledger, row.entry) if victim.damaged else None
-            if place is not None and place[0] is not victim:
+            if place is not None and place != (victim, row):
                 continue  # It was stored anew.
             try:
                 record, payload = victim.read_entry(row)
             except Damaged:
-                self._index.note_lost(run.ledger, row.entry, victim.number)
+                self._index.note_lost(run.ledger, row, segment=victim.number)
                 raise
             records.append((record, payload))
             moved += len(payload)

@@ -30,7 +30,7 @@ from dovetail.ledger.deletion import Deletions
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, Term
 from dovetail.ledger.node import StorageNode
 from dovetail.ledger.placement import Fragment, Placement
-from dovetail.ledger.quorum import Quorum
+from dovetail.ledger.quorum import Quorum, check_quorum
 from dovetail.ledger.quorum_recovery import QuorumRecovery
 from dovetail.ledger.quorum_writer import QuorumWriter
 
@@ -192,7 +192,11 @@ class Ensembles:
         self.on_damaged: Callable[[int, int], None] = lambda _ledger, _node: None
 
     def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
-        """A new ledger's placement. Raises `Unavailable` if there are too few nodes."""
+        """A new ledger's placement.
+
+        Raises `Unavailable` if there are too few nodes, `InvalidInput` if the sizes do not fit.
+        """
+        check_quorum(quorum)
         chosen = self._nodes.choose(quorum.ensemble, without=())
         return Placement(ledger, quorum, (Fragment(0, chosen),))
 

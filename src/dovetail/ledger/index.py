@@ -44,8 +44,8 @@ class EntryIndex:
         self._disk = disk
         self._segments = segments
         self._ledgers: dict[int, list[Run]] = {}
-        #: Entries that were found not to check, by ledger, with the segment where they lie.
-        self._lost: dict[int, dict[int, int]] = {}
+        #: Entries that were found not to check, by ledger, with the segment and position.
+        self._lost: dict[int, dict[int, tuple[int, int]]] = {}
         self._rows_cache: OrderedDict[tuple[int, int], Rows] = OrderedDict()
         self._rows_cache_bytes = 0
         self.lock = threading.RLock()
@@ -74,7 +74,7 @@ class EntryIndex:
                 runs = self._ledgers[ledger]
                 self._ledgers[ledger] = [run for run in runs if run.segment != segment.number]
                 lost = self._lost.get(ledger, {})
-                for entry in [e for e, number in lost.items() if number == segment.number]:
+                for entry in [e for e, place in lost.items() if place[0] == segment.number]:
                     del lost[entry]
             segment.runs.clear()
 
@@ -145,10 +145,10 @@ class EntryIndex:
 
     # Damage
 
-    def note_lost(self, ledger: int, entry: int, segment: int) -> None:
+    def note_lost(self, ledger: int, row: Row, *, segment: int) -> None:
         """The entry does not check any more where it lies."""
         with self.lock:
-            self._lost.setdefault(ledger, {})[entry] = segment
+            self._lost.setdefault(ledger, {})[row.entry] = (segment, row.position)
 
     def ledgers_with_loss(self) -> set[int]:
         """The ledgers of which an entry that was here can not be read any more."""
@@ -160,9 +160,12 @@ class EntryIndex:
             }
 
     def _is_here(self, ledger: int, entry: int) -> bool:
-        """Whether an entry that was lost in one segment has been stored in another since."""
+        """Whether an entry that was lost in one place has been stored in another since."""
         found = self._find(ledger, entry)
-        return found is not None and found[0].segment != self._lost[ledger][entry]
+        if found is None:
+            return False
+        run, rows, at = found
+        return (run.segment, rows.positions[at]) != self._lost[ledger][entry]
 
     @contextmanager
     def stretches(

@@ -10,20 +10,13 @@ answers is the order of appends.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import NamedTuple, Protocol, cast
+from typing import Protocol, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import (
-    Damaged,
-    DovetailError,
-    EntryUnknown,
-    Fenced,
-    LedgerUnknown,
-    StorageOut,
-)
+from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown, StorageOut
 from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import (
@@ -96,18 +89,6 @@ class StorageNode(Protocol):
         An entry that is not told is missing or damaged; nothing is fenced by asking.
         """
         ...
-
-
-class Suspect(NamedTuple):
-    """A ledger that may have lost entries on a damaged node.
-
-    A fence may be among what was lost, so the node is fenced anew with `term`, its partition's
-    newest. `copied` is whether other nodes hold the same entries.
-    """
-
-    ledger: LedgerId
-    term: Term
-    copied: bool
 
 
 class LocalStorageNode:
@@ -194,14 +175,9 @@ class LocalStorageNode:
         """The ledgers that may have lost entries, or have; None while nothing was examined."""
         return self._store.doubts.ledgers()
 
-    async def examine(self, suspects: Sequence[Suspect]) -> None:
-        """Only these ledgers can have lost something. Raises if one could not be fenced."""
-        for suspect in suspects:
-            try:
-                await self.fence(suspect.ledger, suspect.term)
-            except (Fenced, LedgerUnknown, Damaged):
-                pass  # A higher fence is there, or the ledger is not; a fence on damage holds.
-        self._store.doubts.examine({s.ledger: s.copied for s in suspects})
+    def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
+        """Only these can have lost something; True where other nodes hold copies."""
+        self._store.doubts.examine({int(ledger): copied for ledger, copied in ledgers.items()})
 
     async def let_damage_go(self) -> None:
         """Everything that should be here can be read: damaged segments go."""

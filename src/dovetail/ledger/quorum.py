@@ -50,6 +50,8 @@ def check_quorum(quorum: Quorum, *, read: int | None = None) -> None:
             f"read quorum {read} + ack quorum {quorum.ack} must be more than write quorum "
             f"{quorum.write}, or a read can miss what was acknowledged"
         )
+    if read is not None and read > quorum.write:
+        raise InvalidInput(f"read quorum {read} > write quorum {quorum.write}")
 
 
 def places_of(quorum: Quorum, entry: int) -> tuple[int, ...]:

@@ -263,7 +263,7 @@ class LedgerStore:
         try:
             return place[0].read_entry(place[1])[1]
         except Damaged:
-            self._index.note_lost(ledger, entry, place[0].number)
+            self._index.note_lost(ledger, place[1], segment=place[0].number)
             return None
 
     def _write(self, records: list[tuple[Record, Buffer]]) -> DovetailError | None:
@@ -464,7 +464,7 @@ class LedgerStore:
         except Damaged:
             for row in stretch.rows:
                 if not stretch.segment.checks(row):
-                    self._index.note_lost(ledger, row.entry, stretch.segment.number)
+                    self._index.note_lost(ledger, row, segment=stretch.segment.number)
             raise
 
     def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:

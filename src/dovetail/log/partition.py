@@ -86,7 +86,7 @@ class Partition:
     ) -> None:
         self.context = context
         self.name = name
-        self.config = config
+        self._config = config
         self._key = key
         self._state = _State.IDLE
         self._refused: tuple[float, DovetailError] | None = None
@@ -129,6 +129,17 @@ class Partition:
             now_ms=context.clock.wall_ms(),
         )
         return cls(context, key, name, config, taken)
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings, as last told."""
+        return self._config
+
+    @config.setter
+    def config(self, config: TopicConfig) -> None:
+        before, self._config = self._config, config
+        if config.quorum != before.quorum:  # It holds from the next ledger on (L14).
+            self.roll()
 
     @property
     def record(self) -> PartitionRecord:
@@ -418,13 +429,7 @@ class Partition:
 
     async def replace_placement(self, before: Placement, after: Placement) -> None:
         """Puts a closed ledger onto other nodes, which hold it already (log/repair.py)."""
-        try:
-            await self._keeper.change(
-                lambda record: chain.with_closed_placement(record, before, after)
-            )
-        except NotOwner as error:
-            self.lose(error)
-            raise
+        await self._keeper.change(lambda record: chain.with_closed_placement(record, before, after))
 
     async def close(self, *, successor: int | None = None) -> None:
         """Gives the partition back: everything confirmed, the ledger closed, a fast next start.

@@ -53,6 +53,7 @@ from dovetail.log import repair_plan as plan
 from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.open_ledger import OpenLedger
 from dovetail.log.repair_plan import Attendance, Copy, Progress, Standing
+from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
 
 _log = get_logger("repair")
@@ -90,12 +91,15 @@ class Repairable(Protocol):
     open_ledgers: list[OpenLedger]
 
     @property
+    def config(self) -> TopicConfig: ...
+    @property
     def record(self) -> PartitionRecord: ...
     @property
     def term(self) -> int: ...
     @property
     def serving(self) -> bool: ...
     def roll(self) -> None: ...
+    def lose(self, error: NotOwner) -> None: ...
     async def replace_placement(self, before: Placement, after: Placement) -> None: ...
 
 
@@ -219,6 +223,9 @@ class Repairer:
                 if not partition.serving:
                     return
                 lacking += not await self._mend_ledger(partition, info)
+        except NotOwner as error:
+            partition.lose(error)
+            return
         except DovetailError as error:
             _log.warning("repair goes on later", partition=partition.name, error=str(error))
             return
@@ -236,9 +243,10 @@ class Repairer:
         placement = ledger.writer.placement
         standings = self._standings(placement.nodes)
         leaving = plan.must_leave(placement, standings)
-        if leaving:
+        quorum = partition.config.quorum
+        if leaving or placement.quorum != quorum:
             try:
-                self._nodes.choose(placement.quorum.ensemble, without=leaving)
+                self._nodes.choose(quorum.ensemble, without=leaving)
             except Unavailable:
                 return False
             return True
@@ -268,7 +276,7 @@ class Repairer:
         ]
         if not leaving and not unknown:
             return all(standing is Standing.HERE for standing in standings.values())
-        wanted = plan.aim(placement, standings, self._spare(placement, leaving))
+        wanted = plan.aim(placement, standings, self._spare(placement, standings))
         standings |= self._standings(wanted.nodes)
         job = _Job(
             partition,
@@ -301,14 +309,18 @@ class Repairer:
             for node in settled.nodes
         )
 
-    def _spare(self, placement: Placement, leaving: Sequence[int]) -> Sequence[int]:
-        """Nodes that can take the places of those that leave, as many as there are."""
-        for count in range(len(leaving), 0, -1):
+    def _spare(self, placement: Placement, standings: Mapping[int, Standing]) -> Sequence[int]:
+        """Nodes that can take the places of those that leave, the best first.
+
+        Those that hold another fragment of the ledger come last: they are loaded with it already.
+        """
+        known = sorted(n for n in placement.nodes if standings[n] is Standing.HERE)
+        for count in range(len(plan.must_leave(placement, standings)), 0, -1):
             try:
-                return self._nodes.choose(count, without=tuple(placement.nodes))
+                return (*self._nodes.choose(count, without=tuple(placement.nodes)), *known)
             except Unavailable:
                 continue
-        return ()
+        return known
 
     # Copying
 

@@ -16,6 +16,7 @@ import msgspec
 
 from dovetail.errors import InvalidInput
 from dovetail.ledger import SINGLE, Quorum
+from dovetail.ledger.quorum import check_quorum
 
 #: The limits of Kafka's own names; a name is part of file names and metrics elsewhere.
 NAME_LENGTH_MAX = 249
@@ -23,6 +24,10 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 #: Partitions of one topic. Each costs a key, a claim at start and some kilobytes of memory.
 PARTITIONS_MAX = 10_000
+
+
+#: Largest ensemble and quorum of a ledger; the settings of a node have the same limit.
+QUORUM_MAX = 64
 
 
 class TopicState(Enum):
@@ -85,6 +90,24 @@ CONFIG_KEYS = {
             choices=("producer",),
             doc="Batches are stored as they came.",
         ),
+        ConfigKey(
+            "dovetail.ensemble", int, 1, QUORUM_MAX, doc="Storage nodes that a ledger lies on."
+        ),
+        ConfigKey("dovetail.write.quorum", int, 1, QUORUM_MAX, doc="Copies of each record."),
+        ConfigKey(
+            "dovetail.ack.quorum",
+            int,
+            1,
+            QUORUM_MAX,
+            doc="Copies that must be on disk before a record is acknowledged.",
+        ),
+        ConfigKey(
+            "dovetail.read.quorum",
+            int,
+            1,
+            QUORUM_MAX,
+            doc="Storage nodes of which one surely has an acknowledged record.",
+        ),
     )
 }
 
@@ -100,9 +123,21 @@ class TopicConfig:
     batch_bytes_max: int
     stamps_append_time: bool = False
     quorum: Quorum = SINGLE
+    #: 0: the least that meets what was acknowledged.
+    read_quorum: int = 0
+
+    def __post_init__(self) -> None:
+        if self.read_quorum == 0:
+            object.__setattr__(self, "read_quorum", self.quorum.noes_needed)
 
     def with_overrides(self, config: dict[str, str]) -> "TopicConfig":
         """These defaults with what a topic sets itself; `config` was checked."""
+        quorum = Quorum(
+            int(config.get("dovetail.ensemble", self.quorum.ensemble)),
+            int(config.get("dovetail.write.quorum", self.quorum.write)),
+            int(config.get("dovetail.ack.quorum", self.quorum.ack)),
+        )
+        inherited = self.read_quorum if quorum == self.quorum else 0
         return TopicConfig(
             retention_ms=int(config.get("retention.ms", self.retention_ms)),
             retention_bytes=int(config.get("retention.bytes", self.retention_bytes)),
@@ -111,7 +146,8 @@ class TopicConfig:
             batch_bytes_max=int(config.get("max.message.bytes", self.batch_bytes_max)),
             stamps_append_time=config.get("message.timestamp.type") == "LogAppendTime"
             or (self.stamps_append_time and "message.timestamp.type" not in config),
-            quorum=self.quorum,
+            quorum=quorum,
+            read_quorum=int(config.get("dovetail.read.quorum", inherited)),
         )
 
     def as_strings(self) -> dict[str, str]:
@@ -125,6 +161,10 @@ class TopicConfig:
             "message.timestamp.type": "LogAppendTime" if self.stamps_append_time else "CreateTime",
             "cleanup.policy": "delete",
             "compression.type": "producer",
+            "dovetail.ensemble": str(self.quorum.ensemble),
+            "dovetail.write.quorum": str(self.quorum.write),
+            "dovetail.ack.quorum": str(self.quorum.ack),
+            "dovetail.read.quorum": str(self.read_quorum),
         }
 
 
@@ -153,8 +193,23 @@ def config_key(name: str) -> ConfigKey:
     return key
 
 
-def check_config(config: dict[str, str]) -> None:
-    """Raises `InvalidInput` that names the first setting that does not fit."""
+def config_for_copies(copies: int) -> dict[str, str]:
+    """The settings of a topic that is asked for by its number of copies (L2).
+
+    A majority acknowledges: so many nodes can die as with any system that elects by majority.
+    """
+    return {
+        "dovetail.ensemble": str(copies),
+        "dovetail.write.quorum": str(copies),
+        "dovetail.ack.quorum": str(copies // 2 + 1),
+    }
+
+
+def check_config(config: dict[str, str], defaults: TopicConfig | None = None) -> None:
+    """Raises `InvalidInput` that names the first setting that does not fit.
+
+    With the `defaults` of the node, also if its quorums do not fit each other (L2).
+    """
     for name, value in config.items():
         key = config_key(name)
         if key.kind is int:
@@ -164,3 +219,6 @@ def check_config(config: dict[str, str]) -> None:
                 raise InvalidInput(f"{name} = {value} is not in [{key.lowest}, {key.highest}]")
         elif value not in key.choices:
             raise InvalidInput(f"{name} = {value!r}: must be one of {', '.join(key.choices)}")
+    if defaults is not None:
+        own = defaults.with_overrides(config)
+        check_quorum(own.quorum, read=own.read_quorum)

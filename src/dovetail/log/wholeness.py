@@ -21,24 +21,40 @@ Not here: the copies (repair.py). A node with the only copy of an entry stays in
 ledger is let go by retention or deletion.
 """
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from dovetail.ledger import LedgerId, Term
+from dovetail.errors import Damaged, Fenced, LedgerUnknown
+from dovetail.ledger import LedgerId, LedgerState, Term
 from dovetail.ledger.holding import Holder, held_in, without
-from dovetail.ledger.node import Suspect
 from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.repair_plan import windows
 
 
 class DamagedNode(Holder, Protocol):
-    """A storage node, as it sees itself."""
+    """A storage node, as it sees itself (`LocalStorageNode`)."""
 
     @property
-    def damaged(self) -> bool: ...
-    def doubted(self) -> set[LedgerId] | None: ...
-    async def examine(self, suspects: list[Suspect]) -> None: ...
-    async def let_damage_go(self) -> None: ...
+    def damaged(self) -> bool:
+        """Whether something on the disk does not check, be it known what or not."""
+        ...
+
+    def doubted(self) -> set[LedgerId] | None:
+        """The ledgers that may have lost entries, or have; None while nothing was examined."""
+        ...
+
+    def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
+        """Only these can have lost something; True where other nodes hold copies."""
+        ...
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        """As `StorageNode.fence`."""
+        ...
+
+    async def let_damage_go(self) -> None:
+        """Everything that should be here can be read: damaged segments go."""
+        ...
 
 
 async def mend_damage(
@@ -52,7 +68,9 @@ async def mend_damage(
         return frozenset()
     named = list(_naming(number, chains))
     if node.doubted() is None:
-        await node.examine([_suspect(record, info) for record, info in named])
+        fences = (_fence_anew(node, LedgerId(i.ledger), Term(r.term)) for r, i in named)
+        await asyncio.gather(*fences)
+        node.examine({LedgerId(i.ledger): i.placement.quorum.write > 1 for _, i in named})
     doubted = node.doubted() or set()
     left = {
         LedgerId(info.ledger)
@@ -64,6 +82,13 @@ async def mend_damage(
     return frozenset(left)
 
 
+async def _fence_anew(node: DamagedNode, ledger: LedgerId, term: Term) -> None:
+    try:
+        await node.fence(ledger, term)
+    except (Fenced, LedgerUnknown, Damaged):
+        pass  # A higher fence is there, or the ledger is not; a fence on a damaged one holds.
+
+
 def _naming(
     number: int, chains: Iterable[PartitionRecord]
 ) -> Iterator[tuple[PartitionRecord, LedgerInfo]]:
@@ -72,11 +97,6 @@ def _naming(
         for info in record.ledgers:
             if number in info.placement.nodes:
                 yield record, info
-
-
-def _suspect(record: PartitionRecord, info: LedgerInfo) -> Suspect:
-    copied = info.placement.quorum.write > 1
-    return Suspect(LedgerId(info.ledger), Term(record.term), copied)
 
 
 async def _is_complete(node: DamagedNode, number: int, info: LedgerInfo) -> bool:

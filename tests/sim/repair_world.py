@@ -1,0 +1,458 @@
+"""A cluster around one partition, in one thread: real owners, real repair, real storage.
+
+Real: `Partition`, `Ensembles`, `Repairer`, `StorageUpkeep`, `LedgerStore` on `FaultyDisk`s.
+Simulated: time, the network (calls are late, or lost with the node), processes that die and come
+back, and the coordination service. An owner that dies can do nothing any more, but what it has sent
+arrives; two owners can believe that the partition is theirs.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from itertools import count
+from typing import TypeVar
+
+from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
+
+from dovetail.buffers import Buffer
+from dovetail.coordination.protocol import Change, KeyValue, Outcome, Put, Snapshot, Unchanged
+from dovetail.errors import (
+    CoordinationDown,
+    Damaged,
+    DovetailError,
+    NotFound,
+    Unavailable,
+    Uncertain,
+)
+from dovetail.ledger import Ensembles, LedgerId, Quorum
+from dovetail.ledger.faulty_disk import FaultyDisk
+from dovetail.ledger.holding import Held
+from dovetail.ledger.identifiers import Entry, EntryId, LedgerState, Term
+from dovetail.ledger.store import LedgerStore, LetDamageGo, StoreSettings
+from dovetail.log import chain
+from dovetail.log.batch import check_batch
+from dovetail.log.catalog import IdBlocks, partition_key
+from dovetail.log.chain import LedgerInfo, PartitionRecord
+from dovetail.log.open_ledger import Appended
+from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.records import StoredRecord, decode_batch, encode_batch
+from dovetail.log.repair import Repairer, RepairSettings
+from dovetail.log.storage_upkeep import StorageUpkeep
+from dovetail.log.tail import TailBudget
+from dovetail.log.topic import TopicConfig
+
+STORE = StoreSettings(segment_bytes=12_000, disk_free_bytes_min=0, reserve_bytes=4_000)
+REPAIR = RepairSettings(after_ms=2_000, bytes_per_second=10_000_000, check_ms=500, recheck_ms=9_000)
+KEY = partition_key("t", 0)
+
+#: A call to a node that does not answer fails after so long; a lease ends after so long.
+CALL_MS = 300
+LEASE_MS = 400
+
+Result = TypeVar("Result")
+
+
+class OwnStorage(SimStorageNode):
+    """A storage node that also sees its own damage, as `LocalStorageNode` does."""
+
+    @property
+    def damaged(self) -> bool:
+        return self._store.damaged
+
+    def doubted(self) -> set[LedgerId] | None:
+        return self._store.doubts.ledgers()
+
+    def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
+        self._store.doubts.examine({int(n): copied for n, copied in ledgers.items()})
+
+    async def let_damage_go(self) -> None:
+        await self._ask(LetDamageGo())
+        try:
+            while not self.dead.done() and self._store.compact_step():
+                pass
+        except PowerCut:
+            self.dead.set_result(None)
+
+
+class StorageProcess:
+    """A storage node that dies and comes back, on a disk that stays, until it is lost."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.number = number
+        self.disk = FaultyDisk(world.rng)
+        self.disk.power_cut = PowerCut
+        self.disk_lost = False
+        self.store: LedgerStore
+        self.node: OwnStorage | None = None
+        self.upkeep: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Serves when the chains were read: nobody is told "not here" before."""
+        if self.node is not None or self.disk_lost:
+            return
+        self.disk.calls_until_cut = None
+        self.store = LedgerStore(self.disk, STORE, self.world.rng)
+        node = OwnStorage(self.store, self.world.rng)
+        upkeep = StorageUpkeep(node, self.number, self.world.coordinator)
+        await upkeep.once()
+        self.node = node
+        self.upkeep = asyncio.create_task(self._keep_up(node, upkeep))
+
+    async def _keep_up(self, node: OwnStorage, upkeep: StorageUpkeep) -> None:
+        while True:
+            pause = asyncio.create_task(asyncio.sleep(self.world.rng.random() * 3))
+            await asyncio.wait({node.dead, pause}, return_when=asyncio.FIRST_COMPLETED)
+            if node.dead.done():
+                pause.cancel()
+                self.stop()
+                return
+            with contextlib.suppress(DovetailError):
+                await upkeep.once()
+
+    def stop(self) -> None:
+        """Its power is gone."""
+        if self.node is None:
+            return
+        if not self.node.dead.done():
+            self.node.dead.set_result(None)
+        self.node = None
+        self.disk.calls_until_cut = None
+        self.disk.crash()
+
+    def holds(self, ledger: int, entry: int) -> bool:
+        """Whether the entry can be read from its disk, up or down."""
+        if self.disk_lost:
+            return False
+        try:
+            self.store.read(LedgerId(ledger), EntryId(entry), last=EntryId(entry), bytes_max=1)
+        except (NotFound, Damaged):
+            return False
+        return True
+
+
+class Link:
+    """A storage node as an owner reaches it, or does not."""
+
+    def __init__(self, world: "World", owner: "Owner", number: int) -> None:
+        self._world = world
+        self._owner = owner
+        self._number = number
+
+    def _reached(self) -> OwnStorage | None:
+        node = self._world.processes[self._number].node
+        return None if node is None or self._owner.dead else node
+
+    async def _call(self, ask: Callable[[OwnStorage], Awaitable[Result]]) -> Result:
+        await asyncio.sleep(self._world.rng.random() * 0.004)
+        node = self._reached()
+        if node is None:
+            await asyncio.sleep(CALL_MS / 1000)
+            raise Unavailable(f"storage node {self._number} does not answer")
+        asked = asyncio.ensure_future(ask(node))
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait({asked, node.dead}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            asked.cancel()
+            raise Uncertain(f"storage node {self._number} died")
+        if self._owner.dead:
+            raise Unavailable("this owner is dead")
+        return asked.result()
+
+    def append(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        term: Term,
+        confirmed: EntryId,
+        payload: Buffer,
+        answer: Callable[[DovetailError | None], None],
+    ) -> None:
+        loop, answered = asyncio.get_running_loop(), False
+
+        def once(error: DovetailError | None) -> None:
+            nonlocal answered
+            if not answered:
+                answered = True
+                answer(Unavailable("this owner is dead") if self._owner.dead else error)
+
+        def arrive() -> None:
+            node = self._reached()
+            if node is not None:
+                node.append(
+                    ledger, entry, term=term, confirmed=confirmed, payload=payload, answer=once
+                )
+
+        # In order, as a connection is.
+        loop.call_later(0.002, arrive)
+        loop.call_later(CALL_MS / 1000, once, Uncertain(f"no answer from {self._number}"))
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        return await self._call(lambda node: node.fence(ledger, term))
+
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        return await self._call(
+            lambda node: node.read(ledger, first, last=last, bytes_max=bytes_max)
+        )
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        return await self._call(lambda node: node.read_for_recovery(ledger, entry, term))
+
+    async def delete(self, ledger: LedgerId) -> None:
+        await self._call(lambda node: node.delete(ledger))
+
+    async def ledgers(self) -> set[LedgerId]:
+        return await self._call(lambda node: node.ledgers())
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        return await self._call(lambda node: node.held(ledger, first=first, last=last))
+
+
+class OwnersCoordinator(MemoryCoordinator):
+    """The coordination service as one owner reaches it."""
+
+    def __init__(self, shared: MemoryCoordinator, owner: "Owner") -> None:
+        self._shared = shared
+        self._owner = owner
+
+    async def get(self, key: str) -> KeyValue | None:
+        self._check()
+        return await self._shared.get(key)
+
+    async def range(self, prefix: str) -> Snapshot:
+        self._check()
+        return await self._shared.range(prefix)
+
+    async def transact(
+        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
+    ) -> Outcome:
+        self._check()
+        outcome = await self._shared.transact(changes, conditions=conditions)
+        if self._owner.dead or self._owner.rng.random() < 0.02:
+            raise Uncertain("the answer was lost")
+        return outcome
+
+    def _check(self) -> None:
+        if self._owner.dead:
+            raise CoordinationDown("this owner is dead")
+
+
+class Owner:
+    """A carrier that believes that the partition is its own."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.number = number
+        self.dead = False
+        self.partition: Partition | None = None
+        self._coordinator = OwnersCoordinator(world.coordinator, self)
+        ids = IdBlocks(self._coordinator, "ledger", block=3)
+
+        async def next_ledger_id() -> LedgerId:
+            return LedgerId(await ids.next())
+
+        ensembles = Ensembles(self, removed=lambda: world.removed)
+        self._context = PartitionContext(
+            number,
+            self._coordinator,
+            ensembles,
+            VirtualClock(),
+            TailBudget(0),
+            next_ledger_id,
+            lambda partition, error: None,
+        )
+        self.repairer = Repairer(self, self, clock=VirtualClock(), settings=REPAIR)
+        ensembles.on_damaged = self.repairer.doubt
+        self._repairing = asyncio.create_task(self.repairer.run(self.partitions))
+
+    def partitions(self) -> list[Partition]:
+        return [self.partition] if self.partition is not None and self.partition.serving else []
+
+    async def take_over(self) -> None:
+        self.partition = await Partition.open(
+            self._context, KEY, "t-0", self.world.config, may_claim=lambda _: True
+        )
+
+    def die(self) -> None:
+        self.dead = True
+        self._repairing.cancel()
+
+    # `Nodes` and `StorageView`
+
+    def node(self, number: int) -> Link:
+        return Link(self.world, self, number)
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        there = [n for n in self.present() if n not in without and n not in self.given_up()]
+        if len(there) < count:
+            raise Unavailable(f"{count} storage nodes are needed, {len(there)} are there")
+        return tuple(self.rng.sample(sorted(there), count))
+
+    def present(self) -> frozenset[int]:
+        return self.world.present()
+
+    def given_up(self) -> frozenset[int]:
+        return frozenset(self.world.draining | self.world.removed)
+
+
+class World:
+    """Everything that outlives a process."""
+
+    def __init__(self, seed: int, *, quorum: Quorum, nodes: int) -> None:
+        self.rng = random.Random(seed)
+        self.coordinator = MemoryCoordinator(self.rng)
+        self.config = TopicConfig(
+            retention_ms=-1,
+            retention_bytes=-1,
+            ledger_bytes_max=2_500,
+            ledger_age_ms_max=1 << 40,
+            batch_bytes_max=100_000,
+            quorum=quorum,
+        )
+        self.quorum = quorum
+        self.processes: dict[int, StorageProcess] = {}
+        self.numbers = count(1)
+        self.nodes_at_start = nodes
+        self.owner_numbers = count(100)
+        self.owners: list[Owner] = []
+        self.taking_over = 0
+        self.draining: set[int] = set()
+        self.removed: set[int] = set()
+        self._seen: dict[int, float] = {}
+        self.values = count()
+        #: What clients were told, by offset.
+        self.acknowledged: dict[int, bytes] = {}
+        self.log_start = 0
+        self.faults: dict[str, int] = {}
+        self.failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        await self.coordinator.transact([Put(KEY, chain.encode(PartitionRecord("t", 0)))])
+        for _ in range(self.nodes_at_start):
+            await self.add_node()
+
+    async def add_node(self) -> None:
+        number = next(self.numbers)
+        self.processes[number] = process = StorageProcess(self, number)
+        await process.start()
+
+    def present(self) -> frozenset[int]:
+        """Those that hold their lease, which outlives them a little."""
+        now = asyncio.get_running_loop().time()
+        for number, process in self.processes.items():
+            if process.node is not None:
+                self._seen[number] = now
+        return frozenset(n for n, at in self._seen.items() if now - at < LEASE_MS / 1000)
+
+    def background(self, work: Coroutine[None, None, None]) -> None:
+        """Runs until the world ends; a failure is the world's."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._note_end)
+
+    async def background_ended(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.failure = task.exception()
+
+    def fault(self, name: str) -> None:
+        self.faults[name] = self.faults.get(name, 0) + 1
+
+    async def chain(self) -> PartitionRecord:
+        found = await self.coordinator.get(KEY)
+        assert found is not None
+        return chain.decode(found.value)
+
+    def serving(self) -> Owner | None:
+        """The newest owner, if it serves."""
+        for owner in reversed(self.owners):
+            if not owner.dead and owner.partitions():
+                return owner
+        return None
+
+    async def new_owner(self) -> None:
+        owner = Owner(self, next(self.owner_numbers))
+        self.owners.append(owner)
+        self.taking_over += 1
+        try:
+            await owner.take_over()
+        except DovetailError:
+            owner.die()
+        finally:
+            self.taking_over -= 1
+
+    async def append(self, owner: Owner) -> bool:
+        """One record of a client; noted if it was acknowledged in time."""
+        assert owner.partition is not None
+        value = f"{next(self.values)}:".encode() + self.rng.randbytes(self.rng.choice([30, 300]))
+        raw = memoryview(encode_batch([(None, value)], timestamp=VirtualClock().wall_ms()))
+        future = owner.partition.append(raw, check_batch(raw, bytes_max=100_000))
+        done, _ = await asyncio.wait({future}, timeout=2)
+        if not done or future.exception() is not None:
+            return False
+        appended: Appended = future.result()
+        assert appended.base_offset not in self.acknowledged, "an offset was given twice"
+        self.acknowledged[appended.base_offset] = value
+        return True
+
+    # What is really there
+
+    def copies(self, info: LedgerInfo, entry: int) -> list[int]:
+        """The nodes that the chain names for an entry and whose disks have it."""
+        named = info.placement.nodes_for(entry)
+        return [n for n in named if self.processes[n].holds(info.ledger, entry)]
+
+    async def is_safe_to_hurt(self) -> bool:
+        """Whether every entry that counts lies on two disks, and no disk is hurt already.
+
+        A damaged node can not say "not here" of an open ledger: with a second one that can not,
+        nobody could close it.
+        """
+        record, owner = await self.chain(), self.serving()
+        if owner is None or owner.partition is None or owner.partition.record != record:
+            return False
+        for number, process in self.processes.items():
+            named = any(number in info.placement.nodes for info in record.open)
+            if (process.disk_lost and named) or (not process.disk_lost and process.store.damaged):
+                return False
+        confirmed = {o.info.ledger: o.entry_confirmed for o in owner.partition.open_ledgers}
+        for info in record.ledgers:
+            last = info.entry_last if info.closed else confirmed.get(info.ledger, -1)
+            if any(len(self.copies(info, entry)) < 2 for entry in range(last + 1)):
+                return False
+        return True
+
+    async def lacking(self) -> str | None:
+        """Why the cluster is not whole, or None."""
+        record = await self.chain()
+        for info in record.closed:
+            for node in info.placement.nodes:
+                process = self.processes[node]
+                if node in self.draining or node in self.removed or process.disk_lost:
+                    return f"ledger {info.ledger} names node {node}, which is not to hold anything"
+            for entry in range(info.entry_last + 1):
+                found = self.copies(info, entry)
+                if len(found) < self.quorum.write:
+                    return f"entry {entry} of ledger {info.ledger} lies on {found} only"
+        for info in record.open:
+            if info.placement.nodes & self.draining:
+                return f"open ledger {info.ledger} names a node that is being drained"
+        for number, process in self.processes.items():
+            if process.node is not None and process.node.damaged:
+                return f"node {number} is still damaged: {process.node.doubted()}"
+        return None
+
+
+def values_of(batches: Sequence[Buffer]) -> list[StoredRecord]:
+    """Records of batches as read."""
+    return [record for batch in batches for record in decode_batch(batch)]
