@@ -273,7 +273,7 @@ class MariaServer(DatabaseServer):
             f"--port={self.port}",
             "--skip-name-resolve",
             "--innodb-buffer-pool-size=64M",
-            *([] if self._durable else ["--innodb-flush-log-at-trx-commit=0"]),
+            *([] if self._durable else ["--innodb-flush-log-at-trx-commit=2"]),
         ]
 
     def _answers(self) -> bool:

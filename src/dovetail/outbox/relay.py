@@ -144,7 +144,8 @@ class Relay:
                 raw.autocommit = True
                 raw.execute(f"LISTEN {CHANNEL}")
                 self._follow(raw)
-                raw.autocommit = False
+                # It listens: nobody else should get it.
+                connection.invalidate()
             self._stopping.wait(self.options.retry_ms / 1000)
 
     def _follow(self, raw: "object") -> None:
