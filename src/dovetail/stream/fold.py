@@ -40,11 +40,12 @@ class _Record(msgspec.Struct, frozen=True, tag_field="kind"):
 
 
 class Announce(_Record, frozen=True, tag="announce"):
-    """I am here. `position` is where the stream was when its writer started."""
+    """I am here. `position` is where the stream, `source`, was when its writer started."""
 
     member: MemberName
     incarnation: Incarnation
     position: dict[int, int] | None = None
+    source: str | None = None
 
 
 class Leave(_Record, frozen=True, tag="leave"):
@@ -106,6 +107,7 @@ class Snapshot(_Record, frozen=True, tag="snapshot"):
     claim: Claim | None
     sequence: int
     position: dict[int, int] | None
+    source: str | None
     members: tuple[CountedMember, ...]
     elections: tuple[PastElection, ...]
 
@@ -153,6 +155,8 @@ class LogState:
 
     claim: Claim | None = None
     position: dict[int, int] | None = None
+    #: Name of the stream that the position is one of.
+    source: str | None = None
     #: When the leader last wrote, on the reader's monotonic clock.
     leader_heard_ms: float = 0.0
     #: The last report of the present leadership that counted.
@@ -201,6 +205,7 @@ class LogState:
         """Takes the state of a snapshot, in place of all records up to its base."""
         self.claim, self.sequence = snapshot.claim, snapshot.sequence
         self.position = None if snapshot.position is None else dict(snapshot.position)
+        self.source = snapshot.source
         self.elections = deque(snapshot.elections, maxlen=ELECTIONS_KEPT)
         self._members = {
             counted.member: Heard(counted.incarnation, moment_of(counted.heard_wall_ms, now))
@@ -214,6 +219,7 @@ class LogState:
             claim=self.claim,
             sequence=self.sequence,
             position=None if self.position is None else dict(self.position),
+            source=self.source,
             members=tuple(
                 CountedMember(name, heard.incarnation, heard.moment.wall_ms)
                 for name, heard in sorted(self._members.items())
@@ -266,6 +272,8 @@ class LogState:
     def _announce(self, announce: Announce, moment: Moment) -> bool:
         if self.position is None and announce.position is not None:
             self.position = dict(announce.position)
+        if announce.source is not None:
+            self.source = announce.source
         self._members[announce.member] = Heard(announce.incarnation, moment)
         return True
 

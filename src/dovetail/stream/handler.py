@@ -1,0 +1,197 @@
+"""A robust reader around a source, and a robust call around a handler.
+
+Promise: whatever a source raises, it is opened anew after a growing pause, at the place where
+reading stood; whatever a handler raises is logged and counted, and the next event comes.
+"""
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, cast
+
+from dovetail.errors import DovetailError
+from dovetail.logging import get_logger
+from dovetail.stream.filter import LeaderEventFilter
+from dovetail.stream.identifiers import Position
+from dovetail.stream.leadership import Leadership
+from dovetail.stream.metrics import StreamMetrics
+from dovetail.stream.source import Event, Source
+
+#: Pause before a source is opened again: from the first to the longest.
+BACKOFF_S = (0.05, 2.0)
+
+_log = get_logger("stream")
+
+AsyncHandler = Callable[[Event, Leadership], Awaitable[None]]
+PlainHandler = Callable[[Event, Leadership], None]
+Handler = AsyncHandler | PlainHandler
+
+
+class Receiver(Protocol):
+    """Who gets what was read."""
+
+    async def on_events(self, events: Sequence[Event], generation: int) -> None:
+        """Events of one reading, perhaps none; may wait when there is no room."""
+        ...
+
+    def on_source(self, *, alive: bool) -> None:
+        """The stream is there, or lost."""
+        ...
+
+
+class StreamHandler(Protocol):
+    """Reads a source for ever; `RobustStreamHandler` is the one that is used."""
+
+    async def run(self, receiver: Receiver) -> None:
+        """Reads until cancelled."""
+        ...
+
+    def seek(self, position: Position, generation: int) -> None:
+        """Reads from here from now on."""
+        ...
+
+
+class RobustStreamHandler:
+    """Opens the source again and again."""
+
+    def __init__(self, source: Source, metrics: StreamMetrics) -> None:
+        self._source = source
+        self._metrics = metrics
+        self._position: dict[int, int] = {}
+        self._generation = 0
+        self._sought = asyncio.Event()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def seek(self, position: Position, generation: int) -> None:
+        self._position, self._generation = dict(position), generation
+        self._sought.set()
+
+    async def run(self, receiver: Receiver) -> None:
+        attempts = 0
+        try:
+            while True:
+                before = dict(self._position)
+                try:
+                    await self._read(receiver)
+                    continue
+                except DovetailError as error:
+                    _log.warning("the stream is opened again", reason=str(error))
+                except Exception:  # noqa: BLE001 - any source, any error
+                    _log.exception("the stream is opened again")
+                self._metrics.reconnects.inc()
+                self._metrics.source_connected.set(0)
+                receiver.on_source(alive=False)
+                attempts = 0 if self._position != before else attempts + 1
+                await self._pause(attempts)
+        finally:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def _pause(self, attempts: int) -> None:
+        first, longest = BACKOFF_S
+        pause_s = min(longest, first * 2**attempts) * random.uniform(0.5, 1.0)  # noqa: S311
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._sought.wait()
+
+    async def _read(self, receiver: Receiver) -> None:
+        """One reading; ends when another one is asked for."""
+        self._sought.clear()
+        generation = self._generation
+        context = self._source.read(dict(self._position))
+        batches = await context.__aenter__()
+        sought = asyncio.create_task(self._sought.wait())
+        try:
+            self._metrics.source_connected.set(1)
+            receiver.on_source(alive=True)
+            iterator = aiter(batches)
+            while True:
+                following = asyncio.ensure_future(anext(iterator))
+                await asyncio.wait({following, sought}, return_when=asyncio.FIRST_COMPLETED)
+                if sought.done():
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+                    return
+                events = following.result()
+                for event in events:
+                    self._position[event.lane] = event.offset + 1
+                await receiver.on_events(events, generation)
+        finally:
+            sought.cancel()
+            # The next reading need not wait until this one is put away.
+            closing = asyncio.create_task(_close(context))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+
+async def _close(context: object) -> None:
+    try:
+        await context.__aexit__(None, None, None)  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - it is given up anyway
+        _log.exception("a reading could not be closed")
+
+
+def _is_async(handler: Handler) -> bool:
+    call = getattr(handler, "__call__", None)  # noqa: B004 - a callable object may be async too
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+class IsolatedHandler:
+    """Calls the user's handler, in the loop if it is async and on a thread if it is not."""
+
+    def __init__(
+        self, handler: Handler, accept: LeaderEventFilter, metrics: StreamMetrics, *, stop_s: float
+    ) -> None:
+        self._handler = handler
+        self._filter = accept
+        self._metrics = metrics
+        self._stop_s = stop_s
+        self._is_async = _is_async(handler)
+
+    async def handle(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
+        """Handles events in order, for a while; those that ended, well or not."""
+        with self._metrics.handler_seconds.time():
+            if self._is_async:
+                done = await self._in_loop(events, leadership)
+            else:
+                done = await asyncio.to_thread(self._on_thread, events, leadership)
+        return done
+
+    async def _in_loop(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
+        handler, accepts = cast(AsyncHandler, self._handler), self._filter.accepts
+        stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
+        for event in events:
+            if not accepts(event, leadership):
+                break
+            try:
+                await handler(event, leadership)
+            except Exception:  # noqa: BLE001 - error isolation is the promise
+                failed += 1
+                _log.exception("the handler raised", lane=event.lane, offset=event.offset)
+            done.append(event)
+            if time.monotonic() >= stop_s:
+                break
+        return self._count(done, failed)
+
+    def _on_thread(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
+        handler, accepts = cast(PlainHandler, self._handler), self._filter.accepts
+        stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
+        for event in events:
+            if not accepts(event, leadership):
+                break
+            try:
+                handler(event, leadership)
+            except Exception:  # noqa: BLE001 - error isolation is the promise
+                failed += 1
+                _log.exception("the handler raised", lane=event.lane, offset=event.offset)
+            done.append(event)
+            if time.monotonic() >= stop_s:
+                break
+        return self._count(done, failed)
+
+    def _count(self, done: list[Event], failed: int) -> list[Event]:
+        self._metrics.handled.inc(len(done) - failed)
+        self._metrics.failed.inc(failed)
+        return done

@@ -1,0 +1,327 @@
+"""`SharedStream`: every replica consumes, only the leader's handler runs.
+
+The parts are put together here and nothing is decided: `delivery` says what to do with the stream,
+`member` who leads. Each step of the delivery is performed by a task that gives back its outcome.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from dovetail.clock import Clock, SystemClock
+from dovetail.coordination import Coordinator
+from dovetail.errors import DovetailError, Fenced, InvalidSetting
+from dovetail.logging import get_logger
+from dovetail.stream.campaign import Campaigner
+from dovetail.stream.delivery import Delivery, FindEnd, Handle, Seek, Step, WriteReport
+from dovetail.stream.election import Identity
+from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
+from dovetail.stream.handler import Handler, IsolatedHandler, RobustStreamHandler, StreamHandler
+from dovetail.stream.health import health_routes
+from dovetail.stream.http_transport import HttpTransport
+from dovetail.stream.identifiers import Algorithm
+from dovetail.stream.kafka_client import ClientConfig
+from dovetail.stream.kafka_log import KafkaSharedLog
+from dovetail.stream.kafka_source import KafkaSource
+from dovetail.stream.leadership import Leadership
+from dovetail.stream.member import ClusterMember
+from dovetail.stream.metrics import StreamMetrics
+from dovetail.stream.settings import StreamSettings
+from dovetail.stream.source import Event, Source
+from dovetail.stream.vote_file import VoteFile
+
+#: Events that wait for the handler before reading pauses.
+WAITING_EVENTS_MAX = 5_000
+#: Pause before a step that failed is tried again.
+RETRY_S = 0.1
+
+_log = get_logger("stream")
+
+
+class SharedStream:
+    """One replica's share of a stream."""
+
+    def __init__(
+        self,
+        source: Source,
+        handler: Handler,
+        *,
+        member: ClusterMember,
+        settings: StreamSettings,
+        event_filter: LeaderEventFilter | None = None,
+        stream_handler: StreamHandler | None = None,
+    ) -> None:
+        settings.check()
+        self.member = member
+        self.metrics = member.metrics
+        self._settings = settings
+        self._source = source
+        self._reader = stream_handler or RobustStreamHandler(source, self.metrics)
+        self._handler = IsolatedHandler(
+            handler,
+            event_filter or OnlyLeader(),
+            self.metrics,
+            stop_s=settings.report_interval_ms / 1000,
+        )
+        self._delivery: Delivery[Event] = Delivery(settings.takeover, settings.batch_events_max)
+        self._leadership: Leadership | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._received: dict[int, int] = {}
+        self._alive = True
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._started = False
+
+    @classmethod
+    def on_kafka(
+        cls,
+        bootstrap: str,
+        topic: str,
+        handler: Handler,
+        settings: StreamSettings,
+        *,
+        coordinator: Coordinator | None = None,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> "SharedStream":
+        """A replica on a topic of Dovetail or Kafka, with the usual parts.
+
+        COORDINATOR needs the `coordinator`. `config` goes to the Kafka clients (login, TLS).
+        """
+        settings.check()
+        metrics = StreamMetrics()
+        made: list[SharedStream] = []
+
+        def health() -> tuple[bool, dict[str, Any]]:
+            return made[0].health()
+
+        transport = HttpTransport(
+            settings,
+            routes=health_routes(health, metrics.registry),
+            clock=clock,
+        )
+        member = ClusterMember(
+            settings.endpoint,
+            algorithm=settings.algorithm,
+            times=settings.times,
+            shared_log=KafkaSharedLog(
+                bootstrap,
+                topic=settings.coordination_stream_id,
+                environment=settings.environment_identifier,
+                timeout_ms=settings.timeout_ms,
+                config=config,
+                clock=clock,
+            ),
+            transport=transport,
+            vote_file=VoteFile(settings.vote_path),
+            campaigner=campaigner_of(settings, coordinator, clock),
+            metrics=metrics,
+            clock=clock,
+        )
+        source = KafkaSource(bootstrap, topic, timeout_ms=settings.timeout_ms, config=config)
+        made.append(cls(source, handler, member=member, settings=settings))
+        return made[0]
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        if self._settings.start_immediately:
+            await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Joins the cluster and begins to consume.
+
+        Raises `Unavailable` if the stream or the shared log cannot be reached; then nothing is
+        left running.
+        """
+        try:
+            end = await self._source.end()
+            await self.member.start(end, self._source.name)
+        except BaseException:
+            await self._source.close()
+            raise
+        self._started = True
+        self._received = dict(end)
+        self._tell_received()
+        self._reader.seek(end, self._delivery.generation)
+        self._spawn(self._reader.run(self))
+        self._spawn(self._lead())
+
+    async def close(self) -> None:
+        """Stops consuming, hands the leadership over, and ends; safe to call again."""
+        if not self._started:
+            return
+        self._started = False
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.member.close()
+        await self._source.close()
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether this replica does its part, and the facts."""
+        if not self._started:
+            return False, {"status": "starting"}
+        status = self.member.status()
+        known = status.leader is not None and status.leader in status.members
+        healthy = status.failure is None and self._alive and known
+        return healthy, {
+            "status": "ok" if healthy else "degraded",
+            "member": status.name,
+            "algorithm": status.algorithm.value,
+            "role": status.role.value,
+            "term": status.term,
+            "leader": status.leader,
+            "members": list(status.members),
+            "source_connected": self._alive,
+            "waiting_events": self._delivery.waiting_count,
+            "handled": {str(lane): offset for lane, offset in self._delivery.handled.items()},
+            "failure": status.failure,
+        }
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def on_events(self, events: Sequence[Event], generation: int) -> None:
+        """Events were read; waits while too many of them wait for the handler."""
+        if not events:
+            return
+        self.metrics.received.inc(len(events))
+        for event in events:
+            if event.offset >= self._received.get(event.lane, 0):
+                self._received[event.lane] = event.offset + 1
+        self._perform(self._delivery.on_events(events, generation=generation))
+        self._tell_received()
+        await self._room.wait()
+
+    def on_source(self, *, alive: bool) -> None:
+        """The stream is there, or lost."""
+        if alive != self._alive:
+            self._alive = alive
+            self.member.do(lambda now: self.member.election.on_source(alive=alive, now_ms=now))
+
+    def _tell_received(self) -> None:
+        waiting = self._delivery.waiting_count
+        self.metrics.lag.set(waiting)
+        busy = waiting > WAITING_EVENTS_MAX
+        if busy:
+            self._room.clear()
+        else:
+            self._room.set()
+        position = self._received
+        self.member.do(
+            lambda now: self.member.election.on_received(position, busy=busy, now_ms=now)
+        )
+
+    # --- leading ------------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        """Follows the leaderships of this member, one after the other."""
+        while True:
+            leadership = await self.member.lead()
+            self._leadership = leadership
+            committed = self.member.shared_log.state.position
+            self._perform(self._delivery.on_lead(leadership.term, committed))
+            await leadership.lost.wait()
+            self._leadership = None
+            self._delivery.on_lost()
+            self._reader.seek(self._received, self._delivery.generation)
+            self._tell_received()
+
+    def _perform(self, steps: list[Step[Event]]) -> None:
+        leadership = self._leadership
+        for step in steps:
+            if isinstance(step, Seek):
+                self._reader.seek(step.position, step.generation)
+            elif leadership is None:
+                return
+            elif isinstance(step, FindEnd):
+                self._spawn(self._find_end(leadership))
+            elif isinstance(step, WriteReport):
+                self._spawn(self._report(leadership, step))
+            elif isinstance(step, Handle):
+                self._spawn(self._handle(leadership, step))
+
+    async def _find_end(self, leadership: Leadership) -> None:
+        while not leadership.lost.is_set():
+            try:
+                end = await self._source.end()
+            except DovetailError as error:
+                _log.warning("the end of the stream is not known", reason=str(error))
+                await _wait(leadership, RETRY_S)
+            else:
+                self._perform(self._delivery.on_end(leadership.term, end))
+                return
+
+    async def _report(self, leadership: Leadership, step: WriteReport) -> None:
+        accepted = False
+        try:
+            await leadership.confirm(step.position)
+            accepted = True
+        except Fenced as error:
+            _log.info("a report was refused", reason=str(error))
+            return
+        except DovetailError as error:
+            _log.warning("a report was not stored and is written again", reason=str(error))
+            await _wait(leadership, RETRY_S)
+        self._perform(self._delivery.on_reported(step.term, accepted=accepted))
+
+    async def _handle(self, leadership: Leadership, step: Handle[Event]) -> None:
+        done = await self._handler.handle(step.events, leadership)
+        if not done:
+            await _wait(leadership, RETRY_S)
+        self._perform(self._delivery.on_handled(step.term, done))
+        self._tell_received()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a task of the stream met a defect", reason=repr(task.exception()))
+
+
+async def _wait(leadership: Leadership, seconds: float) -> None:
+    """Waits a while, or until the leadership is lost."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await leadership.lost.wait()
+
+
+def campaigner_of(
+    settings: StreamSettings, coordinator: Coordinator | None, clock: Clock | None = None
+) -> Callable[[Identity], Campaigner] | None:
+    """What a `ClusterMember` needs for COORDINATOR. Raises `InvalidSetting` without a service."""
+    if settings.algorithm is not Algorithm.COORDINATOR:
+        return None
+    if coordinator is None:
+        raise InvalidSetting(
+            "algorithm COORDINATOR needs a coordinator, for example "
+            "EtcdCoordinator.open(EtcdSettings(endpoints=('127.0.0.1:2379',)))"
+        )
+    service = coordinator
+
+    def make(me: Identity) -> Campaigner:
+        return Campaigner(
+            service,
+            name=settings.coordination_stream_id,
+            environment=settings.environment_identifier,
+            me=me,
+            timeout_ms=settings.timeout_ms,
+            clock=clock or SystemClock(),
+        )
+
+    return make
