@@ -31,14 +31,15 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
-	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q --durations=15 tests
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
 	@scripts/system-packages redis-server:redis-server nats-server:nats-server
-	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin" $(PY) -m bench.log
+	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
+	for program in log cluster; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000

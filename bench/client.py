@@ -47,7 +47,7 @@ def create_topic(bootstrap: str, name: str, *, partitions: int = 1) -> str:
     """A new topic; returns its name once clients can use it."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = f"{name}-{uuid.uuid4().hex[:8]}"
-    made = admin.create_topics([NewTopic(topic, partitions, 1)])
+    made = admin.create_topics([NewTopic(topic, partitions, -1)])
     made[topic].result(STALL_S_MAX)
     return topic
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 from tests.etcd_server import EtcdMember
 from tests.network_links import Door, Network, open_network
@@ -27,6 +29,9 @@ BROKER_NUMBER_BASE = 100
 #: Far above what a healthy cluster needs, on a machine that does other work too.
 WAIT_SECONDS_MAX = 90.0
 LOOK_SECONDS = 0.05
+
+#: Lines of each log that a failed test is shown with.
+LAST_LINES = 30
 
 #: Three copies of which two acknowledge; small ledgers, so that tests see rolls.
 SETTINGS = {
@@ -105,17 +110,15 @@ class ClusterProcesses:
     # Life of all
 
     def start(self) -> None:
-        """Starts everything; returns when all nodes are ready or stand by, and a broker serves."""
+        """Starts everything; returns when all of it is ready."""
         for name in self.etcd:
             self.launch(name)
         for member in self.etcd.values():
             member.wait_ready()
         for name in self.nodes:
             self.launch(name)
-        for name in self.storage:
+        for name in self.nodes:
             self.await_ready(name)
-        wait_until("all brokers are up", lambda: all(map(self._is_settled, self.brokers)))
-        wait_until("a broker serves", lambda: any(self.ready(name)[0] for name in self.brokers))
 
     def end(self) -> None:
         """kill -9 on everything."""
@@ -141,7 +144,7 @@ class ClusterProcesses:
         if name in self.etcd:
             self.etcd[name].wait_ready()
         else:
-            wait_until(f"{name} is up", lambda: self._is_settled(name))
+            self.await_ready(name)
 
     def kill(self, name: str) -> None:
         """kill -9."""
@@ -182,8 +185,23 @@ class ClusterProcesses:
 
     def await_ready(self, name: str) -> None:
         """Waits until a node says that it serves."""
-        self._fail_if_dead(name)
-        wait_until(f"{name} is ready", lambda: self.ready(name)[0], told=lambda: self._tell(name))
+
+        def look() -> bool:
+            self._fail_if_dead(name)
+            return self.ready(name)[0]
+
+        wait_until(f"{name} is ready", look, told=lambda: self._tell(name))
+
+    def leader(self, topic: str, partition: int, *, asked: str = "") -> str:
+        """The broker that leads a partition, or "", as all brokers say or the one that is asked."""
+        bootstrap = self._doors[asked][0].address if asked else self.bootstrap
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        try:
+            known = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        except KafkaException:
+            return ""
+        numbers = {self.number(name): name for name in self.brokers}
+        return numbers.get(known[partition].leader, "") if partition in known else ""
 
     def etcd_leader(self) -> str:
         """The member of etcd that leads; waits until there is one among those that answer."""
@@ -198,15 +216,23 @@ class ClusterProcesses:
 
     def log(self, *names: str) -> str:
         """What these nodes, or all, have written about themselves."""
-        return "".join(self.nodes[name].log() for name in names or self.nodes)
+        return "".join(self._log_of(name) for name in names or self.nodes)
+
+    def _log_of(self, name: str) -> str:
+        try:
+            return self.nodes[name].log()
+        except FileNotFoundError:  # It was never started.
+            return ""
+
+    def last_words(self) -> str:
+        """The end of every node's log."""
+        return "\n".join(
+            "\n".join([f"--- {name}", *self._log_of(name).splitlines()[-LAST_LINES:]])
+            for name in self.nodes
+        )
 
     def _process(self, name: str) -> RunningNode | PlacedMember:
         return self.etcd[name] if name in self.etcd else self.nodes[name]
-
-    def _is_settled(self, name: str) -> bool:
-        self._fail_if_dead(name)
-        ready, reasons = self.ready(name)
-        return ready or any(reason.startswith("standing by") for reason in reasons)
 
     def _fail_if_dead(self, name: str) -> None:
         stat = Path(f"/proc/{self.nodes[name].pid}/stat")
@@ -293,3 +319,5 @@ def running_cluster(
             yield cluster
         finally:
             cluster.end()
+            # Shown beside a test that failed; the folders of tests do not stay for long.
+            print(cluster.last_words())

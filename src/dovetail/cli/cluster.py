@@ -90,6 +90,7 @@ def start(
     """
     from dovetail.cli.cluster_plan import Wish
     from dovetail.cli.cluster_starting import start_cluster
+    from dovetail.cli.output import note, notes
 
     root = ctx.obj if isinstance(ctx.obj, RootOptions) else RootOptions()
     config = config_file or root.config
@@ -105,7 +106,8 @@ def start(
         assignments=(*root.assignments, *(assignments or ())),
     )
     folder = ClusterFolder(data_dir)
-    plan = start_cluster(folder, wish, port=port)
+    with notes().status("starting"):
+        plan = start_cluster(folder, wish, port=port, tell=note)
     if as_json:
         _print_started_json(folder, plan)
     else:

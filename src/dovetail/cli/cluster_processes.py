@@ -62,14 +62,10 @@ _ARGUMENT = "--data-dir="
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a process says of itself; `standing_by` is a carrier that waits for its turn."""
+    """What a process says of itself."""
 
     ready: bool
     reasons: tuple[str, ...] = ()
-
-    @property
-    def standing_by(self) -> bool:
-        return any(reason.startswith("standing by") for reason in self.reasons)
 
 
 def system_processes() -> Any:
@@ -165,15 +161,15 @@ def launch(folder: ClusterFolder, plan: Plan, planned: Planned) -> Launched:
 def await_ready(
     folder: ClusterFolder,
     launched: Sequence[Launched],
-    on_ready: Callable[[Launched, Health], None],
+    on_ready: Callable[[Launched], None],
 ) -> None:
-    """Returns when all are ready or stand by. Raises `Unavailable` for one that is not in time."""
+    """Returns when all are ready. Raises `Unavailable` for one that is not in time."""
     waiting = list(launched)
     while waiting:
         for one in tuple(waiting):
             health = health_of(one.planned)
-            if health.ready or health.standing_by:
-                on_ready(one, health)
+            if health.ready:
+                on_ready(one)
                 waiting.remove(one)
                 continue
             name, code = one.planned.name, one.exit_code
@@ -185,19 +181,6 @@ def await_ready(
                     f"{'; '.join(health.reasons)}; {_last_words(folder, name)}"
                 )
         time.sleep(LOOK_S if waiting else 0)
-
-
-def await_served(brokers: Sequence[Planned]) -> None:
-    """Returns when one of the brokers serves clients. Raises `Unavailable` if none does in time."""
-    deadline = time.monotonic() + START_S_MAX
-    while True:
-        healths = {broker.name: health_of(broker) for broker in brokers}
-        if any(health.ready for health in healths.values()):
-            return
-        if time.monotonic() > deadline:
-            told = "; ".join(f"{name}: {', '.join(h.reasons)}" for name, h in healths.items())
-            raise Unavailable(f"no broker serves clients after {START_S_MAX:.0f} s. {told}")
-        time.sleep(LOOK_S)
 
 
 def pause(name: str, process: Any) -> None:

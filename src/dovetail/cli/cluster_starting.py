@@ -3,7 +3,7 @@
 import random
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dovetail.cli import cluster_processes as processes
 from dovetail.cli.cluster_etcd import etcd_binary
@@ -20,8 +20,7 @@ from dovetail.cli.cluster_plan import (
     node_arguments,
     ports_needed,
 )
-from dovetail.cli.cluster_processes import Health, Launched
-from dovetail.cli.output import note, notes
+from dovetail.cli.cluster_processes import Launched
 from dovetail.cli.program import program
 from dovetail.cli.starting import prepare_folder
 from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
@@ -33,8 +32,10 @@ _PORTS = range(20_000, 32_000)
 _PORT_MAX = 65_535
 
 
-def start_cluster(folder: ClusterFolder, wish: Wish, *, port: int | None = None) -> Plan:
-    """Starts what does not run; returns when all of it serves.
+def start_cluster(
+    folder: ClusterFolder, wish: Wish, *, port: int | None = None, tell: Callable[[str], None]
+) -> Plan:
+    """Starts what does not run; returns when all of it serves. `tell` hears of each step.
 
     Raises `InvalidInput` for a wish that can not be, with nothing changed, and `Unavailable` if a
     process does not come up; those that did are left running.
@@ -50,11 +51,11 @@ def start_cluster(folder: ClusterFolder, wish: Wish, *, port: int | None = None)
         for name, process in running.items():
             state = processes.state_of(process)
             wake = f"; wake it: {program()} cluster resume {name}{folder.hint()}"
-            note(f"{name:<12} is {state} already{wake if state == 'paused' else ''}")
+            tell(f"{name:<12} is {state} already{wake if state == 'paused' else ''}")
         if missing:
-            _start(folder, plan, missing)
+            _start(folder, plan, missing, tell)
         else:
-            note(f"the cluster in {folder.path} runs already")
+            tell(f"the cluster in {folder.path} runs already")
     return plan
 
 
@@ -69,7 +70,7 @@ def _plan(wish: Wish, known: Plan | None, port: int | None) -> Plan:
 
 def _broker_ports(count: int, first: int | None, known: Plan | None) -> list[int]:
     """A row of ports from the one that was asked for; else the usual ones, if they are free."""
-    if known is not None and first is not None:
+    if known is not None and first:
         listening = [broker.port for broker in known.of_kind("broker")]
         if first != listening[0]:
             raise InvalidInput(
@@ -149,22 +150,19 @@ def _check_settings(folder: ClusterFolder, plan: Plan, planned: Planned) -> None
             )
 
 
-def _start(folder: ClusterFolder, plan: Plan, missing: Sequence[Planned]) -> None:
+def _start(
+    folder: ClusterFolder, plan: Plan, missing: Sequence[Planned], tell: Callable[[str], None]
+) -> None:
     """etcd first; storage nodes and brokers together, because brokers wait for what they need."""
     etcd = [planned for planned in missing if planned.kind == "etcd"]
     if etcd and etcd_binary().bundled:
-        note("etcd is the one that comes along, for trying out; one on the path is preferred")
+        tell("etcd is the one that comes along, for trying out; one on the path is preferred")
     nodes = [planned for kind in KINDS[1:] for planned in missing if planned.kind == kind]
-    with notes().status("starting") as status:
 
-        def on_ready(one: Launched, health: Health) -> None:
-            seconds = time.monotonic() - one.started_s
-            how = "ready" if health.ready else "stands by"
-            note(f"{one.planned.name:<12} {how} on {one.planned.address} after {seconds:.1f} s")
+    def on_ready(one: Launched) -> None:
+        seconds = time.monotonic() - one.started_s
+        tell(f"{one.planned.name:<12} ready on {one.planned.address} after {seconds:.1f} s")
 
-        for group in (etcd, nodes):
-            status.update(f"starting {', '.join(planned.name for planned in group)}")
-            launched = [processes.launch(folder, plan, planned) for planned in group]
-            processes.await_ready(folder, launched, on_ready)
-        status.update("waiting for a broker that serves")
-        processes.await_served(plan.of_kind("broker"))
+    for group in (etcd, nodes):
+        launched = [processes.launch(folder, plan, planned) for planned in group]
+        processes.await_ready(folder, launched, on_ready)

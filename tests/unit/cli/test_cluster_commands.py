@@ -119,7 +119,7 @@ def view(members: tuple[Member, ...] | CoordinationDown) -> ClusterView:
         processes=(
             process("storage-1", 1, "storage", Health(True)),
             process("broker-1", 101, "carrier", Health(True)),
-            process("broker-2", 102, "carrier", Health(False, ("standing by: no turn",))),
+            process("broker-2", 102, "carrier", Health(False, ("waiting for storage",))),
         ),
         members=members,
         kafka=KafkaView((101,), {"t-0": 101, "t-1": -1, "t-2": 99, "u-0": 101}),
@@ -131,7 +131,7 @@ def test_what_the_status_shows(capsys: pytest.CaptureFixture[str]) -> None:
     member = Member(1, "h", 1, ("storage",), "0.1", stored_bytes=12_000_000)
     answers().print(rendered(view((member,))))
     shown = capsys.readouterr().out
-    for text in ("12.0 MB stored", "leads 2", "standing by: no turn"):
+    for text in ("12.0 MB stored", "leads 2", "waiting for storage"):
         assert text in shown
     assert "4 partitions, 2 without a leader: t-1, t-2" in shown
     told = json.loads(json.dumps(as_json(view((member,)))))

@@ -1,0 +1,125 @@
+"""How long it takes to recover a ledger of a million entries: fence it, find its end, repair it.
+
+Filled through the writer that brokers use, from this process to three storage processes, because a
+million entries by Kafka clients are a million requests. The writer then leaves the ledger open,
+with entries on their way, as a crash would; a new owner with a higher term recovers it. Measured
+with the storage nodes as they were, and after kill -9 and start of all three.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+
+from bench.local_cluster import LocalCluster
+from bench.run import Run
+from bench.table import Line
+from dovetail.broker.remote_storage import RemoteStorageNode
+from dovetail.cli.cluster_plan import Planned
+from dovetail.errors import DovetailError, Unavailable
+from dovetail.ledger import Ensembles, LedgerId, Quorum, Term
+from dovetail.ledger.placement import Placement
+
+_ENTRIES = 1_000_000
+_BYTES = 100
+#: Entries on their way at once; about what a busy broker has.
+_IN_FLIGHT = 2_000
+#: What the issue asks for.
+_RECOVERY_S_MAX = 2.0
+#: Ledgers of brokers count up from 1.
+_LEDGER = 1_000_000_000
+
+
+class _Storage:
+    """`Nodes` of the storage processes."""
+
+    def __init__(self, planned: Sequence[Planned]) -> None:
+        self._nodes = {
+            one.number: RemoteStorageNode("127.0.0.1", one.port, client_id="bench")
+            for one in planned
+        }
+
+    def node(self, number: int) -> RemoteStorageNode:
+        return self._nodes[number]
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        left = [number for number in self._nodes if number not in without]
+        if len(left) < count:
+            raise Unavailable(f"{count} more storage nodes are needed and {len(left)} are there")
+        return tuple(random.sample(left, count))
+
+    async def close(self) -> None:
+        for node in self._nodes.values():
+            await node.close()
+
+
+def measure(run: Run) -> list[Line]:
+    entries = run.sized(_ENTRIES, quick=50_000)
+    lines = []
+    with LocalCluster(run.folder / "recovery", brokers=1) as cluster:
+        for at, restarted in enumerate((False, True)):
+            run.step(f"filling a ledger with {entries:,} entries")
+            ledger = LedgerId(_LEDGER + at)
+            placement, fill_s = asyncio.run(_fill(cluster.storage(), ledger, entries))
+            run.told(f"  filled at {entries / fill_s:,.0f} entries/s")
+            if restarted:
+                run.step("killing and starting the storage nodes")
+                for one in cluster.storage():
+                    cluster.kill(one.name)
+                cluster.start()
+            run.step("recovering")
+            took_s = asyncio.run(_recover(cluster.storage(), placement, entries))
+            state = ", storage nodes killed and started before" if restarted else ""
+            lines.append(
+                Line(
+                    "h recovery",
+                    f"of a ledger with {entries:,} entries{state}",
+                    took_s,
+                    "s",
+                    "limit",
+                    _RECOVERY_S_MAX,
+                    ratio_max=1.0,
+                )
+            )
+    return lines
+
+
+async def _fill(
+    planned: Sequence[Planned], ledger: LedgerId, entries: int
+) -> tuple[Placement, float]:
+    nodes = _Storage(planned)
+    ensembles = Ensembles(nodes)
+    placement = ensembles.place(ledger, Quorum(3, 3, 2))
+    room, failures = asyncio.Semaphore(_IN_FLIGHT), list[DovetailError]()
+
+    async def change(_: Placement) -> None:
+        raise Unavailable("nobody should fail while this ledger is filled")
+
+    def confirm(error: DovetailError | None) -> None:
+        room.release()
+        if error is not None:
+            failures.append(error)
+
+    writer = ensembles.writer(placement, term=Term(1), change=change)
+    payload, started = b"x" * _BYTES, time.perf_counter()
+    for _ in range(entries):
+        await room.acquire()
+        if failures:
+            raise failures[0]
+        writer.append(payload, confirm)
+    # The last ones are not waited for: that is how a crash leaves a ledger.
+    await asyncio.sleep(0)
+    took_s = time.perf_counter() - started
+    await nodes.close()
+    return placement, took_s
+
+
+async def _recover(planned: Sequence[Planned], placement: Placement, entries: int) -> float:
+    nodes = _Storage(planned)
+    started = time.perf_counter()
+    _, entry_last = await Ensembles(nodes).recover(placement, Term(2))
+    took_s = time.perf_counter() - started
+    await nodes.close()
+    if not entries - _IN_FLIGHT <= entry_last + 1 <= entries:
+        raise RuntimeError(f"recovered up to entry {entry_last} of {entries}")
+    return took_s
