@@ -76,31 +76,43 @@ def new_topic(bootstrap: str, *, partitions: int = 3, **config: str) -> str:
 def read_all(bootstrap: str, topic: str) -> list[Record]:
     """Every record of the topic, by partition and offset."""
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
     )
     try:
         partitions = consumer.list_topics(topic, timeout=SECONDS_MAX).topics[topic].partitions
-        found: list[Record] = []
+        ends: dict[int, int] = {}
+        places = []
         for partition in sorted(partitions):
-            found += _read_partition(consumer, TopicPartition(topic, partition))
-        return found
+            place = TopicPartition(topic, partition)
+            low, high = consumer.get_watermark_offsets(place, timeout=SECONDS_MAX)
+            if low < high:
+                ends[partition] = high
+                places.append(TopicPartition(topic, partition, low))
+        consumer.assign(places)
+        return _read_to(consumer, ends)
     finally:
         consumer.close()
 
 
-def _read_partition(consumer: Consumer, place: TopicPartition) -> list[Record]:
-    low, high = consumer.get_watermark_offsets(place, timeout=SECONDS_MAX)
-    consumer.assign([TopicPartition(place.topic, place.partition, low)])
-    found: list[Record] = []
+def _read_to(consumer: Consumer, ends: dict[int, int]) -> list[Record]:
+    found: dict[int, list[Record]] = {partition: [] for partition in ends}
+    left = set(ends)
     deadline = time.monotonic() + SECONDS_MAX
-    offset = low
-    while offset < high:
-        assert time.monotonic() < deadline, f"{place} is not read to its end"
-        for message in consumer.consume(1000, timeout=1.0):
-            assert message.error() is None, message.error()
-            found.append(_record_of(message))
-            offset = message.offset() + 1
-    return found
+    while left:
+        assert time.monotonic() < deadline, f"not read to the end: {left}"
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        assert message.error() is None, message.error()
+        found[message.partition()].append(_record_of(message))
+        if message.offset() + 1 >= ends[message.partition()]:
+            left.discard(message.partition())
+    return [record for partition in sorted(found) for record in found[partition]]
 
 
 def _record_of(message: Message) -> Record:
