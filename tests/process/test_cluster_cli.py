@@ -97,6 +97,8 @@ def test_a_cluster_is_started_hurt_healed_and_stopped(shell: Shell) -> None:
     storage = [member for member in seen["members"] if "storage" in member["roles"]]
     assert {member["node_id"] for member in storage} == {1, 2, 3}
     assert seen["without_leader"] == []
+    assert {node["node_id"] for node in seen["overseer"]["nodes"]} == {1, 2, 3, 101, 102}
+    assert seen["errors"] == {}
     assert sum(broker["leads"] for broker in seen["brokers"]) == seen["partitions"] >= 3
     assert all(one["memory_bytes"] > 1_000_000 for one in seen["processes"])
     assert "storage ready" in shell.run("cluster", "logs", "storage-2").stdout

@@ -108,18 +108,26 @@ def health_of(planned: Planned) -> Health:
     """Asks a process over HTTP how it is; one that does not answer is not ready."""
     etcd = planned.kind == "etcd"
     port, path = (planned.port, "/health") if etcd else (planned.side_port, "/readyz")
-    connection = http.client.HTTPConnection(HOST, port, timeout=_HTTP_S_MAX)
     try:
-        connection.request("GET", path)
-        answer = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return Health(False, (f"no answer over HTTP: {error}",))
-    finally:
-        connection.close()
+        answer = json.loads(ask(port, path))
+    except (Unavailable, ValueError) as error:
+        return Health(False, (str(error),))
     if etcd:
         healthy = str(answer.get("health")) == "true"
         return Health(healthy, () if healthy else (str(answer.get("reason", "no leader")),))
     return Health(bool(answer.get("ready")), tuple(map(str, answer.get("reasons", ()))))
+
+
+def ask(port: int, path: str) -> bytes:
+    """The answer to a GET, whatever its status. Raises `Unavailable` if there is none."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=_HTTP_S_MAX)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"no answer over HTTP: {error}") from error
+    finally:
+        connection.close()
 
 
 class Launched:

@@ -1,8 +1,9 @@
 """What a cluster looks like from outside: its processes, its members, its partitions (B2).
 
-Three places are asked, each on its own, so that one that does not answer hides nothing of the
+Four places are asked, each on its own, so that one that does not answer hides nothing of the
 others: the system (which processes run, with what memory and processor time), etcd (who holds a
-lease, with its load; read only) and the Kafka port of any broker (who leads which partition).
+lease, with its load; read only), the Kafka port of any broker (who leads which partition) and an
+overseer (how long each node takes to answer).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dovetail.broker.membership import NODES, Member
+from dovetail.broker.overseer import ClusterReport
 from dovetail.cli import cluster_processes as processes
 from dovetail.cli.cluster_folder import ClusterFolder
 from dovetail.cli.cluster_plan import Kind, Plan
@@ -87,6 +89,7 @@ class ClusterView:
     processes: tuple[ProcessView, ...]
     members: tuple[Member, ...] | DovetailError
     kafka: KafkaView | DovetailError
+    overseer: ClusterReport | DovetailError
 
 
 class Looker:
@@ -113,6 +116,7 @@ class Looker:
             }
             members = pool.submit(_members_of, plan, states)
             kafka = pool.submit(_kafka_of, plan, states)
+            overseer = pool.submit(_overseer_of, plan, states)
         seconds, before = time.monotonic() - self._at, dict(self._times)
         self._sample(found)
         views = []
@@ -135,7 +139,12 @@ class Looker:
                 )
             )
         return ClusterView(
-            str(self._folder.path), plan.bootstrap, tuple(views), members.result(), kafka.result()
+            str(self._folder.path),
+            plan.bootstrap,
+            tuple(views),
+            members.result(),
+            kafka.result(),
+            overseer.result(),
         )
 
     def _sample(self, found: Mapping[str, Any]) -> None:
@@ -206,6 +215,21 @@ def _kafka_of(plan: Plan, states: Mapping[str, State]) -> KafkaView | DovetailEr
     return KafkaView(tuple(sorted(metadata.brokers)), leaders)
 
 
+def _overseer_of(plan: Plan, states: Mapping[str, State]) -> ClusterReport | DovetailError:
+    error: DovetailError = Unavailable("no overseer runs")
+    for broker in plan.of_kind("broker"):
+        if states.get(broker.name) != "running":
+            continue
+        try:
+            answer = processes.ask(broker.side_port, "/v1/cluster")
+            return msgspec.json.decode(answer, type=ClusterReport)
+        except Unavailable as failure:
+            error = failure
+        except msgspec.DecodeError:
+            error = Unavailable(f"{broker.name} does not answer as an overseer: {answer[:200]!r}")
+    return error
+
+
 def _running(plan: Plan, states: Mapping[str, State], kind: Kind) -> list[str]:
     """The addresses of those that run."""
     return [one.address for one in plan.of_kind(kind) if states.get(one.name) == "running"]
@@ -246,6 +270,10 @@ def as_json(view: ClusterView) -> dict[str, object]:
         ]
         answer["partitions"] = len(view.kafka.leaders)
         answer["without_leader"] = view.kafka.without_leader
+    if isinstance(view.overseer, DovetailError):
+        errors["overseer"] = str(view.overseer)
+    else:
+        answer["overseer"] = msgspec.to_builtins(view.overseer)
     return {**answer, "errors": errors}
 
 
@@ -258,6 +286,7 @@ def rendered(view: ClusterView) -> "RenderableType":
     members = {} if isinstance(view.members, DovetailError) else _by_number(view.members)
     kafka = None if isinstance(view.kafka, DovetailError) else view.kafka
     led = Counter[int]() if kafka is None else kafka.led_by()
+    latencies = _latencies(view)
     table = Table(header_style="bold", title=f"cluster in {view.folder}", title_justify="left")
     for title, right in _COLUMNS:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
@@ -272,11 +301,14 @@ def rendered(view: ClusterView) -> "RenderableType":
             "-" if one.memory_bytes is None else f"{one.memory_bytes / 1e6:,.0f} MB",
             "-" if one.cpu_percent is None else f"{one.cpu_percent:.1f} %",
             "" if one.roles == "etcd" else ("yes" if member is not None else "no"),
+            latencies.get(one.number, "-") if member is not None else "",
             _load(one, member, led),
         )
     lines = [Text(f"bootstrap servers: {view.bootstrap}")]
     if isinstance(view.members, DovetailError):
         lines.append(Text(f"etcd: {view.members}", style="red"))
+    if isinstance(view.overseer, DovetailError):
+        lines.append(Text(f"overseer: {view.overseer}", style="red"))
     if isinstance(view.kafka, DovetailError):
         lines.append(Text(f"Kafka: {view.kafka}", style="red"))
     elif kafka is not None:
@@ -293,6 +325,7 @@ _COLUMNS = (
     ("memory", True),
     ("cpu", True),
     ("lease", False),
+    ("answers", True),
     ("load", False),
 )
 
@@ -301,6 +334,14 @@ _STYLES: dict[State, str] = {"running": "green", "paused": "yellow", "dead": "bo
 
 def _by_number(members: tuple[Member, ...]) -> dict[int, Member]:
     return {member.node_id: member for member in members}
+
+
+def _latencies(view: ClusterView) -> dict[int, str]:
+    """How long each node takes to answer, by its number."""
+    if isinstance(view.overseer, DovetailError):
+        return {}
+    known = {node.node_id: node.latency_ms for node in view.overseer.nodes}
+    return {number: f"{ms:.1f} ms" for number, ms in known.items() if ms is not None}
 
 
 def _load(one: ProcessView, member: Member | None, led: Counter[int]) -> str:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.broker.membership import Member
+from dovetail.broker.overseer import ClusterReport, NodeReport
 from dovetail.cli import cluster_etcd
 from dovetail.cli.app import app
 from dovetail.cli.cluster_etcd import etcd_binary
@@ -113,6 +114,9 @@ def view(members: tuple[Member, ...] | CoordinationDown) -> ClusterView:
     def process(name: str, number: int, roles: str, health: Health) -> ProcessView:
         return ProcessView(name, "running", roles, number, "h:1", 1, 50_000_000, 1.5, health)
 
+    report = NodeReport(
+        1, "storage-1", "h:1", None, ("storage",), "0.1", "healthy", (), 0, 0, 1.25, {}
+    )
     return ClusterView(
         folder="/c",
         bootstrap="h:1",
@@ -123,6 +127,7 @@ def view(members: tuple[Member, ...] | CoordinationDown) -> ClusterView:
         ),
         members=members,
         kafka=KafkaView((101,), {"t-0": 101, "t-1": -1, "t-2": 99, "u-0": 101}),
+        overseer=ClusterReport([report], [], 2),
     )
 
 
@@ -131,7 +136,7 @@ def test_what_the_status_shows(capsys: pytest.CaptureFixture[str]) -> None:
     member = Member(1, "h", 1, ("storage",), "0.1", stored_bytes=12_000_000)
     answers().print(rendered(view((member,))))
     shown = capsys.readouterr().out
-    for text in ("12.0 MB stored", "leads 2", "waiting for storage"):
+    for text in ("12.0 MB stored", "leads 2", "waiting for storage", "1.2 ms"):
         assert text in shown
     assert "4 partitions, 2 without a leader: t-1, t-2" in shown
     told = json.loads(json.dumps(as_json(view((member,)))))
