@@ -84,7 +84,13 @@ class ClusterFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other commands from starting or stopping processes. Raises `Unavailable`."""
+        """Keeps other commands from starting or stopping processes. Raises `Unavailable`.
+
+        A folder that was deleted while its processes run has nothing left to lock.
+        """
+        if not self.path.is_dir():
+            yield
+            return
         with (self.path / _LOCK).open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

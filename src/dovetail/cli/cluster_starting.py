@@ -3,7 +3,7 @@
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dovetail.cli import cluster_processes as processes
 from dovetail.cli.cluster_etcd import etcd_binary
@@ -23,7 +23,7 @@ from dovetail.cli.cluster_plan import (
 from dovetail.cli.cluster_processes import Launched
 from dovetail.cli.program import program
 from dovetail.cli.starting import prepare_folder
-from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, Refused, Unavailable
 
 #: Below the ports that the system gives to outgoing connections, so that they are still free
 #: when the cluster comes back.
@@ -45,6 +45,8 @@ def start_cluster(
         known = folder.find_plan()
         plan = _plan(wish, known, port)
         running = processes.find(folder)
+        if known is None:
+            _check_is_new(folder, plan, running)
         missing = [planned for planned in plan.processes if planned.name not in running]
         _check_startable(folder, plan, missing)
         folder.write_plan(plan)
@@ -57,6 +59,21 @@ def start_cluster(
         else:
             tell(f"the cluster in {folder.path} runs already")
     return plan
+
+
+def _check_is_new(folder: ClusterFolder, plan: Plan, running: Collection[str]) -> None:
+    """Refuses a folder whose plan is lost: a new one would give old data to other numbers."""
+    if running:
+        raise Refused(
+            f"{', '.join(sorted(running))} of a cluster in {folder.path} run, and its cluster.json "
+            f"is lost; end them with `{program()} cluster stop{folder.hint()}`, then restore it"
+        )
+    left = [planned.name for planned in plan.processes if folder.data(planned.name).exists()]
+    if left:
+        raise Refused(
+            f"{folder.path} holds data of {', '.join(left)}, and the cluster.json that belongs to "
+            "it is lost; restore it, move the data away, or choose another --data-dir"
+        )
 
 
 def _plan(wish: Wish, known: Plan | None, port: int | None) -> Plan:

@@ -84,6 +84,15 @@ def test_a_start_that_can_not_work_starts_nothing(arguments: list[str], told: st
     assert not Path("dovetail-cluster/cluster.json").exists()
 
 
+def test_data_without_its_plan_is_not_given_to_a_new_one(folder: Path) -> None:
+    """U7: numbers and ports of a lost plan are not guessed."""
+    (folder / "dovetail-cluster" / "storage-2").mkdir(parents=True)
+    done = run("cluster", "start")
+    assert done.exit_code == ExitCode.FAILED
+    assert "holds data of storage-2" in done.output
+    assert not Path("dovetail-cluster/cluster.json").exists()
+
+
 def test_a_port_that_is_taken() -> None:
     """U7: the one that was asked for is not replaced by another in silence."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
