@@ -139,17 +139,16 @@ class Loader:
         self._consumers.pop(consumer, None)
 
     def offer(self, consumer: str, credit: int) -> None:
-        """A consumer can take so many more."""
+        """A consumer can take so many now, beside those that are leased for it already."""
         found = self._consumers[consumer]
         found.more |= found.credit == 0
-        found.credit += credit
-        found.able = True
+        found.credit = credit
+        found.able |= credit > 0
 
-    def withdraw(self, consumer: str, credit: int) -> None:
-        """A consumer does not wait for so many any more."""
+    def credit(self, consumer: str) -> int:
+        """How many more a consumer can take; 0 if it is not here."""
         found = self._consumers.get(consumer)
-        if found is not None:
-            found.credit = max(0, found.credit - credit)
+        return 0 if found is None else found.credit
 
     def on_latency(self, consumer: str, latency_ms: float) -> None:
         found = self._consumers.get(consumer)

@@ -168,7 +168,7 @@ class World:
                 assert message.id not in self.handled, "handled twice under a valid lease"
                 self.handled.add(message.id)
         if consumer.member.id in self.consumers:
-            self.loader.offer(consumer.member.id, 1)
+            self.loader.offer(consumer.member.id, self.loader.credit(consumer.member.id) + 1)
             self.wake()
 
     def trouble(self) -> None:
@@ -259,7 +259,7 @@ def test_a_slow_primary_is_overtaken_by_its_backup() -> None:
     world.loader._consumers["slow"].member = Member("slow", "a")
     world.loader._consumers["fast"].member = Member("fast", "b")
     world.run(START_MS + WINDOW_MS + 1)
-    world.loader.withdraw("slow", 1_000)
+    world.loader.offer("slow", 0)
     world.loader.offer("fast", 1_000)
     begun_ms = world.time_ms
     for _ in range(40):
@@ -273,7 +273,6 @@ def test_ids_in_a_plan_are_those_of_consumers_with_credit() -> None:
     world = World(1, "ranges")
     world.faults = False
     world.come("a")
-    world.loader.withdraw("a", 1_000)
     world.loader.offer("a", 2)
     for _ in range(5):
         world.insert(0)

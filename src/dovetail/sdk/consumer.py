@@ -1,0 +1,440 @@
+"""A consumer: messages are taken, handled under their leases, and finished.
+
+    pushed ──▶ waiting ──▶ running ──▶ done     (deleted)
+                  │           ├──────▶ failed   (released, due again after a pause that grows)
+                  │           └──────▶ lost     (the lease is another's: the handler is cancelled)
+                  └──────────────────▶ back     (given back uncounted, when the consumer stops)
+
+- A handler begins at the due time by the node's clock, never before.
+- While a message is here its lease is extended, three times in each lease. One that can not be
+  extended in time is lost, and counts as lost here before it ends there.
+- What is done is deleted in as few requests as possible; an answer that was lost is asked for
+  again, which is safe, because a handle fits once.
+- A carrier that forgot us (restart, network) is asked for a new session under the same id; leases
+  that we hold go on, and those of a former life of this id are handled too.
+"""
+
+import asyncio
+import inspect
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dovetail.clock import Clock
+from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown
+from dovetail.logging import get_logger
+from dovetail.sdk.link import COMMAND_MS_MAX, Link
+from dovetail.sdk.message import Message, message_of
+from dovetail.sdk.moments import Duration, duration_ms
+from dovetail.timeline import frames
+from dovetail.timeline.message import (
+    REASON_CHARACTERS_MAX,
+    Extension,
+    Handle,
+    Leased,
+    Release,
+    Status,
+)
+
+_log = get_logger("consumer")
+
+#: Requests for messages that are outstanding at once: while one is answered, the next is there.
+OUTSTANDING: Final = 2
+#: Messages of one request at most.
+TAKE_MAX: Final = 1_000
+#: How long a request for messages waits.
+WAIT_MS: Final = 20_000
+#: Time between two reports to the carrier.
+REPORT_S: Final = 1.0
+#: Pause after a failed message, doubled with each attempt, and its longest.
+BACKOFF_MS_MIN: Final = 1_000
+BACKOFF_MS_MAX: Final = 3_600_000
+#: Pause before a carrier that does not answer is asked again.
+_RETRY_S_MIN: Final = 0.05
+_RETRY_S_MAX: Final = 2.0
+#: A clock that differs by more than its uncertainty and this is taken for wrong.
+_CLOCK_MS: Final = 5.0
+
+Handler = Callable[[Message], Any]
+BatchHandler = Callable[[list[Message]], Any]
+
+
+class Retry(Exception):
+    """Raised by a handler: not now, again after `after`."""
+
+    def __init__(self, after: Duration, reason: str = "") -> None:
+        super().__init__(reason or f"again after {after}")
+        self.after_ms = duration_ms(after)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer works. `batch` above 0: the handler gets lists of up to so many."""
+
+    lease_ms: int = 30_000
+    concurrency: int = 16
+    batch: int = 0
+    rack: str = ""
+    id: str = ""
+    stop_ms: int = 30_000
+
+    @property
+    def capacity(self) -> int:
+        """Messages that are here at once: those that run, and as many that wait for their turn."""
+        return 2 * self.concurrency * max(1, self.batch)
+
+
+class Consumer:
+    """See the module."""
+
+    def __init__(
+        self,
+        timeline: str,
+        handler: Handler | BatchHandler,
+        options: ConsumerOptions,
+        *,
+        connect: Callable[[int], Link],
+        clock: Clock,
+    ) -> None:
+        if options.concurrency < 1 or options.batch < 0:
+            raise InvalidInput(
+                f"concurrency {options.concurrency} and batch {options.batch}: at least 1 and 0"
+            )
+        self.timeline = timeline
+        self._handler = handler
+        self._plain = not inspect.iscoroutinefunction(handler)
+        self._options = options
+        self._connect = connect
+        self._clock = clock
+        self._session = 0
+        self._here: dict[Handle, Message] = {}
+        self._running: dict[Handle, asyncio.Task[None]] = {}
+        #: Handlers that were called; the others wait for their time or for a slot.
+        self._begun: set[asyncio.Task[Any]] = set()
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._credit = options.capacity
+        self._credit_back = asyncio.Event()
+        self._deleting: list[Handle] = []
+        self._releasing: list[Release] = []
+        self._finished = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._offset_ms = 0.0
+        self.handled = 0
+        self.failed = 0
+        self._told = (0, 0)
+        #: The last that the carrier said about the timeline; None before it said anything.
+        self.signals: frames.Signals | None = None
+
+    # Life
+
+    async def run(self) -> None:
+        """Serves until `stop`. Raises what can not be mended, such as `TopicUnknown`."""
+        self._commands = self._connect(COMMAND_MS_MAX)
+        self._line = self._connect(WAIT_MS + COMMAND_MS_MAX)
+        try:
+            await self._patiently(self._open)
+            async with asyncio.TaskGroup() as group:
+                working = [
+                    *(group.create_task(self._take()) for _ in range(OUTSTANDING)),
+                    group.create_task(self._extend()),
+                    group.create_task(self._report()),
+                ]
+                finishing = group.create_task(self._finish())
+                await self._stopping.wait()
+                for task in working:
+                    task.cancel()
+                await self._let_run_out()
+                await self._drain()
+                finishing.cancel()
+        except* DovetailError as group_error:
+            raise group_error.exceptions[0] from None
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await self._commands.close()
+            await self._line.close()
+
+    def stop(self) -> None:
+        """Takes nothing more; what runs may end, what waits goes back."""
+        self._stopping.set()
+
+    async def _let_run_out(self) -> None:
+        """Waits for handlers that run; gives back, uncounted, what has not begun."""
+        tasks = set(self._running.values())
+        for task in tasks - self._begun:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._options.stop_ms / 1000)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Tells the carrier what is finished, as far as it answers."""
+        try:
+            async with asyncio.timeout(self._options.stop_ms / 1000):
+                while self._deleting or self._releasing:
+                    await self._patiently(self._flush)
+                await self._commands.ask(frames.Close(self._session), frames.Done)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("stopped without a goodbye", timeline=self.timeline, error=str(error))
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does it, again and again while the carrier can not. Raises what stays as it is."""
+        pause_s = _RETRY_S_MIN
+        while True:
+            try:
+                await work()
+            except TopicUnknown:
+                raise
+            except NotFound:
+                await self._reopen()
+            except DovetailError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(pause_s * random.SystemRandom().uniform(0.5, 1.0))
+                pause_s = min(_RETRY_S_MAX, 2 * pause_s)
+            else:
+                return
+
+    async def _open(self) -> None:
+        options = self._options
+        request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
+        opened = await self._commands.ask(request, frames.Opened, changes=False)
+        self._session = opened.session
+        limit = min(TAKE_MAX, options.capacity)
+        held = await self._commands.ask(
+            frames.Held(self._session, limit), frames.Pushed, changes=False
+        )
+        self._welcome(held.messages)
+
+    async def _reopen(self) -> None:
+        session = self._session
+        await asyncio.sleep(_RETRY_S_MIN)
+        if session == self._session:
+            await self._patiently(self._open)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is here to be handled, and all that was is told."""
+        return not (self._here or self._deleting or self._releasing)
+
+    # Taking
+
+    async def _take(self) -> None:
+        enough = max(1, min(TAKE_MAX, self._options.capacity // 4))
+        while True:
+            while self._credit < enough:
+                self._credit_back.clear()
+                await self._credit_back.wait()
+            limit = min(TAKE_MAX, max(enough, self._credit // OUTSTANDING))
+            self._credit -= limit
+            taken = 0
+            try:
+                request = frames.Consume(self._session, limit, WAIT_MS)
+                pushed = await self._line.ask(request, frames.Pushed, changes=False)
+                taken = self._welcome(pushed.messages)
+            except TopicUnknown:
+                raise
+            except NotFound:
+                await self._reopen()
+            except DovetailError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(_RETRY_S_MIN)
+            finally:
+                self._give_credit(limit - taken)
+
+    def _give_credit(self, count: int) -> None:
+        self._credit += count
+        self._credit_back.set()
+
+    def _welcome(self, leases: Sequence[Leased]) -> int:
+        """Begins with what was pushed; the number of those that are new."""
+        lease_ms = self._options.lease_ms
+        new = [
+            message_of(leased, self.timeline, lease_ms=lease_ms)
+            for leased in leases
+            if leased.handle not in self._here
+        ]
+        for message in new:
+            self._here[message.handle] = message
+        size = max(1, self._options.batch)
+        for start in range(0, len(new), size):
+            part = new[start : start + size]
+            task = asyncio.create_task(self._handle(part))
+            for message in part:
+                self._running[message.handle] = task
+        return len(new)
+
+    # Handling
+
+    async def _handle(self, messages: list[Message]) -> None:
+        error: BaseException | None = None
+        began = False
+        try:
+            await self._until(max(message.start_ms for message in messages))
+            async with self._slots:
+                if self._stopping.is_set():
+                    return
+                began = True
+                self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
+                await self._call([message for message in messages if not message.lease_lost])
+        except asyncio.CancelledError:
+            if began:
+                error = TimeoutError("the consumer stopped before the handler ended")
+        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            error = raised
+        finally:
+            for message in messages:
+                self._settle(message, error, began=began)
+            self._begun.discard(asyncio.current_task())
+            self._give_credit(len(messages))
+            self._finished.set()
+
+    async def _call(self, messages: list[Message]) -> None:
+        if not messages:
+            return
+        given: Any = messages if self._options.batch else messages[0]
+        handler: Callable[[Any], Any] = self._handler
+        if self._plain:
+            await asyncio.to_thread(handler, given)
+        else:
+            await handler(given)
+
+    async def _until(self, time_ms: int) -> None:
+        while True:
+            left_ms = time_ms - (self._clock.wall_ms() - self._offset_ms)
+            if left_ms <= 0:
+                return
+            await asyncio.sleep(left_ms / 1000)
+
+    def _settle(self, message: Message, error: BaseException | None, *, began: bool) -> None:
+        self._running.pop(message.handle, None)
+        if self._here.pop(message.handle, None) is None:
+            return
+        if message.lease_lost:
+            self.failed += 1
+        elif error is None and began:
+            self.handled += 1
+            self._deleting.append(message.handle)
+        elif error is None:
+            self._give_back(message, message.start_ms, counted=False, reason="")
+        else:
+            self.failed += 1
+            self._give_back(
+                message, self._again_ms(message, error), counted=True, reason=_reason(error)
+            )
+
+    def _again_ms(self, message: Message, error: BaseException) -> int:
+        if isinstance(error, Retry):
+            return self._node_ms() + error.after_ms
+        longest_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(message.attempt - 1, 22))
+        return self._node_ms() + round(longest_ms * random.SystemRandom().uniform(0.5, 1.0))
+
+    def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
+        self._here.pop(message.handle, None)
+        self._releasing.append(Release(message.handle, max(0, due_ms), counted, reason))
+        self._finished.set()
+
+    def _node_ms(self) -> int:
+        return round(self._clock.wall_ms() - self._offset_ms)
+
+    # Telling the carrier
+
+    async def _finish(self) -> None:
+        while True:
+            await self._finished.wait()
+            self._finished.clear()
+            await self._patiently(self._flush)
+
+    async def _flush(self) -> None:
+        """Deletes and releases what is finished; what was not answered stays for the next time."""
+        if self._deleting:
+            handles = self._deleting[:TAKE_MAX]
+            await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
+            del self._deleting[: len(handles)]
+        if self._releasing:
+            releases = self._releasing[:TAKE_MAX]
+            await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
+            del self._releasing[: len(releases)]
+        if self._deleting or self._releasing:
+            self._finished.set()
+
+    async def _extend(self) -> None:
+        pause_s = self._options.lease_ms / 3 / 1000
+        while True:
+            await asyncio.sleep(pause_s)
+            messages = list(self._here.values())
+            until_ms = self._node_ms() + self._options.lease_ms
+            for start in range(0, len(messages), TAKE_MAX):
+                await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
+            for message in messages:
+                # Two thirds are past, and the next try comes after the end: too late to be sure.
+                if message.until_ms - self._node_ms() < self._options.lease_ms / 3:
+                    self._lose(message)
+
+    async def _extend_part(self, messages: Sequence[Message], until_ms: int) -> None:
+        extensions = [Extension(message.handle, until_ms) for message in messages]
+        request = frames.Extend(self._session, extensions)
+        try:
+            async with asyncio.timeout(self._options.lease_ms / 3 / 1000):
+                answer = await self._commands.ask(request, frames.Statuses)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("leases not extended", timeline=self.timeline, error=str(error))
+            return
+        for message, status in zip(messages, answer.statuses, strict=True):
+            if status is Status.OK:
+                message.until_ms = until_ms
+            elif message.handle in self._here:
+                self._lose(message)
+
+    def _lose(self, message: Message) -> None:
+        """The lease is somebody else's, or will be before we know."""
+        task = self._running.get(message.handle)
+        if message.handle not in self._here:
+            return
+        _log.warning("lease lost", timeline=self.timeline, id=message.id, attempt=message.attempt)
+        message.lease_lost = True
+        if task is not None and not self._options.batch:
+            task.cancel()
+
+    async def _report(self) -> None:
+        while True:
+            handled, failed = self.handled - self._told[0], self.failed - self._told[1]
+            sent_ms = self._clock.wall_ms()
+            began_ms = self._clock.monotonic_ms()
+            request = frames.Report(
+                self._session,
+                handled,
+                failed,
+                False,
+                self._way_ms,
+                self._offset_ms,
+                self._way_ms,
+            )
+            try:
+                answer = await self._commands.ask(request, frames.Reported, changes=False)
+            except DovetailError as error:
+                _log.debug("not reported", timeline=self.timeline, error=str(error))
+            else:
+                self._told = (self._told[0] + handled, self._told[1] + failed)
+                self.signals = answer.signals
+                self._way_ms = (self._clock.monotonic_ms() - began_ms) / 2
+                offset_ms = sent_ms + self._way_ms - answer.now_ms
+                certain = abs(offset_ms) > self._way_ms + _CLOCK_MS
+                self._offset_ms = offset_ms if certain else 0.0
+            await asyncio.sleep(REPORT_S)
+
+    #: Milliseconds from here to the carrier, as last measured.
+    _way_ms = 0.0
+
+
+def _reason(error: BaseException) -> str:
+    """The kind of the error and its text, with the end of the traceback."""
+    text = "".join(traceback.format_exception(error)).strip()
+    head = f"{type(error).__name__}: {error}"
+    room = REASON_CHARACTERS_MAX - len(head) - 1
+    return f"{head}\n{text[-room:]}" if room > 0 else head[:REASON_CHARACTERS_MAX]

@@ -1,0 +1,58 @@
+"""What a client sees: messages and what became of them."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from dovetail.timeline.message import Handle, Headers, Leased, MessageId, decode_headers
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A message that is stored; `created` is false if its unique key was taken by this one."""
+
+    id: MessageId
+    created: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """A message under a lease of this consumer."""
+
+    id: MessageId
+    body: bytes
+    headers: Headers
+    key: str | None
+    #: When it was to be handled.
+    due_ms: int
+    #: Counts from 1.
+    attempt: int
+    priority: int
+    timeline: str
+    #: When this attempt may begin, and when the lease ends unless it is extended.
+    start_ms: int
+    until_ms: int
+    handle: Handle = field(repr=False)
+    #: Whether the lease is somebody else's by now; what is done then is done for nothing.
+    lease_lost: bool = False
+
+    @property
+    def due(self) -> datetime:
+        """When it was to be handled, in UTC."""
+        return datetime.fromtimestamp(self.due_ms / 1000, UTC)
+
+
+def message_of(leased: Leased, timeline: str, *, lease_ms: int) -> Message:
+    """A message as it was pushed. Raises `InvalidInput` if its headers are none."""
+    return Message(
+        leased.id,
+        leased.body,
+        decode_headers(leased.headers),
+        leased.key,
+        leased.due_ms,
+        leased.attempt,
+        leased.priority,
+        timeline,
+        leased.until_ms - lease_ms,
+        leased.until_ms,
+        leased.handle,
+    )

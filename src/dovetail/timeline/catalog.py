@@ -1,0 +1,209 @@
+"""Which timelines there are: entries of the coordination service, and the way from one to the next.
+
+    create:   (nothing) ── entry `creating` ── storage provisioned ── entry `ready`
+    delete:   entry ── one transaction ──▶ entry in the deleted list ── storage dropped ── (nothing)
+
+A timeline is used only while it is `ready`. The deleted list keeps the name: it is refused until
+the storage is gone, and free right after. A broker that dies in between leaves an entry that
+somebody else finishes: `finish` does so for every entry of which it becomes the master, under a
+key that goes with the master's lease. Both steps can be repeated, so two masters do no harm.
+
+    /timelines/names/<name>      id, state, settings
+    /timelines/deleted/<name>    id
+    /timelines/masters/<name>    who finishes it (with a lease)
+    /timelines/last              the last id that was given; no life of a name has that of another
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, LeaseId, Put, Unchanged
+from dovetail.errors import Damaged, DovetailError, TopicExists, TopicUnknown, Unavailable
+from dovetail.logging import get_logger
+from dovetail.timeline.config import TimelineConfig, check_name
+from dovetail.timeline.message import TimelineId
+from dovetail.timeline.store import Stores
+
+_log = get_logger("timeline")
+
+PREFIX: Final = "/timelines/"
+_NAMES: Final = f"{PREFIX}names/"
+_DELETED: Final = f"{PREFIX}deleted/"
+_MASTERS: Final = f"{PREFIX}masters/"
+_LAST: Final = f"{PREFIX}last"
+#: Attempts of a change that others are in the way of; each of them has made progress then.
+_ATTEMPTS_MAX: Final = 50
+
+TimelineState = Literal["creating", "ready", "deleting"]
+
+
+class _Entry(Struct, frozen=True):
+    id: int
+    state: Literal["creating", "ready"]
+    config: TimelineConfig
+
+
+class _Deleted(Struct, frozen=True):
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineRecord:
+    """A timeline as the coordination service knows it."""
+
+    name: str
+    id: TimelineId
+    state: TimelineState
+    config: TimelineConfig
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Catalog:
+    """The timelines of a cluster."""
+
+    def __init__(
+        self, coordinator: Coordinator, stores: Stores, *, node: str, lease: LeaseId | None
+    ) -> None:
+        """`lease` binds this node's masterships; None where there is one node for ever."""
+        self._coordinator = coordinator
+        self._stores = stores
+        self._node = node
+        self._lease = lease
+        self._revision = ABSENT
+
+    async def records(self) -> dict[str, TimelineRecord]:
+        """All timelines by name, those that are being deleted among them."""
+        snapshot = await self._coordinator.range(PREFIX)
+        self._revision = snapshot.revision
+        found: dict[str, TimelineRecord] = {}
+        for item in snapshot.items:
+            if item.key.startswith(_NAMES):
+                name = item.key.removeprefix(_NAMES)
+                entry = _entry(item)
+                found[name] = TimelineRecord(name, TimelineId(entry.id), entry.state, entry.config)
+            elif item.key.startswith(_DELETED):
+                name = item.key.removeprefix(_DELETED)
+                number = TimelineId(_deleted(item).id)
+                found[name] = TimelineRecord(name, number, "deleting", TimelineConfig())
+        return found
+
+    async def create(self, name: str, config: TimelineConfig) -> TimelineRecord:
+        """Makes a timeline; it is ready when this returns. Raises `TopicExists`."""
+        check_name(name)
+        for _ in range(_ATTEMPTS_MAX):
+            if await self._coordinator.get(_NAMES + name) is not None:
+                raise TopicExists(f"timeline {name!r} exists")
+            if await self._coordinator.get(_DELETED + name) is not None:
+                raise TopicExists(
+                    f"timeline {name!r} is still being deleted; try again in a moment"
+                )
+            last = await self._coordinator.get(_LAST)
+            number = 1 if last is None else int(last.value) + 1
+            entry = _encode(_Entry(number, "creating", config))
+            outcome = await self._coordinator.transact(
+                [Put(_NAMES + name, entry), Put(_LAST, str(number).encode())],
+                conditions=[
+                    Unchanged(_NAMES + name, ABSENT),
+                    Unchanged(_DELETED + name, ABSENT),
+                    Unchanged(_LAST, ABSENT if last is None else last.revision),
+                ],
+            )
+            if outcome.applied:
+                await self._complete(name)
+                return TimelineRecord(name, TimelineId(number), "ready", config)
+        raise Unavailable(f"timeline {name!r} was not created: others are in the way; try again")
+
+    async def delete(self, name: str) -> TimelineRecord:
+        """Takes a timeline away from everybody, in one step; `finish` removes its storage.
+
+        Raises `TopicUnknown`.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            item = await self._coordinator.get(_NAMES + name)
+            if item is None:
+                raise TopicUnknown(f"no timeline {name!r}")
+            entry = _entry(item)
+            outcome = await self._coordinator.transact(
+                [Delete(_NAMES + name), Put(_DELETED + name, _encode(_Deleted(entry.id)))],
+                conditions=[Unchanged(_NAMES + name, item.revision)],
+            )
+            if outcome.applied:
+                return TimelineRecord(name, TimelineId(entry.id), "deleting", entry.config)
+        raise Unavailable(f"timeline {name!r} was not deleted: others are in the way; try again")
+
+    async def finish(self) -> list[str]:
+        """Finishes what somebody has begun and left; the names that are done now."""
+        done = []
+        for name, record in (await self.records()).items():
+            if record.state == "ready" or not await self._claim(name):
+                continue
+            try:
+                if record.state == "creating":
+                    await self._complete(name)
+                else:
+                    await self._remove(name)
+                done.append(name)
+            except DovetailError as error:
+                _log.warning(
+                    "timeline not finished yet", name=name, state=record.state, error=str(error)
+                )
+            finally:
+                await self._coordinator.transact([Delete(_MASTERS + name)])
+        return done
+
+    async def _claim(self, name: str) -> bool:
+        """Whether this node is the master of an entry now."""
+        mine = Put(_MASTERS + name, self._node.encode(), self._lease)
+        outcome = await self._coordinator.transact(
+            [mine], conditions=[Unchanged(_MASTERS + name, ABSENT)]
+        )
+        if outcome.applied:
+            return True
+        held = await self._coordinator.get(_MASTERS + name)
+        # A mastership without a lease is of a former life of this, the only node.
+        return held is not None and held.lease is None and held.value == self._node.encode()
+
+    async def _complete(self, name: str) -> None:
+        item = await self._coordinator.get(_NAMES + name)
+        if item is None or _entry(item).state == "ready":
+            return
+        entry = _entry(item)
+        await self._stores.provision(TimelineId(entry.id))
+        ready = _encode(_Entry(entry.id, "ready", entry.config))
+        await self._coordinator.transact(
+            [Put(_NAMES + name, ready)], conditions=[Unchanged(_NAMES + name, item.revision)]
+        )
+
+    async def _remove(self, name: str) -> None:
+        item = await self._coordinator.get(_DELETED + name)
+        if item is None:
+            return
+        await self._stores.drop(TimelineId(_deleted(item).id))
+        await self._coordinator.transact(
+            [Delete(_DELETED + name)], conditions=[Unchanged(_DELETED + name, item.revision)]
+        )
+
+    async def changed(self) -> None:
+        """Returns when something has changed since `records`. Raises `WatchGap`: read again."""
+        async with self._coordinator.watch(PREFIX, after=self._revision) as changes:
+            async for _ in changes:
+                return
+
+
+def _entry(item: KeyValue) -> _Entry:
+    try:
+        return msgspec.json.decode(item.value, type=_Entry)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"{item.key} is no timeline: {error}") from error
+
+
+def _deleted(item: KeyValue) -> _Deleted:
+    try:
+        return msgspec.json.decode(item.value, type=_Deleted)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"{item.key} is no deleted timeline: {error}") from error

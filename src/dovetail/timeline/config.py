@@ -1,0 +1,69 @@
+"""What can be set for one timeline, and the limits of each setting."""
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dovetail.errors import InvalidInput
+from dovetail.timeline.deal import DealerName
+from dovetail.timeline.message import BUCKETS_MAX, TIME_MS_MAX
+
+_SECOND_MS: Final = 1_000
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+#: Longest name: it is part of keys, of metrics and of a person's memory.
+NAME_CHARACTERS_MAX: Final = 100
+_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern=_NAME)]
+
+
+class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a timeline; they are stored with it."""
+
+    #: Also the most consumers that are served at once. A deal costs more with more of them.
+    buckets: Annotated[int, Meta(ge=1, le=BUCKETS_MAX)] = 1_024
+    dealer: DealerName = "racks"
+    #: Shorter: new consumers are served sooner, and more often dealt. Below 50 ms, a deal of many
+    #: consumers would not be made before the next one is due.
+    window_ms: Annotated[int, Meta(ge=50, le=_HOUR_MS)] = _SECOND_MS
+    #: A message that is overdue by this much is its backups' too (dealer `racks`).
+    overtake_ms: Annotated[int, Meta(ge=10, le=_HOUR_MS)] = 500
+    #: The attempt after which a message is a dead letter.
+    attempts_max: Annotated[int, Meta(ge=1, le=10_000)] = 10
+    #: Longest lease that a consumer may ask for; a dead one keeps its messages that long.
+    lease_ms_max: Annotated[int, Meta(ge=_SECOND_MS, le=7 * _DAY_MS)] = _HOUR_MS
+    #: Bytes of body and headers. Larger things belong into a file, and its name into a message.
+    body_bytes_max: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
+    #: How far ahead a message may be due; a date beyond is usually seconds taken for milliseconds.
+    ahead_ms_max: Annotated[int, Meta(ge=_SECOND_MS, le=TIME_MS_MAX)] = 10 * 366 * _DAY_MS
+    #: Messages a second that one producer may send; 0: as many as it can.
+    rate_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    #: Dead letters that are kept; beyond, the oldest go.
+    dead_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+
+
+#: Shortest lease. A consumer answers over a network, and the loader looks half a second ahead.
+LEASE_MS_MIN: Final = _SECOND_MS
+
+
+def check_name(name: str) -> str:
+    """The name, if it is one. Raises `InvalidInput`."""
+    try:
+        return msgspec.convert(name, Name)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"{name[:200]!r} is no name for a timeline: 1 to {NAME_CHARACTERS_MAX} letters, digits "
+            "and . _ -, the first one a letter or a digit"
+        ) from error
+
+
+def config_of(settings: dict[str, str | int]) -> TimelineConfig:
+    """The settings by name, the rest as they are by default. Raises `InvalidInput`."""
+    try:
+        return msgspec.convert(settings, TimelineConfig, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(TimelineConfig.__struct_fields__)
+        raise InvalidInput(f"{error}; the settings of a timeline are {known}") from error

@@ -1,0 +1,454 @@
+"""The requests of timelines: typed messages, their api keys and their version, all in this module.
+
+A request is a frame like Kafka's, under an api key that Kafka will not use: the header, then one
+message in MessagePack. An answer is the correlation id and one message. Messages are arrays, so a
+newer one may have more elements at its end; `VERSION` is raised by a change that an older reader
+would misunderstand, and both sides say so in the first request of a connection, `Hello`.
+
+Pushing: a consumer keeps requests `Consume` outstanding, each with the number of messages that it
+can take; the carrier answers one when something is due. Answers leave in the order of the requests,
+so a consumer has a connection for these alone, and another one for its commands.
+
+An error travels as the name of its class and its text, and is raised again as the same class.
+Everything that comes in is checked here before anybody acts on it: what does not fit is a
+`ProtocolViolation`, and the connection is closed.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+from dovetail.timeline.config import Name, TimelineConfig
+from dovetail.timeline.message import (
+    BATCH_MAX,
+    BatchId,
+    Counts,
+    Extension,
+    Handle,
+    Inserted,
+    Key,
+    Leased,
+    MessageId,
+    NewMessage,
+    Number,
+    Priority,
+    Release,
+    Shown,
+    Status,
+    TimeMs,
+)
+
+#: Raised with every change that an older reader would misunderstand.
+VERSION: Final = 1
+
+#: Longest text of an error that travels.
+ERROR_TEXT_MAX: Final = 2_048
+
+#: Longest time that a request for messages waits: less than a proxy's patience with a silent line.
+WAIT_MS_MAX: Final = 30_000
+
+_Session = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+_Limit = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
+_Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Ids = Annotated[list[Annotated[MessageId, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=BATCH_MAX)]
+
+
+class TimelineKey(IntEnum):
+    """Api keys."""
+
+    HELLO = 11_000
+    CREATE = 11_001
+    DROP = 11_002
+    LIST = 11_003
+    DESCRIBE = 11_004
+    OPEN = 11_005
+    CLOSE = 11_006
+    INSERT = 11_007
+    CONSUME = 11_008
+    EXTEND = 11_009
+    RELEASE = 11_010
+    DELETE = 11_011
+    REPORT = 11_012
+    HELD = 11_013
+    LOOK_UP = 11_014
+    CANCEL = 11_015
+    MOVE = 11_016
+    PEEK = 11_017
+    DEAD = 11_018
+    REPLAY = 11_019
+    PUT_SCHEDULE = 11_020
+    DROP_SCHEDULE = 11_021
+    SCHEDULES = 11_022
+    CLUSTER = 11_023
+
+
+class Request(Struct, array_like=True, frozen=True):
+    """What is asked."""
+
+
+class Answer(Struct, array_like=True, frozen=True, tag=0):
+    """What is answered, unless it failed."""
+
+
+class Failure(Struct, array_like=True, frozen=True, tag=1):
+    """An error on its way."""
+
+    name: str
+    text: str
+
+
+# The way in
+
+
+class Hello(Request, frozen=True):
+    """The first request of a connection; its first element is the version that is spoken."""
+
+    version: _Count
+
+
+class Welcome(Answer, frozen=True):
+    """The version and the name of the node, and its time."""
+
+    version: _Count
+    node: str
+    now_ms: int
+
+
+class Create(Request, frozen=True):
+    """Make a timeline."""
+
+    timeline: Name
+    config: TimelineConfig
+
+
+class Drop(Request, frozen=True):
+    """Delete a timeline with everything in it; answered as soon as nobody can use it any more."""
+
+    timeline: Name
+
+
+class Done(Answer, frozen=True):
+    """It is done."""
+
+
+class ListTimelines(Request, frozen=True):
+    """Which timelines are there?"""
+
+
+class Listed(Answer, frozen=True):
+    """Names with their states: creating, ready or deleting."""
+
+    timelines: list[tuple[str, str]]
+
+
+class Describe(Request, frozen=True):
+    """How is a timeline?"""
+
+    timeline: Name
+
+
+class ConsumerState(Struct, array_like=True, frozen=True):
+    """A consumer, as the carrier sees it."""
+
+    id: str
+    rack: str
+    buckets: int
+    credit: int
+    latency_ms: float
+    leased: int
+    lease_ms: int
+
+
+class Signals(Struct, array_like=True, frozen=True):
+    """What clients need to react: load now, load to come, and how the carrier is."""
+
+    backlog: int
+    #: Messages a second that came in, and that were done, of late.
+    arrivals: float
+    done: float
+    #: Messages that become due in this window and each of the next ones.
+    windows: list[int]
+    consumers: int
+    consumers_suggested: int
+    condition: str
+    reasons: list[str]
+    #: A broker that serves better, as host:port; empty if this one does.
+    better: str = ""
+
+
+class Described(Answer, frozen=True):
+    """Settings, messages by state, consumers; lateness of the last deliveries in milliseconds."""
+
+    timeline: str
+    config: TimelineConfig
+    counts: Counts
+    signals: Signals
+    consumers: list[ConsumerState]
+    late_ms_p50: float
+    late_ms_p99: float
+
+
+class Cluster(Request, frozen=True):
+    """Which brokers are there, and which is best for a timeline?"""
+
+    timeline: str = ""
+
+
+class BrokerState(Struct, array_like=True, frozen=True):
+    """A broker, as the overseer knows it."""
+
+    name: str
+    address: str
+    roles: list[str]
+    version: str
+    condition: str
+    reasons: list[str]
+    timelines: list[str]
+    consumers: int
+
+
+class ClusterState(Answer, frozen=True):
+    """Brokers, the best one for the timeline that was asked about first."""
+
+    brokers: list[BrokerState]
+
+
+# Sessions
+
+
+class Open(Request, frozen=True):
+    """Become a producer or a consumer of a timeline. `lease_ms` 0 means a producer."""
+
+    timeline: Name
+    client: Key
+    rack: Annotated[str, Meta(max_length=255)] = ""
+    lease_ms: _Count = 0
+
+
+class Opened(Answer, frozen=True):
+    """The number to show with every request."""
+
+    session: _Session
+    config: TimelineConfig
+
+
+class Close(Request, frozen=True):
+    """Stop; what was pushed and not answered is the sender's business."""
+
+    session: _Session
+
+
+class Report(Request, frozen=True):
+    """How a client is: what it did since the last report, and its clock against ours.
+
+    `latency_ms` is the way from here to there; `offset_ms` their clock less ours.
+    """
+
+    session: _Session
+    handled: _Count
+    failed: _Count
+    busy: bool
+    latency_ms: float
+    offset_ms: float
+    uncertain_ms: float
+
+
+class Reported(Answer, frozen=True):
+    """What the client needs to react, and our time."""
+
+    signals: Signals
+    now_ms: int
+
+
+# Messages
+
+
+class Insert(Request, frozen=True):
+    """Store messages; under a name, once."""
+
+    session: _Session
+    messages: Annotated[list[NewMessage], Meta(max_length=BATCH_MAX)]
+    batch: BatchId | None = None
+
+
+class InsertedAll(Answer, frozen=True):
+    """For each message its id, or why it was refused."""
+
+    outcomes: list[Inserted]
+
+
+class Consume(Request, frozen=True):
+    """Push up to so many messages, when they are due; nothing if none is within `wait_ms`."""
+
+    session: _Session
+    limit: _Limit
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
+
+
+class Pushed(Answer, frozen=True):
+    """Messages, each with its lease."""
+
+    messages: list[Leased]
+
+
+class Extend(Request, frozen=True):
+    """Move the ends of leases."""
+
+    session: _Session
+    extensions: Annotated[list[Extension], Meta(max_length=BATCH_MAX)]
+
+
+class ReleaseAll(Request, frozen=True):
+    """Give messages back."""
+
+    session: _Session
+    releases: Annotated[list[Release], Meta(max_length=BATCH_MAX)]
+
+
+class Delete(Request, frozen=True):
+    """Remove messages that are done."""
+
+    session: _Session
+    handles: Annotated[list[Handle], Meta(max_length=BATCH_MAX)]
+
+
+class Statuses(Answer, frozen=True):
+    """For each item what became of it."""
+
+    statuses: list[Status]
+
+
+class Held(Request, frozen=True):
+    """Which leases does this consumer hold, from a former life under the same id?"""
+
+    session: _Session
+    limit: _Limit
+
+
+# Looking
+
+
+class LookUp(Request, frozen=True):
+    """Messages by id, or by unique key."""
+
+    timeline: Name
+    ids: _Ids
+    keys: Annotated[list[Key], Meta(max_length=BATCH_MAX)]
+
+
+class Found(Answer, frozen=True):
+    """For each id and key the message; None if it is not there."""
+
+    messages: list[Shown | None]
+
+
+class Cancel(Request, frozen=True):
+    """Remove messages that nobody holds."""
+
+    timeline: Name
+    ids: _Ids
+
+
+class Move(Request, frozen=True):
+    """Give messages that nobody holds another due time."""
+
+    timeline: Name
+    moves: Annotated[list[tuple[Number, TimeMs]], Meta(max_length=BATCH_MAX)]
+
+
+class Peek(Request, frozen=True):
+    """The next messages."""
+
+    timeline: Name
+    limit: _Limit
+
+
+class Dead(Request, frozen=True):
+    """Dead letters with ids above `after`."""
+
+    timeline: Name
+    after: Number
+    limit: _Limit
+
+
+class Replay(Request, frozen=True):
+    """Make messages of dead letters."""
+
+    timeline: Name
+    ids: _Ids
+
+
+# Schedules
+
+
+class PutSchedule(Request, frozen=True):
+    """Make messages again and again; either `cron` or `every_ms`."""
+
+    timeline: Name
+    name: Key
+    body: bytes
+    headers: bytes = b""
+    cron: Annotated[str, Meta(max_length=200)] = ""
+    zone: Annotated[str, Meta(max_length=100)] = "UTC"
+    every_ms: _Count = 0
+    priority: Priority = 0
+
+
+class DropSchedule(Request, frozen=True):
+    """Stop a schedule."""
+
+    timeline: Name
+    name: Key
+
+
+class Schedules(Request, frozen=True):
+    """Which schedules are there?"""
+
+    timeline: Name
+
+
+class ScheduleState(Struct, array_like=True, frozen=True):
+    """A schedule and its next time."""
+
+    name: str
+    next_ms: int
+    cron: str
+    zone: str
+    every_ms: int
+
+
+class ScheduleList(Answer, frozen=True):
+    """All schedules of a timeline."""
+
+    schedules: list[ScheduleState]
+
+
+REQUESTS: Final[Mapping[TimelineKey, type[Request]]] = {
+    TimelineKey.HELLO: Hello,
+    TimelineKey.CREATE: Create,
+    TimelineKey.DROP: Drop,
+    TimelineKey.LIST: ListTimelines,
+    TimelineKey.DESCRIBE: Describe,
+    TimelineKey.OPEN: Open,
+    TimelineKey.CLOSE: Close,
+    TimelineKey.INSERT: Insert,
+    TimelineKey.CONSUME: Consume,
+    TimelineKey.EXTEND: Extend,
+    TimelineKey.RELEASE: ReleaseAll,
+    TimelineKey.DELETE: Delete,
+    TimelineKey.REPORT: Report,
+    TimelineKey.HELD: Held,
+    TimelineKey.LOOK_UP: LookUp,
+    TimelineKey.CANCEL: Cancel,
+    TimelineKey.MOVE: Move,
+    TimelineKey.PEEK: Peek,
+    TimelineKey.DEAD: Dead,
+    TimelineKey.REPLAY: Replay,
+    TimelineKey.PUT_SCHEDULE: PutSchedule,
+    TimelineKey.DROP_SCHEDULE: DropSchedule,
+    TimelineKey.SCHEDULES: Schedules,
+    TimelineKey.CLUSTER: Cluster,
+}
+KEYS: Final[Mapping[type[Request], TimelineKey]] = {kind: key for key, kind in REQUESTS.items()}

@@ -1,0 +1,281 @@
+"""The timelines of a carrier: a `Dispatch` for their frames, and the life of each of them.
+
+Which timelines there are is in the coordination service (`catalog`), and watched: one that becomes
+ready is opened here, one that is deleted ends here, its clients are told, and whoever becomes its
+master removes its storage. So a command about a timeline is answered when the catalog says so, and
+the rest happens on every carrier by itself, also after one of them died half-way.
+
+Upkeep, every so often and never while our clock is wrong: schedules are fired ahead of their time,
+messages are counted, dead letters are trimmed, clocks are compared.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from dovetail.buffers import Buffer
+from dovetail.clock import Clock
+from dovetail.coordination import Coordinator, LeaseId
+from dovetail.errors import DovetailError, WatchGap
+from dovetail.logging import get_logger
+from dovetail.timeline import frames
+from dovetail.timeline.carrying import Carried, Surroundings
+from dovetail.timeline.catalog import Catalog, TimelineRecord
+from dovetail.timeline.drift import Drift, Target
+from dovetail.timeline.frame_codec import Asked, decode_request, encode_answer, failure_of
+from dovetail.timeline.health import Health, Report
+from dovetail.timeline.message import TimelineId
+from dovetail.timeline.metrics import TimelineMetrics
+from dovetail.timeline.requests import Requests
+from dovetail.timeline.store import Stores
+from dovetail.timeline.window import Attendee
+from dovetail.wire import Connection, PipelinedReply, Reply
+
+_log = get_logger("timeline")
+
+#: How often the carrier looks after its timelines.
+UPKEEP_MS: Final = 500
+#: Upkeeps between two trims, and two looks at what others left unfinished.
+_TRIM_EVERY: Final = 120
+_FINISH_EVERY: Final = 10
+#: Upkeeps between two comparisons of clocks with the store.
+_CLOCK_EVERY: Final = 10
+#: Pause before coordination is asked again after an error.
+_RETRY_MS: Final = 500
+#: A name of a batch is kept for so long: more than a producer retries.
+BATCH_MS: Final = 24 * 3_600_000
+
+
+def no_others(record: TimelineRecord) -> Sequence[Attendee]:
+    """Nobody: where there is one carrier."""
+    return ()
+
+
+class TimelineService:
+    """See the module. Use as an async context manager."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        stores: Stores,
+        *,
+        node: str,
+        clock: Clock,
+        registry: CollectorRegistry,
+        tags: dict[str, str],
+        drift_ms_max: int,
+        rng: random.Random,
+        lease: LeaseId | None = None,
+        others: Callable[[TimelineRecord], Sequence[Attendee]] = no_others,
+        brokers: Callable[[str], list[frames.BrokerState]] | None = None,
+    ) -> None:
+        """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series;
+        `brokers`: who else is there, best first for a timeline (the overseer's list)."""
+        self._stores = stores
+        self._node = node
+        self._clock = clock
+        self._brokers = brokers
+        self.catalog = Catalog(coordinator, stores, node=node, lease=lease)
+        self.health = Health()
+        self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
+        self.metrics = TimelineMetrics(registry, tags)
+        self._around = Surroundings(clock, rng, self.health, self.drift, self.metrics, others)
+        self.timelines: dict[str, Carried] = {}
+        self._records: dict[str, TimelineRecord] = {}
+        self._requests = Requests(self._around, self.timelines)
+        self._syncing = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._finishing: set[asyncio.Task[Any]] = set()
+
+    # Life
+
+    async def __aenter__(self) -> "TimelineService":
+        await self._sweep()
+        await self.catalog.finish()
+        await self._sync()
+        self._tasks = [
+            asyncio.create_task(self._for_ever(self._follow)),
+            asyncio.create_task(self._for_ever(self._keep_up)),
+        ]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.health.inactive = True
+        for task in (*self._tasks, *self._finishing):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
+        for carried in list(self.timelines.values()):
+            await carried.end(deleted=False)
+        self.timelines.clear()
+        await self._stores.close()
+
+    def report(self) -> Report:
+        """How this carrier is, for `/readyz` and the overseer."""
+        return self.health.report(now_ms=self._clock.wall_ms())
+
+    # Frames
+
+    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
+        asked = decode_request(frame)
+        if isinstance(asked.message, frames.Hello):
+            welcome = frames.Welcome(frames.VERSION, self._node, self._clock.wall_ms())
+            return encode_answer(asked.correlation_id, welcome)
+        return PipelinedReply(asyncio.get_running_loop().create_task(self._answered(asked)))
+
+    async def _answered(self, asked: Asked) -> list[Buffer]:
+        name = self._requests.timeline_of(asked.message)
+        try:
+            answer = await self.answer(asked.message)
+        except DovetailError as error:
+            self.metrics.request(asked.key.name.lower(), name, failed=True)
+            return encode_answer(asked.correlation_id, failure_of(error))
+        self.metrics.request(asked.key.name.lower(), name, failed=False)
+        return encode_answer(asked.correlation_id, answer)
+
+    async def answer(self, message: frames.Request) -> frames.Answer:
+        """What a request is answered with. Raises `DovetailError`."""
+        match message:
+            case frames.Create(timeline, config):
+                with _Counted(self.metrics, "create"):
+                    await self.catalog.create(timeline, config)
+                    await self._sync()
+                return frames.Done()
+            case frames.Drop(timeline):
+                with _Counted(self.metrics, "delete"):
+                    await self.catalog.delete(timeline)
+                    await self._sync()
+                self._later(self.catalog.finish())
+                return frames.Done()
+            case frames.ListTimelines():
+                records = (await self.catalog.records()).values()
+                listed = sorted((record.name, record.state) for record in records)
+                return frames.Listed([(name, str(state)) for name, state in listed])
+            case frames.Cluster(timeline):
+                return frames.ClusterState(self._cluster(timeline))
+        return await self._requests.answer(message)
+
+    def _cluster(self, timeline: str) -> list[frames.BrokerState]:
+        return [] if self._brokers is None else self._brokers(timeline)
+
+    # Following the catalog
+
+    async def _sync(self) -> None:
+        """Opens what is ready and not open, ends what is not there any more."""
+        async with self._syncing:
+            records = await self.catalog.records()
+            self._records = records
+            for name, carried in list(self.timelines.items()):
+                record = records.get(name)
+                if record is None or record.id != carried.record.id or record.state != "ready":
+                    del self.timelines[name]
+                    self._requests.forget(carried)
+                    await carried.end(deleted=True)
+                    self.health.forget_timeline(name)
+                    self.metrics.forget(name)
+                    _log.info("timeline ended here", timeline=name)
+            for name, record in records.items():
+                if record.state == "ready" and name not in self.timelines:
+                    await self._open(record)
+
+    async def _open(self, record: TimelineRecord) -> None:
+        try:
+            store = await self._stores.open(record.id)
+        except DovetailError as error:
+            # One timeline that can not be opened is no reason not to serve the others.
+            _log.error("timeline not opened", timeline=record.name, error=str(error))
+            return
+        shared = self._stores.shared
+        self.timelines[record.name] = Carried(record, store, self._around, shared=shared)
+
+    async def _follow(self) -> None:
+        try:
+            await self.catalog.changed()
+        except WatchGap:
+            pass
+        await self._sync()
+
+    async def _sweep(self) -> None:
+        """Removes storage that no entry names; only where nobody else can be making some."""
+        if self._stores.shared:
+            return
+        known = {record.id for record in (await self.catalog.records()).values()}
+        for number in await self._stores.existing() - known:
+            _log.warning("storage of no timeline removed", id=int(number))
+            await self._stores.drop(TimelineId(number))
+
+    # Upkeep
+
+    async def _keep_up(self) -> None:
+        for turn in range(_TRIM_EVERY):
+            await asyncio.sleep(UPKEEP_MS / 1000)
+            now_ms = self._clock.wall_ms()
+            if turn % _CLOCK_EVERY == 0:
+                await self._compare_clocks()
+            self.health.drift_reason = self.drift.verdict(now_ms=now_ms).reason
+            self.metrics.health(self.health, self.drift, now_ms=now_ms)
+            if turn % _FINISH_EVERY == 0 and not self.health.drift_reason:
+                await self.catalog.finish()
+            await self.look_after()
+        if not self.health.drift_reason:
+            for carried in list(self.timelines.values()):
+                before_ms = self._clock.wall_ms() - BATCH_MS
+                await _quietly(carried.trim(batches_before_ms=before_ms), carried.record.name)
+
+    async def look_after(self) -> None:
+        """Fires schedules ahead of their time, counts messages, and wakes every timeline."""
+        for carried in list(self.timelines.values()):
+            if not self.health.drift_reason:
+                await _quietly(carried.fire_schedules(), carried.record.name)
+            await _quietly(carried.refresh(), carried.record.name)
+            carried.wake()
+
+    async def _compare_clocks(self) -> None:
+        if not self._stores.shared:
+            return
+        for carried in list(self.timelines.values())[:1]:
+            sent_ms = self._clock.wall_ms()
+            theirs_ms = await carried.use("clock", lambda store: store.time_ms())
+            self.drift.on_answer(
+                Target.STORAGE,
+                "store",
+                sent_ms=sent_ms,
+                theirs_ms=theirs_ms,
+                received_ms=self._clock.wall_ms(),
+            )
+
+    async def _for_ever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - looking after timelines outlives a failure
+                _log.warning("upkeep of timelines failed; tried again", error=repr(error))
+                await asyncio.sleep(_RETRY_MS / 1000)
+
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(_quietly(work, "catalog"))
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+
+class _Counted:
+    """Counts a command about a timeline, and whether it failed."""
+
+    def __init__(self, metrics: TimelineMetrics, op: str) -> None:
+        self._metrics = metrics
+        self._op = op
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._metrics.timeline(self._op, failed=kind is not None)
+
+
+async def _quietly(work: Coroutine[Any, Any, Any], name: str) -> None:
+    try:
+        await work
+    except DovetailError as error:
+        _log.warning("upkeep failed", timeline=name, error=str(error))

@@ -1,0 +1,128 @@
+"""Sessions: the producers and consumers of a timeline, as a carrier knows them.
+
+A session begins with `Open` and ends with `Close`, with its connection, or when nothing was heard
+of it for `SESSION_MS`. A consumer's session holds the requests for messages that are outstanding,
+and the messages that are leased for it and not yet due.
+"""
+
+import asyncio
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from dovetail.errors import Throttled
+from dovetail.timeline.deal import Member
+from dovetail.timeline.loader import Push
+from dovetail.timeline.message import Leased
+
+#: A client that is not heard of for this long is gone; it reports every second or two.
+SESSION_MS: Final = 15_000
+#: How many messages a producer may send at once that has sent nothing for a while, in seconds of
+#: its rate.
+_BURST_S: Final = 1.0
+
+
+class RateLimit:
+    """At most so many a second, with a burst of one second's worth. Pure."""
+
+    def __init__(self, rate_max: int) -> None:
+        self._rate_max = rate_max
+        self._left = rate_max * _BURST_S
+        self._at_ms: int | None = None
+
+    def take(self, count: int, *, now_ms: int) -> None:
+        """Raises `Throttled`, with the time to wait, if that is too many now."""
+        if not self._rate_max:
+            return
+        if self._at_ms is not None:
+            refilled = self._left + max(0, now_ms - self._at_ms) / 1000 * self._rate_max
+            self._left = min(self._rate_max * _BURST_S, refilled)
+        self._at_ms = now_ms
+        # A batch that is larger than the burst is let in when the burst is whole, on credit.
+        if self._left < min(count, self._rate_max * _BURST_S):
+            wait_ms = round((min(count, self._rate_max) - self._left) / self._rate_max * 1000) + 1
+            raise Throttled(
+                f"this timeline takes {self._rate_max} messages a second from a producer; "
+                f"try again in {wait_ms} ms"
+            )
+        self._left -= count
+
+
+@dataclass(slots=True)
+class ProducerSession:
+    """A client that stores messages."""
+
+    id: int
+    client: str
+    rate: RateLimit
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class Waiter:
+    """One outstanding request for messages."""
+
+    limit: int
+    until_ms: int
+    answer: "asyncio.Future[list[Leased]]"
+
+
+@dataclass(slots=True)
+class ConsumerSession:
+    """A client that handles messages."""
+
+    id: int
+    member: Member
+    lease_ms: int
+    seen_ms: int
+    waiters: deque[Waiter] = field(default_factory=deque)
+    #: Leased and not pushed yet, the first to leave first.
+    outbox: list[Push] = field(default_factory=list)
+    latency_ms: float = 0.0
+    leased: int = 0
+
+    @property
+    def credit(self) -> int:
+        """How many more can be leased for it."""
+        return max(0, sum(waiter.limit for waiter in self.waiters) - len(self.outbox))
+
+    def put(self, push: Push) -> None:
+        heapq.heappush(self.outbox, push)
+
+    def push_due(self, now_ms: float) -> list[Leased]:
+        """Answers waiting requests with what is to leave by now; what left."""
+        left: list[Leased] = []
+        while self.waiters and self.outbox and self.outbox[0].at_ms <= now_ms:
+            waiter = self.waiters.popleft()
+            batch: list[Leased] = []
+            while self.outbox and len(batch) < waiter.limit and self.outbox[0].at_ms <= now_ms:
+                batch.append(heapq.heappop(self.outbox).message)
+            if waiter.answer.done():
+                for message in batch:
+                    self.put(Push(now_ms, -message.priority, message, self.member.id))
+                continue
+            waiter.answer.set_result(batch)
+            left += batch
+        return left
+
+    def end_waiting(self, now_ms: int) -> None:
+        """Answers with nothing who has waited long enough."""
+        while self.waiters and self.waiters[0].until_ms <= now_ms:
+            waiter = self.waiters.popleft()
+            if not waiter.answer.done():
+                waiter.answer.set_result([])
+
+    def wake_ms(self) -> float:
+        """When something is to be done for it next."""
+        if not self.waiters:
+            return float("inf")
+        until_ms: float = self.waiters[0].until_ms
+        return min(until_ms, self.outbox[0].at_ms) if self.outbox else until_ms
+
+    def fail(self, error: Exception) -> None:
+        """Ends every waiting request with an error."""
+        while self.waiters:
+            waiter = self.waiters.popleft()
+            if not waiter.answer.done():
+                waiter.answer.set_exception(error)

@@ -1,0 +1,65 @@
+"""What clients need to react to load: rates, lateness, and how many consumers would do. Pure."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+#: Seconds that a rate looks back, about.
+_RATE_S: Final = 10.0
+#: Deliveries whose lateness is remembered.
+_LATE: Final = 1_000
+#: A backlog should be worked off within this time.
+_DRAIN_S: Final = 60.0
+
+
+class Rate:
+    """Events a second, the older the less they count."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at_ms: float | None = None
+
+    def add(self, count: int, *, now_ms: float) -> None:
+        self._fade(now_ms)
+        self._count += count
+
+    def per_second(self, *, now_ms: float) -> float:
+        self._fade(now_ms)
+        return self._count / _RATE_S
+
+    def _fade(self, now_ms: float) -> None:
+        if self._at_ms is not None:
+            passed_s = max(0.0, now_ms - self._at_ms) / 1000
+            self._count *= math.exp(-passed_s / _RATE_S)
+        self._at_ms = now_ms
+
+
+class Lateness:
+    """How late the last deliveries left."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_LATE)
+
+    def add(self, late_ms: Iterable[float]) -> None:
+        self._last.extend(late_ms)
+
+    def percentile(self, percent: int) -> float:
+        """The lateness below which so many of a hundred are; 0 if nothing was delivered."""
+        if not self._last:
+            return 0.0
+        return max(
+            0.0, sorted(self._last)[min(len(self._last) - 1, len(self._last) * percent // 100)]
+        )
+
+
+def suggested(*, backlog: int, arrivals: float, done: float, consumers: int) -> int:
+    """How many consumers would keep up with what comes, and work off what lies there.
+
+    From what each does now; while none has done anything, as many as there are, at least one if
+    there is work.
+    """
+    if consumers == 0 or done <= 0:
+        return max(consumers, 1 if backlog or arrivals > 0 else 0)
+    needed = (arrivals + backlog / _DRAIN_S) / (done / consumers)
+    return max(1, math.ceil(needed - 0.05))
