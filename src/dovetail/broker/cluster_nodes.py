@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from dovetail.broker.identity import Disks
 from dovetail.broker.membership import STORAGE_ROLE, Membership
 from dovetail.broker.remote_storage import RemoteStorageNode
 from dovetail.errors import Unavailable
@@ -22,6 +23,7 @@ class ClusterNodes:
     def __init__(
         self,
         membership: Membership,
+        disks: Disks,
         *,
         client_id: str,
         local: tuple[int, StorageNode] | None,
@@ -29,6 +31,7 @@ class ClusterNodes:
         rng: random.Random,
     ) -> None:
         self._membership = membership
+        self._disks = disks
         self._client_id = client_id
         self._local = local
         self._select = select
@@ -72,6 +75,11 @@ class ClusterNodes:
             )
         self._turn += 1
         return tuple(self._select(candidates, self._turn))[:count]
+
+    def away(self) -> tuple[int, ...]:
+        """Those that joined once and do not hold their lease now."""
+        there = self._membership.members()
+        return tuple(sorted(number for number in self._disks.numbers() if number not in there))
 
     async def close(self) -> None:
         """Ends all connections."""

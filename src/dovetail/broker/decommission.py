@@ -202,6 +202,10 @@ class NodesThatStay:
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         return self._nodes.choose(count, without=(*without, *self._states.given_up()))
 
+    def away(self) -> tuple[int, ...]:
+        given_up = self._states.given_up()
+        return tuple(number for number in self._nodes.away() if number not in given_up)
+
 
 # Inside
 

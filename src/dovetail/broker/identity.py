@@ -11,7 +11,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.coordination import ABSENT, Coordinator, Put, Revision, Unchanged
+from dovetail.coordination.mirror import Mirror
 from dovetail.errors import Damaged, InvalidSetting
 
 _NAME = "identity"
@@ -47,6 +48,32 @@ async def bind_disk(
             f"storage node {node_id} belongs to another disk than the one in this data folder; "
             "give this one a number of its own (node.node_id)"
         )
+
+
+class Disks:
+    """The numbers of all storage nodes that ever joined, as last seen."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._numbers: set[int] = set()
+        self._mirror = Mirror(coordinator, STORAGE, apply=self._apply, settled=lambda: None)
+
+    async def start(self) -> None:
+        """Reads all, then follows. Raises `CoordinationDown`."""
+        await self._mirror.start()
+
+    async def stop(self) -> None:
+        """Follows no more."""
+        await self._mirror.stop()
+
+    def numbers(self) -> frozenset[int]:
+        return frozenset(self._numbers)
+
+    def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
+        number = int(key.removeprefix(STORAGE))
+        if value is None:
+            self._numbers.discard(number)
+        else:
+            self._numbers.add(number)
 
 
 def holds_ledgers(folder: Path) -> bool:

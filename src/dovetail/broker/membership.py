@@ -33,6 +33,9 @@ NODES = "/nodes/"
 #: How often a node renews what it says about its load.
 LOAD_MS = 2000
 
+#: How long a carrier that could not serve what it had gets nothing new.
+DECLINE_MS = 30_000
+
 OVERSEER_ROLE = "overseer"
 CARRIER_ROLE = "carrier"
 STORAGE_ROLE = "storage"
@@ -51,6 +54,8 @@ class Member(msgspec.Struct, frozen=True):
     incarnation: str = ""
     #: It gives away what it has, and gets nothing new.
     leaving: bool = False
+    #: It could not serve what it had a moment ago, and gets nothing new while others can.
+    declining: bool = False
     #: Where its health and metrics are, if they are served.
     http: str | None = None
     #: Bytes that a storage node holds; what new ledgers are dealt by.
@@ -79,6 +84,7 @@ class Membership:
         self._carriers = Carriers(frozenset(), frozenset())
         self._lives: set[tuple[int, str, bool, tuple[str, ...]]] = set()
         self._changed = asyncio.Event()
+        self._declines_until_ms = 0.0
         self.leaving = False
         #: Set when another process runs under this node's number.
         self.replaced = asyncio.Event()
@@ -114,6 +120,11 @@ class Membership:
     def renew(self) -> None:
         """What this node says of itself has changed: tells it now."""
         self._renew.set()
+
+    def decline(self) -> None:
+        """This carrier could not serve what it had: it wants nothing new for a while."""
+        self._declines_until_ms = self._clock.monotonic_ms() + DECLINE_MS
+        self.renew()
 
     async def leave(self) -> None:
         """Tells the others that this node is about to go; returns when it is known here."""
@@ -153,7 +164,10 @@ class Membership:
         revision = await self._take_number(first=not known.is_set())
         while not lease.lost.is_set() and not self.replaced.is_set():
             member = msgspec.structs.replace(
-                describe(), incarnation=self._incarnation, leaving=self.leaving
+                describe(),
+                incarnation=self._incarnation,
+                leaving=self.leaving,
+                declining=self._clock.monotonic_ms() < self._declines_until_ms,
             )
             value = msgspec.json.encode(member)
             self._renew.clear()
@@ -210,11 +224,15 @@ class Membership:
 
     def _tell(self) -> None:
         alive = [m for m in self._members.values() if CARRIER_ROLE in m.roles]
+        staying = [m for m in alive if not m.leaving]
+        fit = [m for m in staying if not m.declining] or staying
         self._carriers = Carriers(
-            frozenset(m.node_id for m in alive),
-            frozenset(m.node_id for m in alive if not m.leaving),
+            frozenset(m.node_id for m in alive), frozenset(m.node_id for m in fit)
         )
-        lives = {(m.node_id, m.incarnation, m.leaving, m.roles) for m in self._members.values()}
+        lives = {
+            (m.node_id, m.incarnation, m.leaving or m.declining, m.roles)
+            for m in self._members.values()
+        }
         if lives == self._lives:
             return
         self._lives = lives

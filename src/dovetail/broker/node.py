@@ -19,7 +19,7 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.cluster_nodes import ClusterNodes
-from dovetail.broker.identity import bind_disk, disk_identity, holds_ledgers
+from dovetail.broker.identity import Disks, bind_disk, disk_identity, holds_ledgers
 from dovetail.broker.membership import (
     CARRIER_ROLE,
     OVERSEER_ROLE,
@@ -30,6 +30,7 @@ from dovetail.broker.membership import (
 from dovetail.broker.metrics import Metrics
 from dovetail.broker.overseer import ClusterReport, Overseer
 from dovetail.broker.storage_service import StorageService, is_private
+from dovetail.broker.timelines import running_timelines
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -48,6 +49,8 @@ from dovetail.ledger.selection import selection_named
 from dovetail.log.catalog import Catalog
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.settings import HttpSettings, Settings
+from dovetail.timeline.frame_codec import is_timeline
+from dovetail.timeline.service import TimelineService
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 _log = get_logger("node")
@@ -92,6 +95,7 @@ class Node:
         self._front: FrontDoor | None = None
         self._overseer: Overseer | None = None
         self._membership: Membership | None = None
+        self._timelines: TimelineService | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
         self._loud = RateLimitedLog(get_logger("wire"), self._clock)
@@ -112,6 +116,8 @@ class Node:
         if self._carrier is not None:
             for (topic, number), error in self._carrier.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
+        if self._timelines is not None:
+            reasons += [f"timelines: {text}" for _, text in self._timelines.report().reasons]
         return not reasons, reasons
 
     def cluster(self) -> ClusterReport | None:
@@ -170,6 +176,15 @@ class Node:
         if self._carrier is not None:
             self._missing = ["taking partitions over"]
             await self._carrier.start()
+            self._timelines = await self._stack.enter_async_context(
+                running_timelines(
+                    settings,
+                    coordinator,
+                    data_dir=data_dir,
+                    clock=self._clock,
+                    registry=self.registry,
+                )
+            )
         # What lives now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -216,8 +231,12 @@ class Node:
         )
         await self._membership.start()
         self._stack.push_async_callback(self._membership.stop)
+        disks = Disks(coordinator)
+        await disks.start()
+        self._stack.push_async_callback(disks.stop)
         nodes = ClusterNodes(
             self._membership,
+            disks,
             client_id=self._settings.node.name,
             local=None if self._storage is None else (node_id, self._storage),
             select=selection_named(self._settings.log.selection),
@@ -346,10 +365,17 @@ class Node:
         kafka = self._settings.kafka
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
+            if self._timelines is not None and is_timeline(frame):
+                return self._timelines(connection, frame)
             if service is not None and is_private(frame):
                 return service(connection, frame)
             if self._front is None:
                 raise ProtocolViolation("this node serves no Kafka clients, or not yet")
+            if self._membership is not None and not self._membership.holds_lease():
+                # What it knows may be long past, and a client that is told so stays with it. Sent
+                # away, it asks another node.
+                connection.close()
+                return None
             return self._front(connection, frame)
 
         server = WireServer(

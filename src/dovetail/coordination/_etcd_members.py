@@ -186,7 +186,7 @@ class Members:
         """Makes the next member current, unless another request has done that already."""
         if failed is self.current and len(self._members) > 1:
             self._current = (self._current + 1) % len(self._members)
-            logger.info("leaving etcd member %s (%s)", failed.endpoint, reason)
+            logger.debug("leaving etcd member %s (%s)", failed.endpoint, reason)
 
     def check_open(self) -> None:
         if self._closed:

@@ -53,6 +53,10 @@ class Nodes(Protocol):
         """The best nodes for new data. Raises `Unavailable` if there are not so many."""
         ...
 
+    def away(self) -> tuple[int, ...]:
+        """Nodes that belong to the cluster and are not there now."""
+        ...
+
 
 class EnsembleWriter:
     """Ids, order and confirmation for one ledger.
@@ -194,10 +198,21 @@ class Ensembles:
     def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
         """A new ledger's placement.
 
-        Raises `Unavailable` if there are too few nodes, `InvalidInput` if the sizes do not fit.
+        If there are too few nodes, some that are away are named too, as long as every entry finds
+        Qa that are there: the ledger is then as if they had died right after it was opened, and
+        is made whole in the same way. Else one dead node of three would stop every takeover.
+
+        Raises `Unavailable` if even so there are too few, `InvalidInput` if sizes do not fit.
         """
         check_quorum(quorum)
-        chosen = self._nodes.choose(quorum.ensemble, without=())
+        try:
+            chosen = self._nodes.choose(quorum.ensemble, without=())
+        except Unavailable:
+            # A write set can have all of those that are away.
+            away = self._nodes.away()[: quorum.write - quorum.ack]
+            if not away:
+                raise
+            chosen = (*self._nodes.choose(quorum.ensemble - len(away), without=()), *away)
         return Placement(ledger, quorum, (Fragment(0, chosen),))
 
     def writer(
@@ -356,3 +371,6 @@ class OneNode:
         if count > 1 or self._number in without:
             raise Unavailable(f"{count} storage nodes are needed, and this node is alone")
         return (self._number,)
+
+    def away(self) -> tuple[int, ...]:
+        return ()

@@ -302,6 +302,7 @@ class Holdings:
             if self._now() - partition.stuck_since_ms >= _STUCK_MS:
                 successor = self._successors().get(place)
                 if successor is not None:
+                    self._peers.decline()
                     self._give(place, successor)
 
     async def _hand_on(self, place: Place) -> bool:
@@ -309,6 +310,7 @@ class Holdings:
         successor = self._successors().get(place)
         if successor is None:
             return False
+        self._peers.decline()
         try:
             await hand_on(
                 self._context.coordinator,

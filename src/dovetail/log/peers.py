@@ -20,6 +20,10 @@ class Peers(Protocol):
         """Whether this node's own lease surely has not ended."""
         ...
 
+    def decline(self) -> None:
+        """This carrier could not serve what it had: it wants nothing new for a while."""
+        ...
+
 
 class Alone:
     """The peers of a carrier that has none: what `dovetail up` has."""
@@ -33,3 +37,6 @@ class Alone:
 
     def holds_lease(self) -> bool:
         return True
+
+    def decline(self) -> None:
+        """There is nobody else who could."""
