@@ -34,6 +34,9 @@ from dovetail.stream.watch import LeaderWatch
 ANNOUNCEMENTS_PER_INTERVAL = 3
 #: One life of a silent member is challenged at most once in so many timeouts.
 TIMEOUTS_PER_CHALLENGE = 4
+#: A claim whose fate is not known after so many timeouts is given up; a vote's sync and the append
+#: both fit into it, also on a slow disk.
+CLAIM_TIMEOUTS = 2
 #: A challenged member that is alive reads the log and answers within this many timeouts.
 GRACE_TIMEOUTS = 2
 
@@ -342,7 +345,7 @@ class Election(ABC):
 
     def _claim(self, term: Term, now_ms: float) -> list[Effect]:
         self.role, self.term = Role.CLAIMING, term
-        self._claim_until_ms = now_ms + self.times.timeout_ms
+        self._claim_until_ms = now_ms + CLAIM_TIMEOUTS * self.times.timeout_ms
         return [Append(Claim(term, self.me.name, self.me.incarnation))]
 
     def _give_up(self, now_ms: float) -> list[Effect]:

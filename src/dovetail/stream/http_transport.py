@@ -101,6 +101,9 @@ class HttpTransport:
             await self._client.aclose()
 
     def _authority(self) -> ssl.SSLContext | bool:
+        if self._settings.endpoint_scheme == "http":
+            # Loading the authorities of the world takes a tenth of a second, for nothing.
+            return False
         path = self._settings.authority_path
         return True if path is None else ssl.create_default_context(cafile=str(path))
 

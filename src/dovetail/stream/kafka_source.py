@@ -135,7 +135,6 @@ class _Reader:
         self._topic = topic
         self._asked = dict(position)
         self._timeout_s = timeout_s
-        self._lost_s = max(timeout_s, LOST_S_MIN)
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Sequence[Event] | Unavailable] = asyncio.Queue()
@@ -198,7 +197,7 @@ class _Reader:
                 self._heard_s = now_s
                 self._hand_over(events)
                 return
-        if now_s - self._heard_s > self._lost_s / 3:
+        if now_s - self._heard_s > self._timeout_s / 3:
             self._look(now_s)
 
     def _look(self, now_s: float) -> None:
@@ -206,20 +205,20 @@ class _Reader:
         try:
             lane = self._lanes[0]
             self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, lane), timeout=self._lost_s / 2, cached=False
+                TopicPartition(self._topic, lane), timeout=self._timeout_s / 2, cached=False
             )
             if now_s - self._looked_s > PARTITIONS_S:
                 self._looked_s = now_s
                 self._add_lanes()
         except KafkaException as error:
-            if time.monotonic() - self._heard_s > self._lost_s:
+            if time.monotonic() - self._heard_s > self._timeout_s:
                 self._fail(f"the stream {self._topic!r} is lost: {error.args[0].str()}")
             return
         self._heard_s = time.monotonic()
         self._hand_over([])
 
     def _add_lanes(self) -> None:
-        lanes = lanes_of(self._consumer, self._topic, self._lost_s / 2)
+        lanes = lanes_of(self._consumer, self._topic, self._timeout_s / 2)
         added = [lane for lane in lanes if lane not in self._lanes]
         if added:
             self._lanes = lanes

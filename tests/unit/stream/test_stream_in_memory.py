@@ -1,0 +1,257 @@
+"""The whole stream, with its log, its network and its source in memory."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
+
+from dovetail.clock import SystemClock
+from dovetail.errors import Unavailable
+from dovetail.stream import (
+    Algorithm,
+    Event,
+    Leadership,
+    MemberName,
+    MemorySource,
+    SharedStream,
+    Takeover,
+)
+
+
+def offsets(cluster: MemoryCluster) -> list[int]:
+    return [event.offset for _, event, _ in cluster.handled]
+
+
+async def test_only_the_leader_handles(tmp_path: Path) -> None:
+    """S1: all replicas consume, one handles, in order and each event once."""
+    async with MemoryCluster(tmp_path) as cluster:
+        for name in ("a", "b", "c"):
+            await cluster.start_stream(name)
+        leader = await cluster.wait_leader()
+        for number in range(100):
+            await cluster.source.send(b"%d" % number)
+        await cluster.until(lambda: len(cluster.handled) == 100)
+        assert offsets(cluster) == list(range(100))
+        assert {name for name, _, _ in cluster.handled} == {leader}
+        read = [stream.metrics.registry.get_sample_value for stream in cluster.streams.values()]
+        series = "dovetail_stream_events_received_total"
+        await cluster.until(lambda: [sample(series) for sample in read] == [100.0] * 3)
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.MAJORITY, Algorithm.BULLY])
+async def test_resume_loses_nothing(tmp_path: Path, algorithm: Algorithm) -> None:
+    """S9: the next leader begins where the last one had committed, also events of the gap."""
+    async with MemoryCluster(tmp_path, algorithm=algorithm) as cluster:
+        for name in ("a", "b", "c"):
+            await cluster.start_stream(name)
+        leader = await cluster.wait_leader()
+        for number in range(50):
+            await cluster.source.send(b"%d" % number, lane=number % 2)
+        await cluster.until(lambda: len(cluster.handled) >= 10)
+        cluster.network.cut_off(MemberName(leader))
+        cluster.logs[leader].connected = False
+        for number in range(50, 60):
+            await cluster.source.send(b"%d" % number, lane=number % 2)
+        values = {b"%d" % number for number in range(60)}
+        await cluster.until(lambda: {event.value for _, event, _ in cluster.handled} == values)
+        assert len({name for name, _, _ in cluster.handled}) == 2
+
+
+async def _send_until_handled(cluster: MemoryCluster, prefix: bytes) -> None:
+    """A leader that skips begins a moment after it leads: the first ones may come too early."""
+    number, before = 0, len(cluster.handled)
+    async with asyncio.timeout(DEADLINE_S):
+        while len(cluster.handled) == before:
+            number += 1
+            await cluster.source.send(b"%s %d" % (prefix, number))
+            await asyncio.sleep(0.01)
+
+
+async def test_skip_begins_with_what_comes_after(tmp_path: Path) -> None:
+    """S9: events of the gap are left out, and none is handled under two terms."""
+    async with MemoryCluster(tmp_path, takeover=Takeover.SKIP) as cluster:
+        for name in ("a", "b", "c"):
+            await cluster.start_stream(name)
+        leader = await cluster.wait_leader()
+        await _send_until_handled(cluster, b"before")
+        cluster.logs[leader].connected = False
+        cluster.network.cut_off(MemberName(leader))
+        await cluster.source.send(b"in the gap")
+        await cluster.until(lambda: not cluster.members[leader].leadership)
+        await cluster.wait_leader(other_than=leader)
+        await _send_until_handled(cluster, b"after")
+        values = [event.value for _, event, _ in cluster.handled]
+        assert b"in the gap" not in values
+        assert len(values) == len(set(values))
+
+
+async def test_the_source_is_opened_again_and_the_handler_may_fail(tmp_path: Path) -> None:
+    """S1: neither a lost source nor a handler that raises stops the stream."""
+    async with MemoryCluster(tmp_path) as cluster:
+        seen: list[bytes] = []
+
+        async def fails_on_odd(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            cluster.changed.set()
+            if event.offset % 2:
+                raise ValueError("a user's mistake")
+
+        stream = await cluster.start_stream("a", fails_on_odd)
+        await cluster.wait_leader()
+        for number in range(4):
+            await cluster.source.send(b"%d" % number)
+        await cluster.until(lambda: len(seen) == 4)
+        cluster.source.connected = False
+        await cluster.until(lambda: not stream.health()[0])
+        await cluster.source.send(b"4")
+        cluster.source.connected = True
+        await cluster.until(lambda: len(seen) == 5)
+        assert seen == [b"0", b"1", b"2", b"3", b"4"]
+        sample = stream.metrics.registry.get_sample_value
+        assert sample("dovetail_stream_events_failed_total") == 2.0
+        assert (sample("dovetail_stream_source_reconnects_total") or 0) >= 1
+
+
+async def test_a_plain_function_runs_on_a_thread(tmp_path: Path) -> None:
+    """S1: so that a blocking handler does not cost the leadership."""
+    async with MemoryCluster(tmp_path) as cluster:
+        threads: list[int] = []
+
+        def handle(_: Event, __: Leadership) -> None:
+            threads.append(threading.get_ident())
+
+        await cluster.start_stream("a", handle)
+        await cluster.wait_leader()
+        await cluster.source.send(b"x")
+        await cluster.until(lambda: threads)
+        assert threads[0] != threading.get_ident()
+
+
+async def test_a_leader_that_lost_the_stream_gives_way(tmp_path: Path) -> None:
+    """S8: the others have it, and one of them goes on from the committed position."""
+    async with MemoryCluster(tmp_path) as cluster:
+        sources = {}
+        for name in ("a", "b", "c"):
+            sources[name] = source = _view_of(cluster.source)
+            await cluster.start_stream(name, source=source)
+        leader = await cluster.wait_leader()
+        await cluster.source.send(b"0")
+        await cluster.until(lambda: cluster.handled)
+        sources[leader].connected = False
+        await cluster.source.send(b"1")
+        await cluster.until(lambda: len(cluster.handled) == 2)
+        assert cluster.handled[1][0] != leader
+
+
+def _view_of(shared: MemorySource) -> MemorySource:
+    """Another reader of the same events, which can be cut off alone."""
+    view = MemorySource(lanes=2)
+    view._events, view._changed = shared._events, shared._changed
+    return view
+
+
+async def test_a_busy_leader_stops_reading_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: more events than the handler can take are no reason for an election."""
+    monkeypatch.setattr("dovetail.stream.stream.WAITING_EVENTS_MAX", 20)
+    async with MemoryCluster(tmp_path) as cluster:
+        release = asyncio.Event()
+        seen: list[int] = []
+
+        async def slow(event: Event, _: Leadership) -> None:
+            seen.append(event.offset)
+            await release.wait()
+
+        for name in ("a", "b", "c"):
+            await cluster.start_stream(name, slow)
+        leader = await cluster.wait_leader()
+        term = cluster.members[leader].status().term
+        for number in range(200):
+            await cluster.source.send(b"%d" % number)
+            if number % 40 == 0:
+                await asyncio.sleep(0.2)
+        await cluster.until(lambda: seen)
+        await asyncio.sleep(0.6)
+        assert cluster.members[leader].status().term == term
+        release.set()
+        await cluster.until(lambda: len(seen) == 200)
+        assert seen == list(range(200))
+
+
+async def test_start_can_wait_until_it_is_asked_for(tmp_path: Path) -> None:
+    """S10: `start_immediately = False`."""
+    async with MemoryCluster(tmp_path, start_immediately=False) as cluster:
+        stream = await cluster.start_stream("a")
+        assert cluster.log.records == []
+        assert stream.health() == (False, {"status": "starting"})
+        await stream.start()
+        await cluster.wait_leader()
+        healthy, facts = stream.health()
+        assert healthy
+        assert (facts["role"], facts["leader"]) == ("leader", "a")
+        assert facts["term"] == cluster.members["a"].status().term
+
+
+async def test_a_stream_that_is_not_there_fails_the_start(tmp_path: Path) -> None:
+    """S1: clearly, before anything is announced."""
+    async with MemoryCluster(tmp_path) as cluster:
+        cluster.source.connected = False
+        with pytest.raises(Unavailable, match="cut off"):
+            await cluster.start_stream("a")
+        assert cluster.log.records == []
+
+
+async def test_parts_can_be_replaced(tmp_path: Path) -> None:
+    """S2: filter, stream handler, shared log, transport, member and clock of the user's own."""
+
+    class EvenOnly:
+        def accepts(self, event: Event, leadership: Leadership) -> bool:
+            return leadership.valid and event.value != b"poison"
+
+    class OwnReader:
+        """A stream handler that makes its own events."""
+
+        def __init__(self) -> None:
+            self._sought = asyncio.Event()
+
+        async def run(self, receiver: Any) -> None:
+            while True:
+                await self._sought.wait()
+                self._sought.clear()
+                events: Sequence[Event] = [Event(0, n, b"own") for n in range(3)]
+                await receiver.on_events(events, self.generation)
+
+        def seek(self, position: Any, generation: int) -> None:
+            self.generation = generation
+            self._sought.set()
+
+    class CountingClock(SystemClock):
+        calls = 0
+
+        def monotonic_ms(self) -> float:
+            CountingClock.calls += 1
+            return super().monotonic_ms()
+
+    async with MemoryCluster(tmp_path) as cluster:
+        member = cluster.member("a")
+        member._clock = CountingClock()
+        seen: list[Event] = []
+
+        async def handle(event: Event, _: Leadership) -> None:
+            seen.append(event)
+
+        async with SharedStream(
+            cluster.source,
+            handle,
+            member=member,
+            settings=cluster.settings("a"),
+            event_filter=EvenOnly(),
+            stream_handler=OwnReader(),
+        ):
+            await cluster.until(lambda: len(seen) == 3)
+        assert CountingClock.calls > 10
