@@ -25,7 +25,7 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.ledger import Ensembles, LedgerId, Quorum
+from dovetail.ledger import Ensembles, LedgerId, Placement, Quorum
 from dovetail.ledger.faulty_disk import FaultyDisk
 from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerState, Term
@@ -66,8 +66,8 @@ class OwnStorage(SimStorageNode):
     def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
         self._store.doubts.examine({int(n): copied for n, copied in ledgers.items()})
 
-    async def let_damage_go(self) -> None:
-        await self._ask(LetDamageGo())
+    async def let_damage_go(self, unneeded: frozenset[LedgerId]) -> None:
+        await self._ask(LetDamageGo(unneeded))
         try:
             while not self.dead.done() and self._store.compact_step():
                 pass
@@ -84,6 +84,8 @@ class StorageProcess:
         self.disk = FaultyDisk(world.rng)
         self.disk.power_cut = PowerCut
         self.disk_lost = False
+        #: Segments in which bytes have changed.
+        self.hurt: set[str] = set()
         self.store: LedgerStore
         self.node: OwnStorage | None = None
         self.upkeep: asyncio.Task[None] | None = None
@@ -101,15 +103,17 @@ class StorageProcess:
         self.upkeep = asyncio.create_task(self._keep_up(node, upkeep))
 
     async def _keep_up(self, node: OwnStorage, upkeep: StorageUpkeep) -> None:
-        while True:
-            pause = asyncio.create_task(asyncio.sleep(self.world.rng.random() * 3))
-            await asyncio.wait({node.dead, pause}, return_when=asyncio.FIRST_COMPLETED)
-            if node.dead.done():
-                pause.cancel()
-                self.stop()
-                return
-            with contextlib.suppress(DovetailError):
-                await upkeep.once()
+        async def work() -> None:
+            while True:
+                await asyncio.sleep(self.world.rng.random() * 3)
+                with contextlib.suppress(DovetailError):
+                    await upkeep.once()
+
+        working = asyncio.create_task(work())
+        await asyncio.wait({node.dead, working}, return_when=asyncio.FIRST_COMPLETED)
+        working.cancel()
+        if self.node is node:
+            self.stop()
 
     def stop(self) -> None:
         """Its power is gone."""
@@ -212,6 +216,20 @@ class Link:
         return await self._call(lambda node: node.held(ledger, first=first, last=last))
 
 
+class WatchedCoordinator(MemoryCoordinator):
+    """Every change of the chain is looked at in the moment in which it happens."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world.rng)
+        self._world = world
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        super()._tell(changes)
+        for change in changes:
+            if isinstance(change, Put) and change.key == KEY:
+                self._world.on_chain(chain.decode(change.value))
+
+
 class OwnersCoordinator(MemoryCoordinator):
     """The coordination service as one owner reaches it."""
 
@@ -287,6 +305,9 @@ class Owner:
     def node(self, number: int) -> Link:
         return Link(self.world, self, number)
 
+    def away(self) -> tuple[int, ...]:
+        return ()
+
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         there = [n for n in self.present() if n not in without and n not in self.given_up()]
         if len(there) < count:
@@ -305,7 +326,8 @@ class World:
 
     def __init__(self, seed: int, *, quorum: Quorum, nodes: int) -> None:
         self.rng = random.Random(seed)
-        self.coordinator = MemoryCoordinator(self.rng)
+        self.coordinator = WatchedCoordinator(self)
+        self._placements: dict[int, Placement] = {}
         self.config = TopicConfig(
             retention_ms=-1,
             retention_bytes=-1,
@@ -362,8 +384,13 @@ class World:
 
     def _note_end(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.failure = task.exception()
+        if not task.cancelled():
+            self.failure = self.failure or task.exception()
+
+    def check_no_failure(self) -> None:
+        """Raises what went wrong in the background."""
+        if self.failure is not None:
+            raise self.failure
 
     def fault(self, name: str) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
@@ -407,6 +434,22 @@ class World:
 
     # What is really there
 
+    def on_chain(self, record: PartitionRecord) -> None:
+        """A node that takes a place in a closed ledger holds all of it, in that very moment."""
+        for info in record.closed:
+            known = self._placements.get(info.ledger)
+            self._placements[info.ledger] = info.placement
+            if known is None or known == info.placement:
+                continue
+            for entry in range(info.entry_last + 1):
+                before, after = known.nodes_for(entry), info.placement.nodes_for(entry)
+                for node in set(after).difference(before):
+                    process = self.processes[node]
+                    sound = not process.disk_lost and not process.hurt
+                    if sound and not process.holds(info.ledger, entry):
+                        why = f"node {node} is named before it holds entry {entry}"
+                        self.failure = self.failure or AssertionError(why)
+
     def copies(self, info: LedgerInfo, entry: int) -> list[int]:
         """The nodes that the chain names for an entry and whose disks have it."""
         named = info.placement.nodes_for(entry)
@@ -423,7 +466,8 @@ class World:
             return False
         for number, process in self.processes.items():
             named = any(number in info.placement.nodes for info in record.open)
-            if (process.disk_lost and named) or (not process.disk_lost and process.store.damaged):
+            hurt = process.hurt.intersection(process.disk.names())
+            if (named and process.disk_lost) or (hurt and not process.disk_lost):
                 return False
         confirmed = {o.info.ledger: o.entry_confirmed for o in owner.partition.open_ledgers}
         for info in record.ledgers:

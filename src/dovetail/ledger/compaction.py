@@ -43,8 +43,9 @@ class Compaction:
         self._drop = drop
         self._victim: Segment | None = None
         self._moving: list[tuple[Run, int]] = []
-        #: Damaged segments go too.
+        #: Damaged segments go too, with what can not be read of these ledgers.
         self.lets_damage_go = False
+        self.unneeded: frozenset[int] = frozenset()
 
     def forget(self, segment: Segment) -> None:
         """The segment is gone by another way."""
@@ -91,6 +92,8 @@ class Compaction:
             try:
                 record, payload = victim.read_entry(row)
             except Damaged:
+                if run.ledger in self.unneeded:
+                    continue
                 self._index.note_lost(run.ledger, row, segment=victim.number)
                 raise
             records.append((record, payload))

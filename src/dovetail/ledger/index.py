@@ -167,8 +167,22 @@ class EntryIndex:
         run, rows, at = found
         return (run.segment, rows.positions[at]) != self._lost[ledger][entry]
 
+    def read(self, ledger: int, first: int, *, last: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first` on without a gap. Raises as `LedgerStore.read`."""
+        with self._kept_open(ledger, first, last=last, bytes_max=bytes_max) as stretches:
+            return [entry for stretch in stretches for entry in self._read(ledger, stretch)]
+
+    def _read(self, ledger: int, stretch: Stretch) -> list[Entry]:
+        try:
+            return _read_stretch(stretch)
+        except Damaged:
+            for row in stretch.rows:
+                if not stretch.segment.checks(row):
+                    self.note_lost(ledger, row, segment=stretch.segment.number)
+            raise
+
     @contextmanager
-    def stretches(
+    def _kept_open(
         self, ledger: int, first: int, *, last: int, bytes_max: int
     ) -> Iterator[list[Stretch]]:
         """Where entries from `first` on lie, without a gap; their files stay open meanwhile."""
@@ -246,7 +260,7 @@ class EntryIndex:
         return rows
 
 
-def read_stretch(stretch: Stretch) -> list[Entry]:
+def _read_stretch(stretch: Stretch) -> list[Entry]:
     """The entries of a stretch, read in one go and sliced. Raises `Damaged`."""
     segment, rows = stretch
     start = rows[0].position

@@ -49,7 +49,7 @@ from dovetail.ledger.doubt import Doubts
 from dovetail.ledger.frame import PAYLOAD_BYTES_MAX, RECORD_BYTES, Kind, Record, encode_record
 from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.index import EntryIndex, Stretch, read_stretch
+from dovetail.ledger.index import EntryIndex
 from dovetail.ledger.recovery import RecoveryReport, recover_segments
 from dovetail.ledger.run import Row, RunSet
 from dovetail.ledger.segment import (
@@ -116,7 +116,12 @@ class DeleteLedger:
 
 @dataclass(frozen=True, slots=True)
 class LetDamageGo:
-    """Everything that should be here can be read: damaged segments are not needed any more."""
+    """Everything that should be here can be read: damaged segments are not needed any more.
+
+    What can not be read of `unneeded` ledgers, which are kept elsewhere, goes with them.
+    """
+
+    unneeded: frozenset[LedgerId] = frozenset()
 
 
 Command = Append | Fence | DeleteLedger | LetDamageGo
@@ -340,7 +345,7 @@ class LedgerStore:
 
     def _apply(self, command: Fence | DeleteLedger | LetDamageGo) -> Outcome:
         if isinstance(command, LetDamageGo):
-            return self._let_damage_go()
+            return self._let_damage_go(command.unneeded)
         if isinstance(command, Fence):
             known = self._state.fences.get(command.ledger, 0)
             self._state.fences[command.ledger] = max(known, command.term)
@@ -428,7 +433,7 @@ class LedgerStore:
         """Whether something on the disk does not check, be it known what or not."""
         return any(segment.damaged for segment in tuple(self._segments.values()))
 
-    def _let_damage_go(self) -> DovetailError | None:
+    def _let_damage_go(self, unneeded: frozenset[LedgerId]) -> DovetailError | None:
         try:
             if self._active.damaged:
                 self._roll()
@@ -436,6 +441,7 @@ class LedgerStore:
             return Unavailable(f"no new segment ({error.strerror}); tried again later")
         self.doubts.settle()
         self._compaction.lets_damage_go = True
+        self._compaction.unneeded = unneeded
         return None
 
     # Reading
@@ -449,22 +455,12 @@ class LedgerStore:
         not check or may be among what is damaged. Safe from any thread.
         """
         try:
-            with self._index.stretches(ledger, first, last=last, bytes_max=bytes_max) as stretches:
-                return [e for stretch in stretches for e in self._read_stretch(ledger, stretch)]
+            return self._index.read(ledger, first, last=last, bytes_max=bytes_max)
         except (LedgerUnknown, EntryUnknown):
             if self.doubts.may_have_lost(ledger, first):
                 raise Damaged(
                     f"entry {first} of ledger {ledger} may be among what is damaged on the disk"
                 ) from None
-            raise
-
-    def _read_stretch(self, ledger: LedgerId, stretch: Stretch) -> list[Entry]:
-        try:
-            return read_stretch(stretch)
-        except Damaged:
-            for row in stretch.rows:
-                if not stretch.segment.checks(row):
-                    self._index.note_lost(ledger, row, segment=stretch.segment.number)
             raise
 
     def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:

@@ -44,7 +44,7 @@ class StorageUpkeep:
         if swept.deleted:
             _log.info("ledgers that no chain names are gone", ledgers=len(swept.deleted))
         was_damaged = self._node.damaged
-        doubted = await mend_damage(self._node, self._number, swept.chains)
+        doubted = await mend_damage(self._node, self._number, here=swept.here, chains=swept.chains)
         if doubted and doubted != self.doubted:
             _log.warning("ledgers wait for repair from other nodes", ledgers=len(doubted))
         elif was_damaged and not doubted:

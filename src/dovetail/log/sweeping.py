@@ -30,8 +30,9 @@ _LEDGER_IDS = "/ids/ledger"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has let go, and the chains that it went by."""
+    """What a sweep has found and let go, and the chains that it went by."""
 
+    here: frozenset[LedgerId]
     deleted: frozenset[LedgerId]
     chains: tuple[PartitionRecord, ...]
 
@@ -55,7 +56,7 @@ async def sweep(node: StorageNode, coordinator: Coordinator) -> Swept:
         )
     for ledger in sorted(here - named):
         await node.delete(ledger)
-    return Swept(frozenset(here - named), chains)
+    return Swept(frozenset(here), frozenset(here - named), chains)
 
 
 async def read_chains(coordinator: Coordinator) -> tuple[PartitionRecord, ...]:

@@ -22,7 +22,7 @@ ledger is let go by retention or deletion.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from dovetail.errors import Damaged, Fenced, LedgerUnknown
@@ -52,17 +52,22 @@ class DamagedNode(Holder, Protocol):
         """As `StorageNode.fence`."""
         ...
 
-    async def let_damage_go(self) -> None:
-        """Everything that should be here can be read: damaged segments go."""
+    async def let_damage_go(self, unneeded: frozenset[LedgerId]) -> None:
+        """Everything that should be here can be read, save `unneeded`: damaged segments go."""
         ...
 
 
 async def mend_damage(
-    node: DamagedNode, number: int, chains: Iterable[PartitionRecord]
+    node: DamagedNode,
+    number: int,
+    *,
+    here: Collection[LedgerId],
+    chains: Iterable[PartitionRecord],
 ) -> frozenset[LedgerId]:
     """One step towards wholeness; the ledgers that are still in doubt, none if it is whole.
 
-    `chains` were read after the node was started.
+    `here` are the node's ledgers, and `chains` were read after them: a ledger that is here and
+    whose chain does not name the node has its place elsewhere.
     """
     if not node.damaged:
         return frozenset()
@@ -78,7 +83,8 @@ async def mend_damage(
         if info.ledger in doubted and not await _is_complete(node, number, info)
     }
     if not left:
-        await node.let_damage_go()
+        needed = {info.ledger for _, info in named}
+        await node.let_damage_go(frozenset(n for n in here if n not in needed))
     return frozenset(left)
 
 

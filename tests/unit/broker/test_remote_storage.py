@@ -301,7 +301,7 @@ async def test_answers_of_a_storage_node_are_bounded_and_its_disk_errors_told() 
     ("welcome", "why"),
     [
         (private.Welcome(3, IDENTITY), "speaks version 3 .* this node 2"),
-        (private.Welcome(private.VERSION, "storage-9"), "is storage node 'storage-9', not 'storage-1'"),
+        (private.Welcome(2, "storage-9"), "is storage node 'storage-9', not 'storage-1'"),
         (private.LedgersListed([]), "is no storage node"),
         (private.Failure("Fenced", "go away"), "go away"),
     ],
