@@ -17,12 +17,13 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy.engine import Engine
 
+from dovetail.outbox.database import open_engine
 from dovetail.outbox.message import MESSAGE_ID_HEADER
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import create_tables
 from dovetail.outbox.sender import Connection, KafkaSender
 from dovetail.outbox.status import read_status
-from dovetail.outbox.store import Store, open_engine
+from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
 
 #: Nothing here takes so long unless it hangs.
@@ -136,21 +137,22 @@ def a_worker(
     options = options or RelayOptions(lock_ms=LOCK_MS)
     store = Store(open_engine(url))
     sender = KafkaSender(Connection(bootstrap), delivery_ms=options.delivery_ms)
+    worker = Worker(
+        name or uuid.uuid4().hex[:12],
+        store,
+        sender,
+        options,
+        memory=Memory(),
+        metrics=metrics or RelayMetrics(),
+        stopping=threading.Event(),
+        woken=threading.Event(),
+        on_step=on_step,
+    )
     try:
-        yield Worker(
-            name or uuid.uuid4().hex[:12],
-            store,
-            sender,
-            options,
-            memory=Memory(),
-            metrics=metrics or RelayMetrics(),
-            stopping=threading.Event(),
-            woken=threading.Event(),
-            on_step=on_step,
-        )
+        yield worker
     finally:
         sender.close()
-        store.close()
+        worker.close()
 
 
 def pending(engine: Engine) -> int:

@@ -33,8 +33,8 @@ TargetOption = Annotated[str, typer.Option("--topic", "-t", help="Topic to publi
 
 
 def _engine(ctx: typer.Context, database: str | None, *, check: bool = True) -> "Engine":
+    from dovetail.outbox.database import open_engine
     from dovetail.outbox.schema import check_version
-    from dovetail.outbox.store import open_engine
     from dovetail.settings import Flag
 
     flags = [] if database is None else [Flag("outbox.database", database, "--database")]

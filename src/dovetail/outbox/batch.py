@@ -68,7 +68,10 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """One batch as it is written down. `dropped` are ids that compaction left out."""
+    """One batch as it is written down: its rows in the order in which they were read.
+
+    `dropped` are ids that compaction left out.
+    """
 
     ids: list[int]
     partitions: int
@@ -78,14 +81,69 @@ class Batch(msgspec.Struct, frozen=True):
     dropped: list[int] = []
 
 
+class _WrittenBatch(msgspec.Struct):
+    """As it is stored: ids mostly follow each other, so their runs are short."""
+
+    runs: list[tuple[int, int]]
+    partitions: int
+    producer_id: int
+    epoch: int
+    first_by_partition: dict[int, int]
+    dropped: list[tuple[int, int]]
+
+
 def encode_batches(batches: Sequence[Batch]) -> str | None:
     """As it is stored; None for none."""
-    return msgspec.json.encode(list(batches)).decode() if batches else None
+    if not batches:
+        return None
+    written = [
+        _WrittenBatch(
+            _runs(batch.ids),
+            batch.partitions,
+            batch.producer_id,
+            batch.epoch,
+            batch.first_by_partition,
+            _runs(batch.dropped),
+        )
+        for batch in batches
+    ]
+    return msgspec.json.encode(written).decode()
 
 
 def decode_batches(text: str | None) -> list[Batch]:
     """What `encode_batches` has made."""
-    return [] if text is None else msgspec.json.decode(text, type=list[Batch])
+    if text is None:
+        return []
+    return [
+        Batch(
+            _ids(found.runs),
+            found.partitions,
+            found.producer_id,
+            found.epoch,
+            found.first_by_partition,
+            _ids(found.dropped),
+        )
+        for found in msgspec.json.decode(text, type=list[_WrittenBatch])
+    ]
+
+
+def _runs(ids: Sequence[int]) -> list[tuple[int, int]]:
+    """First and length of each stretch of ids that follow each other."""
+    runs: list[tuple[int, int]] = []
+    first, expected = 0, -1
+    for row_id in ids:
+        if row_id != expected:
+            if expected >= 0:
+                runs.append((first, expected - first))
+            first = row_id
+        expected = row_id + 1
+    if expected >= 0:
+        runs.append((first, expected - first))
+    return runs
+
+
+def _ids(runs: Sequence[tuple[int, int]]) -> list[int]:
+    return [row_id for first, length in runs for row_id in range(first, first + length)]
 
 
 def encode_identity(identity: Identity) -> str:
@@ -130,9 +188,11 @@ PARTITIONERS: dict[str, Partitioner] = {
 
 def spread(rows: Iterable[Row], partitions: int, partitioner: Partitioner) -> dict[int, list[Row]]:
     """The rows by partition, in order. Without a key the row's id decides, the same each time."""
+    if partitions == 1:
+        return {0: listed} if (listed := list(rows)) else {}
     by_partition: dict[int, list[Row]] = {}
     for row in rows:
-        key = row.order_key
+        key = row.partition_key if row.partition_key is not None else row.key
         partition = row.id % partitions if key is None else partitioner(key, partitions)
         by_partition.setdefault(partition, []).append(row)
     return by_partition
@@ -147,6 +207,7 @@ def compact(rows: Sequence[Row]) -> tuple[list[Row], list[int]]:
 
 
 def plan(
+    rows: Sequence[Row],
     sets: dict[int, list[Row]],
     identity: Identity,
     *,
@@ -156,10 +217,10 @@ def plan(
     """The batch to write down for these rows, and the producer's numbers after it."""
     first = {partition: identity.next_of(partition) for partition in sets}
     after = {
-        partition: (first[partition] + len(rows)) % SEQUENCE_END for partition, rows in sets.items()
+        partition: (first[partition] + len(part)) % SEQUENCE_END for partition, part in sets.items()
     }
     batch = Batch(
-        ids=[row.id for rows in sets.values() for row in rows],
+        ids=[row.id for row in rows],
         partitions=partitions,
         producer_id=identity.producer_id,
         epoch=identity.epoch,
@@ -186,9 +247,11 @@ def cut(rows: Sequence[Row], *, bytes_max: int) -> list[list[Row]]:
     groups: list[list[Row]] = []
     size = bytes_max + 1
     for row in rows:
-        size += row.size_bytes
+        weight = row.size_bytes
+        size += weight
         if size > bytes_max:
-            groups.append([])
-            size = row.size_bytes
-        groups[-1].append(row)
+            group: list[Row] = []
+            groups.append(group)
+            size = weight
+        group.append(row)
     return groups

@@ -175,6 +175,8 @@ class _Drain:
 
     def admit(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that can be encoded; the others are set aside."""
+        if all(row.headers is None for row in rows):
+            return list(rows)
         good = []
         for row in rows:
             if row.headers is not None:
@@ -189,7 +191,7 @@ class _Drain:
     def plan(self, rows: Sequence[Row], dropped: Sequence[int] = ()) -> _Flight:
         sets = spread(rows, self.partitions, self.options.partitioner)
         batch, self.identity = plan(
-            sets, self.identity, partitions=self.partitions, dropped=dropped
+            rows, sets, self.identity, partitions=self.partitions, dropped=dropped
         )
         return _Flight(batch, sets)
 

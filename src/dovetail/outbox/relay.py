@@ -18,11 +18,12 @@ from sqlalchemy.exc import DBAPIError
 
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
+from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
 from dovetail.outbox.sender import Connection, KafkaSender
 from dovetail.outbox.status import read_status
-from dovetail.outbox.store import DatabaseDown, Store, open_engine
+from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
 
 if TYPE_CHECKING:

@@ -11,117 +11,45 @@ Lock of a (topic, shard), all by the clock of the database:
 Everything that a holder writes names its owner and term in the same transaction; when another has
 taken over, `LockLost` is raised and nothing is written.
 
-Reading: a pass is one snapshot of the database, read in the order of commits (PostgreSQL:
-`kafka_commits`; elsewhere: ids; `dovetail.outbox` says why). What commits later is in the next
-pass.
+How messages are read is told in `reading.py`.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, create_engine, event, text
-from sqlalchemy.engine import URL, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
 
-from dovetail.errors import InvalidInput, InvalidSetting, LeaseLost, Unavailable
+from dovetail.errors import LeaseLost
 from dovetail.outbox.batch import (
-    Batch,
-    Identity,
     Row,
     decode_batches,
     decode_identity,
     encode_batches,
     encode_identity,
 )
+from dovetail.outbox.claim import Claim
+from dovetail.outbox.database import DatabaseDown, told
 from dovetail.outbox.dialects import Dialect, dialect_of
 from dovetail.outbox.drain import Record
+from dovetail.outbox.reading import Pass, columns_of, open_pass
 from dovetail.outbox.schema import WAIT_LOCK
 
-#: Time that SQLite waits for another writer.
-SQLITE_BUSY_S = 30.0
+#: How the connection that passes read on works: PostgreSQL's begin their transactions themselves.
+_READING = {
+    "postgresql": "AUTOCOMMIT",
+    "mysql": "REPEATABLE READ",
+    "sqlite": "SERIALIZABLE",
+}
 
 #: Longest text of an error that is kept.
 ERROR_CHARACTERS_MAX = 2000
 
-#: The relay's statements have one good plan each, by index; fresh or stale statistics must not
-#: choose another, which on a queue of changing size they do.
-_POSTGRESQL_PLANS = (
-    "SET enable_seqscan = off",
-    "SET enable_hashjoin = off",
-    "SET enable_mergejoin = off",
-    "SET enable_bitmapscan = off",
-    "SET enable_sort = off",
-    "SET enable_material = off",
-    "SET jit = off",
-)
-
 
 class LockLost(LeaseLost):
     """Another relay has taken over."""
-
-
-class DatabaseDown(Unavailable):
-    """The database does not answer, or has broken off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A lock that is held."""
-
-    topic: str
-    shard: int
-    shards: int
-    owner: str
-    term: int
-    retries: int
-    identity: Identity | None
-    batches: list[Batch]
-
-
-def open_engine(url: str) -> Engine:
-    """An engine for the relay. Raises `InvalidSetting` for an address that is none."""
-    try:
-        parsed = make_url(url)
-        dialect_of(parsed.get_backend_name())
-        engine = create_engine(_with_driver(parsed), poolclass=NullPool, **_arguments(parsed))
-    except (ArgumentError, NoSuchModuleError, InvalidInput) as error:
-        raise InvalidSetting(
-            f"outbox.database is no address of a database: {error}; write for example "
-            "postgresql://user@host/name, mysql://user@host/name or sqlite:///file.db"
-        ) from error
-    except ModuleNotFoundError as error:
-        raise InvalidSetting(
-            f"the driver {error.name!r} of {parsed.get_backend_name()} is not installed; "
-            "pip install 'dovetail[outbox,postgres]' or 'dovetail[outbox,mysql]'"
-        ) from error
-    if engine.dialect.name == "postgresql":
-        event.listen(engine, "connect", _set_plans)
-    return engine
-
-
-def _with_driver(url: URL) -> URL:
-    """Our own choice of driver where the address names none."""
-    drivers = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}
-    return url.set(drivername=drivers.get(url.drivername, url.drivername))
-
-
-def _arguments(url: URL) -> dict[str, Any]:
-    if url.get_backend_name() == "sqlite":
-        return {"connect_args": {"timeout": SQLITE_BUSY_S, "check_same_thread": False}}
-    if url.get_backend_name() == "postgresql":
-        return {}
-    return {"isolation_level": "READ COMMITTED"}
-
-
-def _set_plans(connection: Any, _: object) -> None:
-    was, connection.autocommit = connection.autocommit, True
-    with connection.cursor() as cursor:
-        for statement in _POSTGRESQL_PLANS:
-            cursor.execute(statement)
-    connection.autocommit = was
 
 
 class Store:
@@ -138,17 +66,23 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """One transaction; raises `DatabaseDown` if the database breaks off."""
+        """One transaction; raises `DatabaseDown` if the database breaks off.
+
+        On PostgreSQL each statement is one by itself, which saves two round trips: whatever must
+        hold together there is one statement.
+        """
         try:
             if self._connection is None or self._connection.invalidated:
                 self.close()
                 self._connection = self._engine.connect()
                 self.generation += 1
+                if self.dialect.name == "postgresql":
+                    self._connection.execution_options(isolation_level="AUTOCOMMIT")
             with self._connection.begin():
                 yield self._connection
         except DBAPIError as error:
             self.close()
-            raise DatabaseDown(_told(error)) from error
+            raise DatabaseDown(told(error)) from error
 
     def close(self) -> None:
         """Ends the connections."""
@@ -208,24 +142,28 @@ class Store:
         """Takes the lock if it is free, ours, or not renewed for `lock_ms`; else None."""
         d = self.dialect
         with self._transaction() as connection:
+            returning = " RETURNING shards, term, retries, producer, batches"
             taken = connection.execute(
                 text(
                     f"UPDATE kafka_topic_info SET locked_by = :owner, locked_at = {d.now}, "
                     "term = term + 1, error = false WHERE topic = :topic AND shard = :shard AND "
                     f"(locked_by = :owner OR (locked_by IS NULL AND (retry_at IS NULL OR "
                     f"retry_at <= {d.now})) OR locked_at < {d.time_before(':lock_ms')})"
+                    f"{returning if d.name == 'postgresql' else ''}"
                 ),
                 {"topic": topic, "shard": shard, "owner": owner, "lock_ms": lock_ms},
             )
             if taken.rowcount != 1:
                 return None
-            row = connection.execute(
-                text(
-                    "SELECT shards, term, retries, producer, batches FROM kafka_topic_info "
-                    "WHERE topic = :topic AND shard = :shard"
-                ),
-                {"topic": topic, "shard": shard},
-            ).one()
+            if d.name != "postgresql":
+                taken = connection.execute(
+                    text(
+                        "SELECT shards, term, retries, producer, batches FROM kafka_topic_info "
+                        "WHERE topic = :topic AND shard = :shard"
+                    ),
+                    {"topic": topic, "shard": shard},
+                )
+            row = taken.one()
         return Claim(
             topic,
             shard,
@@ -257,13 +195,33 @@ class Store:
             "producer": encode_identity(record.identity),
             "sent": record.sent,
         }
-        with self._transaction() as connection:
+        gone = [*record.done, *(dead.id for dead in record.dead)]
+        if self.dialect.name == "postgresql" and not record.dead:
+            with self._transaction() as connection:
+                self._update_and_delete(connection, claim, ", ".join(changes), values, gone)
+                if record.finish:
+                    self._sweep(connection, claim.topic)
+            return
+        with self._together() as connection:
             self._update(connection, claim, ", ".join(changes), values)
             for dead in record.dead:
                 self._bury(connection, claim, dead.id, dead.reason)
-            self._delete(connection, [*record.done, *(dead.id for dead in record.dead)])
+            self._delete(connection, gone)
             if record.finish:
                 self._sweep(connection, claim.topic)
+
+    @contextmanager
+    def _together(self) -> Iterator[Connection]:
+        """Several statements as one transaction, also on PostgreSQL."""
+        if self.dialect.name != "postgresql":
+            with self._transaction() as connection:
+                yield connection
+            return
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            raise DatabaseDown(told(error)) from error
 
     def fail(self, claim: Claim, reason: str, *, retry_ms: int) -> None:
         """Gives the lock back with an error; nobody takes it for `retry_ms`. Raises `LockLost`."""
@@ -286,7 +244,7 @@ class Store:
         with self._transaction() as connection:
             found = connection.execute(
                 text(
-                    f"SELECT {self._columns()} FROM kafka_messages m WHERE m.id IN :ids"
+                    f"SELECT {columns_of(self.dialect)} FROM kafka_messages m WHERE m.id IN :ids"
                 ).bindparams(bindparam("ids", expanding=True)),
                 {"ids": list(ids)},
             )
@@ -311,16 +269,15 @@ class Store:
             )
             return adopted.rowcount
 
-    def read(self, claim: Claim) -> "Pass":
-        """A new pass over the messages of the claim."""
+    def read(self, claim: Claim) -> Pass:
+        """A new pass over the messages of the claim. Raises `DatabaseDown`."""
         try:
             if self._reading is None or self._reading.invalidated:
                 self._reading = self._engine.connect()
-                if self.dialect.name == "mysql":
-                    self._reading.execution_options(isolation_level="REPEATABLE READ")
+                self._reading.execution_options(isolation_level=_READING[self.dialect.name])
+            return open_pass(self._reading, claim, self.dialect)
         except DBAPIError as error:
-            raise DatabaseDown(_told(error)) from error
-        return Pass(self._reading, claim, self.dialect, self._columns())
+            raise DatabaseDown(told(error)) from error
 
     def try_sleep(self) -> bool:
         """PostgreSQL: asks publishers to notify. False while one is just committing, or elsewhere.
@@ -338,13 +295,6 @@ class Store:
         with self._transaction() as connection:
             connection.execute(text(f"SELECT pg_advisory_unlock({WAIT_LOCK})"))
 
-    def _columns(self) -> str:
-        created = self.dialect.epoch_ms.format("m.created_at")
-        return (
-            f"m.id, m.{self.dialect.key_column}, m.partition_key, m.headers, m.payload, "
-            f"m.message_id, {created}"
-        )
-
     def _update(
         self, connection: Connection, claim: Claim, changes: str, values: dict[str, Any]
     ) -> None:
@@ -354,19 +304,34 @@ class Store:
                 f"UPDATE kafka_topic_info SET {changes} WHERE topic = :topic AND shard = :shard "
                 "AND locked_by = :owner AND term = :term"
             ),
-            {
-                "topic": claim.topic,
-                "shard": claim.shard,
-                "owner": claim.owner,
-                "term": claim.term,
-                **values,
-            },
+            {**_named(claim), **values},
         )
         if changed.rowcount != 1:
-            raise LockLost(
-                f"the lock of {claim.topic!r} shard {claim.shard} under term {claim.term} was "
-                "taken over by another relay; nothing was changed"
-            )
+            raise _lost(claim)
+
+    def _update_and_delete(
+        self,
+        connection: Connection,
+        claim: Claim,
+        changes: str,
+        values: dict[str, Any],
+        gone: list[int],
+    ) -> None:
+        """PostgreSQL: both in one statement, which deletes only if the claim is in force."""
+        if not gone:
+            self._update(connection, claim, changes, values)
+            return
+        held = connection.execute(
+            text(
+                f"WITH held AS (UPDATE kafka_topic_info SET {changes} WHERE topic = :topic AND "
+                "shard = :shard AND locked_by = :owner AND term = :term RETURNING 1), gone AS "
+                "(DELETE FROM kafka_messages WHERE id = ANY(CAST(:gone AS bigint[])) AND "
+                "EXISTS (SELECT 1 FROM held)) SELECT count(*) FROM held"
+            ),
+            {**_named(claim), **values, "gone": _array(gone)},
+        )
+        if held.scalar_one() != 1:
+            raise _lost(claim)
 
     def _bury(self, connection: Connection, claim: Claim, row_id: int, reason: str) -> None:
         key = self.dialect.key_column
@@ -389,7 +354,7 @@ class Store:
         if self.dialect.name == "postgresql":
             connection.execute(
                 text("DELETE FROM kafka_messages WHERE id = ANY(CAST(:ids AS bigint[]))"),
-                {"ids": ids},
+                {"ids": _array(ids)},
             )
             return
         connection.execute(
@@ -413,80 +378,22 @@ class Store:
             )
 
 
-class Pass:
-    """The messages of a claim as one snapshot shows them, in order, a few at a time."""
-
-    def __init__(
-        self, connection: Connection, claim: Claim, dialect: Dialect, columns: str
-    ) -> None:
-        self._connection = connection
-        self._claim = claim
-        self._dialect = dialect
-        self._columns = columns
-        self._mine = "" if claim.shards == 1 else "AND m.slot % :shards = :shard "
-        self._result: Any = None
-        self._reached = 0
-
-    def fetch(self, count: int) -> list[Row]:
-        """The next rows, at most `count`; none at the end. Raises `DatabaseDown`."""
-        try:
-            if self._dialect.name == "postgresql":
-                return self._stream(count)
-            return self._page(count)
-        except DBAPIError as error:
-            self._connection.invalidate()
-            raise DatabaseDown(_told(error)) from error
-
-    def close(self) -> None:
-        """Ends the snapshot."""
-        try:
-            if self._result is not None:
-                self._result.close()
-            self._connection.rollback()
-        except DBAPIError:
-            self._connection.invalidate()
-
-    def _stream(self, count: int) -> list[Row]:
-        """From a cursor on the server: each row is visited once, however many dead ones lie about.
-
-        Reading anew for each batch would step over all that were deleted before, which an old open
-        transaction keeps from being cleaned away.
-        """
-        if self._result is None:
-            self._result = self._connection.execute(
-                text(
-                    f"SELECT {self._columns} FROM kafka_commits c JOIN kafka_messages m "
-                    f"ON m.topic = c.topic AND m.xid = c.xid WHERE c.topic = :topic {self._mine}"
-                    "ORDER BY c.position, m.id"
-                ),
-                self._values(),
-                execution_options={"stream_results": True, "max_row_buffer": count},
-            )
-        return [Row(*row) for row in self._result.fetchmany(count)]
-
-    def _page(self, count: int) -> list[Row]:
-        """On MariaDB all pages are of one snapshot: the transaction stays open until `close`."""
-        found = self._connection.execute(
-            text(
-                f"SELECT {self._columns} FROM kafka_messages m WHERE m.topic = :topic "
-                f"AND m.id > :reached {self._mine}ORDER BY m.id LIMIT :count"
-            ),
-            {**self._values(), "reached": self._reached, "count": count},
-        )
-        rows = [Row(*row) for row in found]
-        if self._dialect.name == "sqlite":
-            # Ids come in the order of commits, so no snapshot has to be held against writers.
-            self._connection.rollback()
-        if rows:
-            self._reached = rows[-1].id
-        return rows
-
-    def _values(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"topic": self._claim.topic}
-        if self._claim.shards != 1:
-            values |= {"shards": self._claim.shards, "shard": self._claim.shard}
-        return values
+def _named(claim: Claim) -> dict[str, Any]:
+    return {
+        "topic": claim.topic,
+        "shard": claim.shard,
+        "owner": claim.owner,
+        "term": claim.term,
+    }
 
 
-def _told(error: DBAPIError) -> str:
-    return f"the database refused or broke off: {str(error.orig or error).strip()}"
+def _array(ids: Sequence[int]) -> str:
+    """As text: the driver would take each number in its hands."""
+    return "{" + ",".join(map(str, ids)) + "}"
+
+
+def _lost(claim: Claim) -> LockLost:
+    return LockLost(
+        f"the lock of {claim.topic!r} shard {claim.shard} under term {claim.term} was taken over "
+        "by another relay; nothing was changed"
+    )

@@ -13,13 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.errors import Unavailable
 from dovetail.logging import get_logger
-from dovetail.outbox.batch import PARTITIONERS, Identity
+from dovetail.outbox.batch import PARTITIONERS, Identity, Row
+from dovetail.outbox.claim import Claim
+from dovetail.outbox.database import DatabaseDown
 from dovetail.outbox.drain import (
     AskIdentity,
     AskPartitions,
@@ -36,8 +38,9 @@ from dovetail.outbox.drain import (
 )
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.pace import Pace, fetch_count, retry_delay_ms
+from dovetail.outbox.reading import Pass
 from dovetail.outbox.sender import Sender
-from dovetail.outbox.store import Claim, DatabaseDown, LockLost, Pass, Store
+from dovetail.outbox.store import LockLost, Store
 
 _log = get_logger("outbox")
 
@@ -120,6 +123,7 @@ class Worker:
         self._generation = 0
         self._pace = Pace(idle_ms=options.idle_ms)
         self._asleep = False
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="outbox-reader")
 
     def run(self) -> None:
         """Works until it is told to stop; errors of the database are waited out."""
@@ -131,6 +135,11 @@ class Worker:
                 self._asleep = False
                 _log.warning("database down", worker=self.name, reason=str(error))
                 self._stopping.wait(self._options.retry_ms / 1000)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connections."""
+        self._reader.shutdown()
         self._store.close()
 
     def work_once(self) -> bool:
@@ -228,6 +237,7 @@ class _Session:
         self._on_its_way: deque[Future[dict[int, Outcome]]] = deque()
         self._ends = time.monotonic() + self._options.pass_ms_max / 1000
         self._count = fetch_count(0, 0, most=self._options.batch_messages_max)
+        self._ahead: Future[list[Row]] | None = None
 
     def run(self) -> None:
         claim, options = self._claim, self._options
@@ -250,6 +260,8 @@ class _Session:
             result = self._perform(effect)
 
     def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.exception()
         self._pass.close()
 
     def _perform(self, effect: Effect) -> Any:
@@ -278,20 +290,24 @@ class _Session:
             case AskIdentity():
                 return self._sender.new_identity()
 
-    def _fetch(self) -> Any:
+    def _fetch(self) -> list[Row]:
         if self._worker._stopping.is_set() or time.monotonic() > self._ends:
             return []
-        rows = self._pass.fetch(self._count)
-        size = sum(row.size_bytes for row in rows)
+        if self._ahead is None:
+            rows = self._pass.fetch(self._count)
+        else:
+            rows, self._ahead = self._ahead.result(), None
+        if len(rows) < self._count:
+            return rows
+        size = sum(len(row.payload) for row in rows if row.payload is not None)
         self._count = fetch_count(len(rows), size, most=self._options.batch_messages_max)
+        # The database reads the next rows while it deletes the last.
+        self._ahead = self._worker._reader.submit(self._pass.fetch, self._count)
         return rows
 
     def _record(self, record: Record) -> None:
         name = "finish" if record.finish else "record"
         self._worker._step(f"before {name}")
-        if record.finish:
-            # The snapshot must not outlive the work: the sweep would wait for nothing.
-            self._pass.close()
         self._store.record(self._claim, record)
         self._worker._memory.wrote(self._claim, record.identity)
         metrics = self._worker._metrics

@@ -20,6 +20,7 @@ from tests.database_servers import running_maria, running_postgres
 from tests.outbox_kit import SECONDS_MAX, Record, drain_all, new_topic, pending, read_all
 from tests.process.outbox.relay_process import LOCK_MS
 
+from dovetail.outbox.database import open_engine
 from dovetail.outbox.dead import drop_dead, list_dead, replay_dead, show_dead
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.producer import Producer
@@ -27,7 +28,6 @@ from dovetail.outbox.relay import Relay
 from dovetail.outbox.schema import create_tables
 from dovetail.outbox.sender import Connection
 from dovetail.outbox.status import ShardStatus, read_status
-from dovetail.outbox.store import open_engine
 from dovetail.outbox.worker import STEP_NAMES, RelayOptions
 
 MESSAGES = 45

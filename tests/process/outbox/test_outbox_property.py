@@ -18,9 +18,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 from tests.outbox_kit import Killed, Record, a_worker, drain_all, new_topic, read_all
 
+from dovetail.outbox.database import open_engine
 from dovetail.outbox.producer import Producer
 from dovetail.outbox.shards import set_shards
-from dovetail.outbox.store import open_engine
 from dovetail.outbox.worker import RelayOptions
 
 EXAMPLES = int(os.environ.get("OUTBOX_EXAMPLES", "3"))

@@ -1,0 +1,19 @@
+"""A lock that is held: on which topic and shard, under which term, and what was written down."""
+
+from dataclasses import dataclass
+
+from dovetail.outbox.batch import Batch, Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A lock that is held."""
+
+    topic: str
+    shard: int
+    shards: int
+    owner: str
+    term: int
+    retries: int
+    identity: Identity | None
+    batches: list[Batch]
