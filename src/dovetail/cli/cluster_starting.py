@@ -31,6 +31,9 @@ _PORTS = range(20_000, 32_000)
 
 _PORT_MAX = 65_535
 
+#: A dead process has its ports until the last of its threads is gone.
+_PORT_BACK_S_MAX = 3.0
+
 
 def start_cluster(
     folder: ClusterFolder, wish: Wish, *, port: int | None = None, tell: Callable[[str], None]
@@ -132,6 +135,16 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def _becomes_free(port: int) -> bool:
+    """Whether a port is free, or is given back soon by a process that was killed just now."""
+    deadline = time.monotonic() + _PORT_BACK_S_MAX
+    while not _is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(processes.LOOK_S)
+    return True
+
+
 def _check_startable(folder: ClusterFolder, plan: Plan, missing: Sequence[Planned]) -> None:
     """Refuses what would only fail in a log later: settings, programs, ports."""
     for planned in missing:
@@ -140,7 +153,7 @@ def _check_startable(folder: ClusterFolder, plan: Plan, missing: Sequence[Planne
         else:
             _check_settings(folder, plan, planned)
         for port in (planned.port, planned.side_port):
-            if not _is_free(port):
+            if not _becomes_free(port):
                 raise Unavailable(
                     f"{planned.name} needs {HOST}:{port}, as planned in {folder.path}, and another "
                     "program listens there now; end that one, or start in another --data-dir"

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dovetail.cli import cluster_etcd
 from dovetail.cli.app import app
 from dovetail.cli.cluster_etcd import etcd_binary
 from dovetail.cli.cluster_processes import Health, kind_of
+from dovetail.cli.cluster_starting import _becomes_free
 from dovetail.cli.cluster_view import ClusterView, KafkaView, ProcessView, as_json, rendered
 from dovetail.cli.outcome import ExitCode
 from dovetail.cli.output import answers
@@ -100,6 +102,16 @@ def test_a_port_that_is_taken() -> None:
         done = run("cluster", "start", "--port", str(port))
     assert done.exit_code == ExitCode.FAILED
     assert f"127.0.0.1:{port} is in use already" in done.output
+
+
+def test_a_port_that_is_given_back_soon() -> None:
+    """U2: `kill` and `start` right behind it; the last threads of the dead one still hold it."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    giving_back = threading.Timer(0.2, taken.close)
+    giving_back.start()
+    assert _becomes_free(port)
+    giving_back.join()
 
 
 def test_the_users_own_etcd_is_preferred(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
