@@ -313,6 +313,10 @@ def rendered(view: ClusterView) -> "RenderableType":
         lines.append(Text(f"Kafka: {view.kafka}", style="red"))
     elif kafka is not None:
         lines.append(_leaders_line(kafka))
+        for one in view.processes:
+            if one.state != "running" and led[one.number] and "carrier" in one.roles:
+                waiting = f"{led[one.number]} of them wait: their leader {one.name} is {one.state}"
+                lines.append(Text(waiting, style="bold yellow"))
     return Group(table, *lines)
 
 

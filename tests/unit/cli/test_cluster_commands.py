@@ -1,5 +1,6 @@
 """`dovetail node` and `dovetail cluster` without a cluster: help, refusals, exit codes."""
 
+import dataclasses
 import json
 import socket
 import threading
@@ -165,6 +166,15 @@ def test_what_the_status_shows(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["brokers"] == [{"number": 101, "leads": 2}]
     assert told["without_leader"] == ["t-1", "t-2"]
     assert told["errors"] == {}
+
+
+def test_partitions_of_a_dead_leader_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """B2: until its lease ends, etcd and Kafka still name it; the system knows better."""
+    seen = view(())
+    storage, leader, other = seen.processes
+    dead = dataclasses.replace(leader, state="dead", pid=None)
+    answers().print(rendered(dataclasses.replace(seen, processes=(storage, dead, other))))
+    assert "2 of them wait: their leader broker-1 is dead" in capsys.readouterr().out
 
 
 def test_a_silent_etcd_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
