@@ -276,7 +276,7 @@ class Partition:
                 )
         if isinstance(error, Fenced):
             self.lose(NotOwner(f"{self.name} has another owner now: {error}"))
-        elif self._state is not _State.CLOSED:
+        elif self.serving:
             self._state = _State.BROKEN
             self._mending = asyncio.create_task(self._mend(error))
 
@@ -296,7 +296,6 @@ class Partition:
             return
         except DovetailError as error:
             self._refuse_for_a_while(error)
-            self._state = _State.BROKEN
             self.stuck_since_ms = self.stuck_since_ms or self._now()
             asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
             return
@@ -318,6 +317,8 @@ class Partition:
         if not self.serving:
             return
         self._state = _State.LOST
+        if self._mending is not None and self._mending is not asyncio.current_task():
+            self._mending.cancel()  # Else it would claim back what another has.
         self._refuse_waiting(error)
         for wake in tuple(self.on_confirmed):
             wake()
@@ -345,7 +346,7 @@ class Partition:
         except DovetailError as error:
             if isinstance(error, NotOwner):
                 self.lose(error)
-            else:
+            elif self._state is _State.OPENING:
                 self._state = _State.IDLE
                 self._refuse_for_a_while(error)
             return

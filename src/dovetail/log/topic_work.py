@@ -42,6 +42,9 @@ _AGAIN_MS = 1000
 #: A partition without a key is left to whoever is adding it for so long.
 _REGISTER_MS = 2000
 
+#: Partitions of a topic whose ledgers are removed at the same time.
+_AT_ONCE = 32
+
 #: Stands for a topic itself where a partition is dealt.
 _WHOLE_TOPIC = -1
 
@@ -143,15 +146,26 @@ class TopicWork:
         )
 
     async def _delete(self, record: TopicRecord) -> None:
-        for stored in await self._catalog.partitions(record.id):
-            keeper = await claim(
-                self._coordinator,
-                partition_key(record.id, stored.partition),
-                owner=NOBODY,
-                may_claim=lambda _: True,
-            )
-            for info in keeper.record.ledgers:
-                await self._ensembles.delete(info.placement)
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def empty(number: int) -> None:
+            async with limit:
+                keeper = await claim(
+                    self._coordinator,
+                    partition_key(record.id, number),
+                    owner=NOBODY,
+                    may_claim=lambda _: True,
+                )
+                for info in keeper.record.ledgers:
+                    await self._ensembles.delete(info.placement)
+
+        stored = await self._catalog.partitions(record.id)
+        emptied = await asyncio.gather(
+            *(empty(partition.partition) for partition in stored), return_exceptions=True
+        )
+        for outcome in emptied:
+            if outcome is not None:
+                raise outcome
         await self._catalog.remove(record)
 
     def _start_deletion(self, record: TopicRecord) -> None:

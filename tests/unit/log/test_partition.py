@@ -238,7 +238,7 @@ async def test_a_deletion_that_was_cut_short_is_finished_at_the_next_start(bench
 async def test_a_creation_that_was_cut_short_is_finished_at_the_next_start(bench: Bench) -> None:
     """L3, B3: registered is created."""
     creating = asyncio.create_task(bench.log.create_topic("t", partitions=40))
-    while not bench.log._catalog._topics:
+    while not bench.log.catalog._topics:
         await asyncio.sleep(0)
     creating.cancel()
     await asyncio.gather(creating, return_exceptions=True)
