@@ -119,6 +119,7 @@ class Consumer:
         self._deleting: list[Handle] = []
         self._releasing: list[Release] = []
         self._finished = asyncio.Event()
+        self._telling = asyncio.Lock()
         self._stopping = asyncio.Event()
         self._offset_ms = 0.0
         self.handled = 0
@@ -200,15 +201,23 @@ class Consumer:
                 return
 
     async def _open(self) -> None:
+        """Opens a session, and takes up what this id holds from before.
+
+        Nothing is finished and nothing is taken meanwhile: what the carrier says that we hold must
+        not be something that we have just told it is done.
+        """
         options = self._options
-        request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
-        opened = await self._commands.ask(request, frames.Opened, changes=False)
-        self._session = opened.session
-        limit = min(TAKE_MAX, options.capacity)
-        held = await self._commands.ask(
-            frames.Held(self._session, limit), frames.Pushed, changes=False
-        )
-        self._welcome(held.messages)
+        async with self._telling:
+            request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
+            opened = await self._commands.ask(request, frames.Opened, changes=False)
+            limit = min(TAKE_MAX, options.capacity)
+            held = await self._commands.ask(
+                frames.Held(opened.session, limit), frames.Pushed, changes=False
+            )
+            finished = {*self._deleting, *(item.handle for item in self._releasing)}
+            self._session = opened.session
+            ours = [leased for leased in held.messages if leased.handle not in finished]
+            self._credit -= self._welcome(ours)
 
     async def _reopen(self) -> None:
         session = self._session
@@ -352,14 +361,16 @@ class Consumer:
 
     async def _flush(self) -> None:
         """Deletes and releases what is finished; what was not answered stays for the next time."""
-        if self._deleting:
-            handles = self._deleting[:TAKE_MAX]
-            await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
-            del self._deleting[: len(handles)]
-        if self._releasing:
-            releases = self._releasing[:TAKE_MAX]
-            await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
-            del self._releasing[: len(releases)]
+        async with self._telling:
+            if self._deleting:
+                handles = self._deleting[:TAKE_MAX]
+                await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
+                del self._deleting[: len(handles)]
+            if self._releasing:
+                releases = self._releasing[:TAKE_MAX]
+                request = frames.ReleaseAll(self._session, releases)
+                await self._commands.ask(request, frames.Statuses)
+                del self._releasing[: len(releases)]
         if self._deleting or self._releasing:
             self._finished.set()
 

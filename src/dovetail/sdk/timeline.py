@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, InvalidInput, NotFound, Throttled, Uncertain
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    Throttled,
+    TopicUnknown,
+    Uncertain,
+)
 from dovetail.sdk.link import Link
 from dovetail.sdk.message import Scheduled
 from dovetail.sdk.moments import Duration, Moment, duration_ms, moment_ms
@@ -110,11 +117,11 @@ class Timeline:
                 session = await self._open()
                 request = frames.Insert(session, list(messages), batch)
                 return (await self._link.ask(request, frames.InsertedAll)).outcomes
+            except TopicUnknown:
+                raise
             except NotFound:
                 # The carrier forgot this session: it was restarted, or we were silent for long.
                 self._session = None
-                if attempt:
-                    raise
             except DovetailError as error:
                 last = attempt + 1 == ATTEMPTS_MAX
                 if last or not error.retriable:

@@ -30,8 +30,8 @@ Not here: the deal (`window`), the store, timers and sockets (`carrying`).
 import math
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from dovetail.timeline.deal import BucketSet, Member, Share
 from dovetail.timeline.message import Leased
@@ -95,14 +95,18 @@ class Plan:
     begun_ms: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Push:
-    """A leased message, and when it is to leave."""
+class Push(NamedTuple):
+    """A leased message, and when it is to leave; in this order it is compared.
+
+    A plain tuple: a thousand of them are sorted for each batch.
+    """
 
     at_ms: float
-    priority: int
-    message: Leased = field(compare=False)
-    consumer: str = field(compare=False)
+    #: The higher, the lower the number.
+    rank: int
+    id: int
+    message: Leased
+    consumer: str
 
 
 class Loader:
@@ -241,7 +245,7 @@ class Loader:
             latency_ms = 0.0 if consumer is None else consumer.latency_ms
             for leased in taken:
                 at_ms = leased.until_ms - ask.lease_ms - latency_ms
-                pushes.append(Push(at_ms, -leased.priority, leased, ask.consumer))
+                pushes.append(Push(at_ms, -leased.priority, leased.id, leased, ask.consumer))
             if consumer is not None:
                 full = len(taken) == ask.limit
                 consumer.credit = max(0, consumer.credit - len(taken))

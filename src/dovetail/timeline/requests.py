@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from dovetail.errors import InvalidInput, NotFound, TopicUnknown
+from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.timeline import frames
 from dovetail.timeline.carrying import Carried, Surroundings
 from dovetail.timeline.deal import Member
@@ -25,9 +25,17 @@ _Handler = Callable[["Requests", Any], Awaitable[frames.Answer]]
 class Requests:
     """The requests about timelines that are served here."""
 
-    def __init__(self, around: Surroundings, timelines: Mapping[str, Carried]) -> None:
+    def __init__(
+        self,
+        around: Surroundings,
+        timelines: Mapping[str, Carried],
+        *,
+        is_ready: Callable[[str], bool],
+    ) -> None:
+        """`is_ready`: whether the catalog has a timeline that clients may use."""
         self._around = around
         self._timelines = timelines
+        self._is_ready = is_ready
         self._sessions: dict[int, Carried] = {}
         self._rng = random.SystemRandom()
 
@@ -50,9 +58,11 @@ class Requests:
 
     def _carried(self, name: str) -> Carried:
         found = self._timelines.get(name)
-        if found is None:
-            raise TopicUnknown(f"no timeline {name!r} is ready here")
-        return found
+        if found is not None:
+            return found
+        if self._is_ready(name):
+            raise Unavailable(f"timeline {name!r} can not be opened here at the moment")
+        raise TopicUnknown(f"no timeline {name!r}")
 
     def _of(self, session: int) -> Carried:
         found = self._sessions.get(session)

@@ -85,7 +85,7 @@ class TimelineService:
         self._around = Surroundings(clock, rng, self.health, self.drift, self.metrics, others)
         self.timelines: dict[str, Carried] = {}
         self._records: dict[str, TimelineRecord] = {}
-        self._requests = Requests(self._around, self.timelines)
+        self._requests = Requests(self._around, self.timelines, is_ready=self._is_ready)
         self._syncing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[Any]] = set()
@@ -159,6 +159,10 @@ class TimelineService:
 
     def _cluster(self, timeline: str) -> list[frames.BrokerState]:
         return [] if self._brokers is None else self._brokers(timeline)
+
+    def _is_ready(self, name: str) -> bool:
+        record = self._records.get(name)
+        return record is not None and record.state == "ready"
 
     # Following the catalog
 

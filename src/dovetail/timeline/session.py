@@ -100,7 +100,7 @@ class ConsumerSession:
                 batch.append(heapq.heappop(self.outbox).message)
             if waiter.answer.done():
                 for message in batch:
-                    self.put(Push(now_ms, -message.priority, message, self.member.id))
+                    self.put(Push(now_ms, 0, message.id, message, self.member.id))
                 continue
             waiter.answer.set_result(batch)
             left += batch
