@@ -22,9 +22,11 @@ ARROWS = {
     "wire": set(),
     "kafka": {"wire", "log"},
     "settings": set(),
-    "broker": {"coordination", "ledger", "log", "wire", "kafka", "settings"},
+    "timeline": {"coordination", "wire"},
+    "sdk": {"coordination", "settings", "timeline", "wire"},
+    "broker": {"coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
     "console": {"settings"},
-    "cli": {"broker", "console", "settings"},
+    "cli": {"broker", "console", "settings", "sdk", "timeline"},
 }
 #: What every room may know.
 GROUND = {"buffers", "clock", "errors", "logging"}

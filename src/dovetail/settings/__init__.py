@@ -39,6 +39,7 @@ from dovetail.settings.sections import (
     Settings,
     Shown,
     StorageSettings,
+    TimelineSettings,
 )
 from dovetail.settings.sources import (
     CONFIG_PATH_DEFAULT,
@@ -66,6 +67,7 @@ __all__ = [
     "Settings",
     "Shown",
     "StorageSettings",
+    "TimelineSettings",
     "format_bytes",
     "format_duration_ms",
     "load_settings",

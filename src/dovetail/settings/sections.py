@@ -320,6 +320,35 @@ class GroupsSettings(_Section):
         return self
 
 
+class TimelineSettings(_Section):
+    """Timelines: messages due at a time."""
+
+    enabled: bool = Field(default=True, description="Whether this node serves timelines.")
+    store: Literal["sqlite", "postgres"] = Field(
+        default="sqlite",
+        description="'sqlite': files of this node. 'postgres': for a cluster.",
+    )
+    dsn: str = Field(
+        default="", description="PostgreSQL's address, such as postgresql://user@host/database."
+    )
+    # It is part of statements, so nothing but a plain name is taken.
+    schema_name: str = Field(
+        default="dovetail",
+        pattern=r"^[a-z_][a-z0-9_]{0,40}$",
+        description="PostgreSQL schema of the tables.",
+    )
+    # Machines under NTP are within some ten milliseconds; below that, nobody's clock is right.
+    drift_ms_max: DurationMs = Field(
+        default=_SECOND_MS,
+        ge=10,
+        le=60 * _MINUTE_MS,
+        description="A node whose clock is off by more stops pushing messages.",
+    )
+    tags: str = Field(
+        default="", description="Labels on every metric of timelines: name=value,name=value."
+    )
+
+
 class LoggingSettings(_Section):
     """What the node says about itself."""
 
@@ -385,6 +414,7 @@ class Settings(BaseModel):
     log: LogSettings = LogSettings()
     groups: GroupsSettings = GroupsSettings()
     outbox: OutboxSettings = OutboxSettings()
+    timeline: TimelineSettings = TimelineSettings()
     logging: LoggingSettings = LoggingSettings()
     client: ClientSettings = ClientSettings()
 
