@@ -14,6 +14,7 @@ from dovetail.cli import (
     outbox,
     produce,
     relay,
+    timeline_messages,
     topic,
     up,
 )
@@ -66,6 +67,7 @@ app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.add_typer(cluster.app, name="cluster")
 app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(topic.app, name="topic")
+app.add_typer(timeline_messages.app, name="timeline")
 app.add_typer(group.app, name="group")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(config.app, name="config")

@@ -1,0 +1,71 @@
+"""`dovetail timeline` against a real node."""
+
+import json
+import subprocess
+import sys
+
+from tests.conftest import RunningNode
+
+
+def run(node: RunningNode, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "dovetail", "timeline", *words, "-b", node.bootstrap]
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_a_timeline_from_creation_to_deletion(node: RunningNode) -> None:
+    """U4, B19: create, schedule, peek, consume, describe, list, delete; with their exit codes."""
+    assert run(node, "create", "cli", "--set", "attempts_max=2").returncode == 0
+    again = run(node, "create", "cli")
+    assert again.returncode == 4
+    assert "exists" in again.stderr
+    assert run(node, "schedule", "cli", "hello", "--key", "k").returncode == 0
+    known = run(node, "schedule", "cli", "other", "--key", "k")
+    assert "was there" in known.stderr
+    assert run(node, "schedule", "cli", "-", "--in", "1h", given="one\ntwo\n").returncode == 0
+    peeked = json.loads(run(node, "peek", "cli", "--json").stdout)
+    assert [row["body"] for row in peeked] == ["hello", "one", "two"]
+    assert peeked[0]["state"] == "due"
+    consumed = run(node, "consume", "cli", "--count", "1")
+    assert consumed.stdout == "hello\n"
+    described = json.loads(run(node, "describe", "cli", "--json").stdout)
+    assert (described["waiting"], described["due"], described["leased"]) == (2, 0, 0)
+    assert described["config"]["attempts_max"] == 2
+    assert "attempts_max" in run(node, "describe", "cli").stdout
+    listed = json.loads(run(node, "list", "--json").stdout)
+    assert [row for row in listed if row["timeline"] == "cli"][0]["waiting"] == 2
+    assert run(node, "dead", "cli", "--json").stdout.strip() == "[]"
+    refused = run(node, "delete", "cli")
+    assert refused.returncode == 2
+    assert "give --yes" in refused.stderr
+    assert run(node, "delete", "cli", "--yes").returncode == 0
+    gone = run(node, "peek", "cli")
+    assert gone.returncode == 3
+    assert "no timeline 'cli'" in gone.stderr
+
+
+def test_what_can_not_be_is_refused_with_what_to_write_instead(node: RunningNode) -> None:
+    """U7, B19: names, settings, times, cron lines; and a node that is not there."""
+    bad = run(node, "create", "no good name")
+    assert bad.returncode == 2
+    assert "letters, digits" in bad.stderr
+    unknown = run(node, "create", "x", "--set", "windowms=5")
+    assert unknown.returncode == 2
+    assert "window_ms" in unknown.stderr
+    assert run(node, "create", "cli2").returncode == 0
+    cron = run(node, "schedule", "cli2", "x", "--cron", "nonsense", "--name", "n")
+    assert cron.returncode == 2
+    assert "minute hour day" in cron.stderr
+    assert run(node, "schedule", "cli2", "x", "--at", "soon").returncode == 2
+    assert run(node, "schedule", "cli2", "x", "--cron", "0 3 * * *").returncode == 2
+    assert run(node, "replay", "cli2").returncode == 2
+    away = subprocess.run(
+        [sys.executable, "-m", "dovetail", "timeline", "list", "-b", "127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert away.returncode == 5
+    assert "no node answers" in away.stderr
