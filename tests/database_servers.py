@@ -103,7 +103,7 @@ class DatabaseServer(ABC):
 
     def pause(self) -> None:
         """SIGSTOP to every process of the server; it keeps its connections and answers nothing."""
-        parent, *children = self._pids()
+        parent, *children = self.pids()
         pause_process(parent)
         for pid in children:
             # A session that has just ended waits for its parent, which can not see it any more.
@@ -112,7 +112,7 @@ class DatabaseServer(ABC):
 
     def resume(self) -> None:
         """SIGCONT."""
-        for pid in self._pids():
+        for pid in self.pids():
             os.kill(pid, signal.SIGCONT)
 
     def remove(self) -> None:
@@ -141,7 +141,7 @@ class DatabaseServer(ABC):
     @abstractmethod
     def _answers(self) -> bool: ...
 
-    def _pids(self) -> list[int]:
+    def pids(self) -> list[int]:
         assert self._process is not None
         parent = psutil.Process(self._process.pid)
         return [parent.pid, *(child.pid for child in parent.children(recursive=True))]
@@ -149,7 +149,7 @@ class DatabaseServer(ABC):
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
-        children = self._pids()[1:] if self._process.poll() is None else []
+        children = self.pids()[1:] if self._process.poll() is None else []
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
         if number == signal.SIGKILL:
