@@ -1,4 +1,4 @@
-"""`dovetail timeline`: the messages of a timeline: schedule, peek, consume, dead letters, replay."""
+"""`dovetail timeline`: messages of a timeline: schedule, peek, consume, dead letters, replay."""
 
 import asyncio
 import sys
@@ -23,6 +23,8 @@ from dovetail.errors import InvalidInput
 if TYPE_CHECKING:
     from dovetail.sdk import Message
     from dovetail.timeline.message import Shown
+
+__all__ = ["app"]
 
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="So many.")]
 

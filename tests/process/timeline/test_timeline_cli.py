@@ -34,7 +34,7 @@ def test_a_timeline_from_creation_to_deletion(node: RunningNode) -> None:
     assert described["config"]["attempts_max"] == 2
     assert "attempts_max" in run(node, "describe", "cli").stdout
     listed = json.loads(run(node, "list", "--json").stdout)
-    assert [row for row in listed if row["timeline"] == "cli"][0]["waiting"] == 2
+    assert next(row for row in listed if row["timeline"] == "cli")["waiting"] == 2
     assert run(node, "dead", "cli", "--json").stdout.strip() == "[]"
     refused = run(node, "delete", "cli")
     assert refused.returncode == 2
