@@ -1,1 +1,91 @@
-"""The outbox."""
+"""The outbox: publish inside your own database transaction; a relay sends.
+
+An application writes its messages into `kafka_messages` in the transaction that changes its data:
+rolled back, they never were; committed, they will be sent, once, in order, whatever dies meanwhile.
+It knows a database and a Kafka; Dovetail is one, any other will do.
+
+    producer ──insert──> kafka_messages ──relay: lock, read, write down, send, delete──> topic
+
+**Order.** Per partition key, messages leave in the order in which their transactions committed:
+
+    if T1's COMMIT returned before T2's was asked for, or T2 waited for a lock that T1 held,
+    T1's messages leave before T2's.
+
+Ids can not give that: they are drawn when a row is inserted, and a transaction that inserts first
+may commit last. Nor can transaction ids. What gives it:
+
+- *PostgreSQL*: a deferred trigger draws a number while the transaction commits (`kafka_commits`).
+  When T1's commit returned before T2's began, T1's number is lower; when T2 waited for T1's lock,
+  it was not committing yet. So sorting by that number respects every order that anybody can have
+  observed; two commits in progress at the same moment are sorted the same way for everybody. A
+  pass of the relay is one snapshot: what it does not see committed after all that it sees, and is
+  sent behind it by the next. No transaction is waited for, however long it is open, and nobody who
+  publishes waits. (SET CONSTRAINTS IMMEDIATE draws the number early; a prepared transaction draws
+  it when it is prepared.)
+- *MariaDB, MySQL*: there is nothing to hook into a commit. Publishing locks a row for each key
+  (`kafka_order`) until the transaction ends, so the next publisher of the key draws its ids after
+  the commit before it: ids of a key are in the order of commits. Publishers of one key wait for
+  each other; `outbox.serialise = false` gives that up, and then only holds: if T1 committed before
+  T2 published, T1's leave first. A pass is one snapshot here too.
+- *SQLite*: one writer at a time holds the database from its first write to its commit, so ids are
+  in the order of commits.
+
+**Once.** A batch is written down, with the sequence numbers of an idempotent producer, before it is
+sent, and whoever finds it written sends it again under the same numbers (`drain.py`): on Dovetail
+and on any Kafka it is stored once, although relays die, pause and wake. Every message carries its
+id as a header, for the one case that remains: a broker that has forgotten the producer.
+
+**Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the holder names
+the term, and the database refuses an old one (`store.py`).
+
+Where to read on: `producer.py`, `publishing.py` (in the application), `schema.py` (tables),
+`drain.py` (the protocol, pure), `batch.py`, `store.py`, `reading.py`, `sender.py`, `worker.py`,
+`relay.py` (doing), `dead.py`, `poller.py`, `shards.py`, `status.py`.
+"""
+
+from typing import TYPE_CHECKING
+
+from dovetail.outbox.backends import Backend, DatabaseBackend, KafkaBackend, TestBackend
+from dovetail.outbox.message import MESSAGE_ID_HEADER, Message
+from dovetail.outbox.producer import Producer
+
+if TYPE_CHECKING:
+    from dovetail.outbox.relay import Relay, start_relay
+    from dovetail.outbox.schema import create_tables, migrate
+
+__all__ = [
+    "MESSAGE_ID_HEADER",
+    "Backend",
+    "DatabaseBackend",
+    "KafkaBackend",
+    "Message",
+    "Producer",
+    "Relay",
+    "TestBackend",
+    "create_tables",
+    "migrate",
+    "start_relay",
+]
+
+#: What needs SQLAlchemy is loaded when it is asked for: publishing on a plain connection does not.
+_LAZY = {
+    "Relay": "dovetail.outbox.relay",
+    "start_relay": "dovetail.outbox.relay",
+    "create_tables": "dovetail.outbox.schema",
+    "migrate": "dovetail.outbox.schema",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    from dovetail.errors import InvalidSetting
+
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        raise InvalidSetting(
+            f"{name} needs {error.name}, which is not installed; pip install 'dovetail[outbox]'"
+        ) from error

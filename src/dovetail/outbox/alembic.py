@@ -1,0 +1,33 @@
+"""The tables of the outbox in an Alembic migration.
+
+from dovetail.outbox.alembic import create_outbox, drop_outbox
+
+def upgrade() -> None:
+    create_outbox(op)
+
+def downgrade() -> None:
+    drop_outbox(op)
+"""
+
+from typing import Any
+
+from sqlalchemy import text
+
+from dovetail.outbox.schema import DROP_STATEMENTS, statements_of
+
+
+def create_outbox(op: Any) -> None:
+    """Makes the tables; `op` is Alembic's."""
+    for statement in statements_of(op.get_context().dialect.name):
+        op.execute(_as_text(statement))
+
+
+def drop_outbox(op: Any) -> None:
+    """Drops the tables, with everything that waits in them."""
+    for statement in DROP_STATEMENTS[op.get_context().dialect.name]:
+        op.execute(_as_text(statement))
+
+
+def _as_text(statement: str) -> Any:
+    """No colon in these statements is the mark of a parameter."""
+    return text(statement.replace(":", "\\:"))
