@@ -305,14 +305,15 @@ class Owner:
     def node(self, number: int) -> Link:
         return Link(self.world, self, number)
 
-    def away(self) -> tuple[int, ...]:
-        return ()
-
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         there = [n for n in self.present() if n not in without and n not in self.given_up()]
         if len(there) < count:
             raise Unavailable(f"{count} storage nodes are needed, {len(there)} are there")
         return tuple(self.rng.sample(sorted(there), count))
+
+    def away(self) -> tuple[int, ...]:
+        known = set(self.world.processes).difference(self.present(), self.given_up())
+        return tuple(sorted(known))
 
     def present(self) -> frozenset[int]:
         return self.world.present()

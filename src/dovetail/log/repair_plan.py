@@ -34,7 +34,7 @@ from dovetail.ledger.placement import Fragment
 
 #: Entries of a ledger that are looked at together: one window of a striped ledger is some thousand
 #: spans for each node, however long the ledger is.
-WINDOW_ENTRIES = 65_536
+WINDOW_ENTRIES = 16_384
 
 
 class Standing(Enum):

@@ -118,14 +118,14 @@ class _Fixed:
     def node(self, number: int) -> StorageNode:
         raise Unavailable(f"node {number} was asked for")
 
-    def away(self) -> tuple[int, ...]:
-        return ()
-
     def choose(self, count: int, *, without: tuple[int, ...]) -> tuple[int, ...]:
         there = [n for n in (1, 2, 3) if n not in without]
         if len(there) < count:
             raise Unavailable("too few")
         return tuple(there[:count])
+
+    def away(self) -> tuple[int, ...]:
+        return (1, 4)
 
 
 async def test_nothing_new_is_placed_on_a_node_that_is_drained(
@@ -148,6 +148,7 @@ async def test_nothing_new_is_placed_on_a_node_that_is_drained(
         await decommission.drain(coordinator, 1, now_ms=1)
         await until(reached=True)
         assert nodes.choose(1, without=(2,)) == (3,)
+        assert nodes.away() == (4,)
         with pytest.raises(Unavailable):
             nodes.choose(3, without=())
         with pytest.raises(Unavailable, match="node 1 was asked for"):

@@ -66,7 +66,7 @@ class Cluster:
         self.folder = folder
         self.clock = ManualClock()
         self.storage: dict[int, LocalStorageNode] = {}
-        self.away: set[int] = set()
+        self.dead: set[int] = set()
         self.leaving: set[int] = set()
         self.coordinator: EmbeddedCoordinator
         self.log: Log
@@ -97,7 +97,7 @@ class Cluster:
         await self.log.start()
 
     async def stop(self) -> None:
-        self.away.clear()
+        self.dead.clear()
         await self.log.close()
         await self.ensembles.close()
         for node in self.storage.values():
@@ -116,7 +116,7 @@ class Cluster:
     # `Nodes` and `StorageView`
 
     def node(self, number: int) -> StorageNode:
-        return Away() if number in self.away else self.storage[number]  # type: ignore[return-value]
+        return Away() if number in self.dead else self.storage[number]  # type: ignore[return-value]
 
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         there = [n for n in sorted(self.present()) if n not in (*without, *self.leaving)]
@@ -124,8 +124,11 @@ class Cluster:
             raise Unavailable(f"{count} storage nodes are needed, {len(there)} are there")
         return tuple(there[:count])
 
+    def away(self) -> tuple[int, ...]:
+        return tuple(sorted(self.dead))
+
     def present(self) -> frozenset[int]:
-        return frozenset(self.storage) - self.away
+        return frozenset(self.storage) - self.dead
 
     def given_up(self) -> frozenset[int]:
         return frozenset(self.leaving)
@@ -191,7 +194,7 @@ async def test_a_node_that_is_gone_is_replaced_after_the_grace_time(cluster: Clu
     info = await cluster.roll(partition)
     gone = min(info.placement.nodes)
     await cluster.repairer.mend(partition)
-    cluster.away.add(gone)
+    cluster.dead.add(gone)
     await cluster.repairer.mend(partition)
     cluster.clock.advance(AFTER_MS - 1)
     await cluster.repairer.mend(partition)
@@ -209,11 +212,11 @@ async def test_a_node_that_is_gone_is_replaced_after_the_grace_time(cluster: Clu
 async def test_what_a_node_missed_is_copied_to_it(cluster: Cluster) -> None:
     """L10: entries that were written while it was away, with no other node to take its place."""
     partition = await cluster.partition()
-    cluster.away.add(4)
+    cluster.dead.add(4)
     await cluster.send(partition, b"a")
-    cluster.away.add(3)
+    cluster.dead.add(3)
     await cluster.send(partition, b"b", b"c")
-    cluster.away.clear()
+    cluster.dead.clear()
     assert partition.open_ledgers[0].writer.went_on_with_fewer
     await cluster.repairer.mend(partition)
     assert not partition.record.closed, "a ledger is not closed for a short absence"
@@ -249,7 +252,7 @@ async def test_without_another_node_nothing_is_given_up(cluster: Cluster) -> Non
     partition = await cluster.partition()
     await cluster.send(partition, b"a")
     info = await cluster.roll(partition)
-    cluster.away |= {4, min(info.placement.nodes)}
+    cluster.dead |= {4, min(info.placement.nodes)}
     await cluster.repairer.mend(partition)
     cluster.clock.advance(AFTER_MS)
     await cluster.repairer.mend(partition)
@@ -327,7 +330,7 @@ async def test_what_no_chain_names_is_swept_away(cluster: Cluster) -> None:
     await cluster.send(partition, b"a")
     info = await cluster.roll(partition)
     away = min(info.placement.nodes)
-    cluster.away.add(away)
+    cluster.dead.add(away)
     await partition.trim(info.offset_end)
     assert LedgerId(info.ledger) in await cluster.storage[away].ledgers()
     open_ledger = partition.open_ledgers[0].info.ledger
@@ -359,13 +362,13 @@ async def test_a_node_that_is_away_holds_up_no_retention_but_a_deletion(cluster:
     partition = await cluster.partition()
     await cluster.send(partition, b"a")
     info = await cluster.roll(partition)
-    cluster.away.add(min(info.placement.nodes))
+    cluster.dead.add(min(info.placement.nodes))
     with pytest.raises(Unavailable):
         await cluster.ensembles.delete(info.placement)
     async with asyncio.timeout(DEADLINE_S):
         await partition.trim(info.offset_end)
     assert partition.record.closed == ()
-    without = Ensembles(cluster, removed=lambda: cluster.away)
+    without = Ensembles(cluster, removed=lambda: cluster.dead)
     await without.delete(info.placement)
 
 
@@ -381,11 +384,11 @@ async def test_quorums_change_on_a_live_topic(cluster: Cluster) -> None:
         Quorum(3, 3, 2),
         Quorum(4, 4, 2),
     ]
-    cluster.away.add(4)
+    cluster.dead |= {3, 4}
     partition.config = DEFAULTS.with_overrides({"dovetail.ensemble": "4"})
     await cluster.send(partition, b"c")
     assert len(partition.record.ledgers) == 2, "it goes on as it is while nodes are missing"
-    cluster.away.clear()
+    cluster.dead.clear()
     await cluster.repairer.mend(partition)
     await cluster.until(lambda: len(partition.record.closed) == 2)
     assert partition.record.ledgers[-1].placement.quorum == Quorum(4, 3, 2)
