@@ -19,7 +19,18 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, MetaData, Table, and_, or_, select, text
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    MetaData,
+    Table,
+    Text,
+    and_,
+    or_,
+    select,
+    text,
+    type_coerce,
+)
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import NoSuchTableError
 
@@ -32,6 +43,9 @@ ToMessage = Callable[[Mapping[str, Any]], Message]
 
 #: Rows of one transaction.
 ROWS_MAX = 1000
+
+#: Name of the column that carries a row's time beside the row.
+_MOMENT = "dovetail_moment"
 
 #: As long as ordinary transactions of an application last, and some more.
 DELAY_MS = 2_000
@@ -92,14 +106,14 @@ def advance(engine: Engine, source: Source, *, now: datetime | None = None) -> i
     """One transaction: the next rows into the outbox; returns how many. None left: 0."""
     with engine.begin() as connection:
         reached = _lock(connection, source.name)
-        rows = _rows(connection, source, reached, now or datetime.now(UTC))
+        rows, moments = _rows(connection, source, reached, now or datetime.now(UTC))
         if not rows:
             return 0
         publishing.insert(connection, [source.to_message(row) for row in rows])
         last = rows[-1]
         cursor = [_plain(last[source.key.name])]
         if source.updated_at is not None:
-            cursor.insert(0, _plain(last[source.updated_at.name]))
+            cursor.insert(0, _plain(moments[-1]))
         _save(connection, source.name, json.dumps(cursor))
     return len(rows)
 
@@ -143,21 +157,29 @@ def _save(connection: Connection, name: str, reached: str) -> None:
 
 def _rows(
     connection: Connection, source: Source, reached: list[Any] | None, now: datetime
-) -> list[Mapping[str, Any]]:
-    key, updated_at = source.key, source.updated_at
-    query = select(source.table).limit(ROWS_MAX)
-    if updated_at is None:
+) -> tuple[list[dict[str, Any]], list[Any]]:
+    """The next rows, and the time of each as the database compares it."""
+    key = source.key
+    if source.updated_at is None:
+        query = select(source.table).limit(ROWS_MAX).order_by(key)
         if reached is not None:
             query = query.where(key > _typed(key, reached[0]))
-        query = query.order_by(key)
-    else:
-        until = now - timedelta(milliseconds=source.delay_ms)
-        query = query.where(updated_at <= _as_stored(updated_at, until))
-        if reached is not None:
-            since, last = _typed(updated_at, reached[0]), _typed(key, reached[1])
-            query = query.where(or_(updated_at > since, and_(updated_at == since, key > last)))
-        query = query.order_by(updated_at, key)
-    return [dict(row) for row in connection.execute(query).mappings()]
+        found = [dict(row) for row in connection.execute(query).mappings()]
+        return found, []
+    moment = _comparable(connection, source.updated_at)
+    until = now - timedelta(milliseconds=source.delay_ms)
+    query = select(source.table, moment.label(_MOMENT)).limit(ROWS_MAX).order_by(moment, key)
+    query = query.where(moment <= _as_stored(connection, source.updated_at, until))
+    if reached is not None:
+        since, last = _typed(moment, reached[0]), _typed(key, reached[1])
+        query = query.where(or_(moment > since, and_(moment == since, key > last)))
+    found = [dict(row) for row in connection.execute(query).mappings()]
+    return found, [row.pop(_MOMENT) for row in found]
+
+
+def _comparable(connection: Connection, column: Column[Any]) -> ColumnElement[Any]:
+    """SQLite keeps times as text, in whichever form the writer chose: compared as what it is."""
+    return type_coerce(column, Text()) if connection.dialect.name == "sqlite" else column
 
 
 def _column(table: Table, name: str) -> Column[Any]:
@@ -167,12 +189,14 @@ def _column(table: Table, name: str) -> Column[Any]:
     return table.columns[name]
 
 
-def _as_stored(column: Column[Any], moment: datetime) -> datetime:
+def _as_stored(connection: Connection, column: Column[Any], moment: datetime) -> Any:
     """UTC without a zone where the column keeps none."""
+    if connection.dialect.name == "sqlite":
+        return moment.replace(tzinfo=None).isoformat(" ")
     return moment if getattr(column.type, "timezone", False) else moment.replace(tzinfo=None)
 
 
-def _typed(column: Column[Any], plain: Any) -> Any:
+def _typed(column: ColumnElement[Any], plain: Any) -> Any:
     """What `_plain` has made, as the column wants it."""
     kind = column.type.python_type
     if kind is datetime:

@@ -1,0 +1,303 @@
+"""The relay as users run it: a process with signals, inside an application, on hot topics."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.pool import NullPool
+from tests.conftest import NodeFactory
+from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_all
+from typer.testing import CliRunner
+
+from dovetail.cli.app import app
+from dovetail.errors import InvalidInput, NotFound, Unavailable
+from dovetail.outbox import Message, Producer, start_relay
+from dovetail.outbox.backends import KafkaBackend
+from dovetail.outbox.database import open_engine
+from dovetail.outbox.poller import advance, reset, source_of
+from dovetail.outbox.publishing import insert
+from dovetail.outbox.relay import Relay
+from dovetail.outbox.sender import Connection
+from dovetail.outbox.shards import set_shards
+from dovetail.outbox.status import read_status
+from dovetail.outbox.worker import RelayOptions
+
+
+def _publish(url: str, messages: list[Message]) -> None:
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        insert(connection, messages)
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def _relay(url: str, kafka: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dovetail", "relay", "-d", url, "-k", kafka, *arguments],
+        env={**environment, "DOVETAIL_LOGGING_FORMAT": "json"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    timer = threading.Timer(SECONDS_MAX, process.kill)
+    timer.start()
+    try:
+        with process:
+            yield process
+            process.kill()
+    finally:
+        timer.cancel()
+
+
+def _line(process: subprocess.Popen[str], message: str) -> dict[str, object]:
+    assert process.stderr is not None
+    for text_line in process.stderr:
+        line: dict[str, object] = json.loads(text_line)
+        if line["message"] == message:
+            return line
+    raise AssertionError(f"the relay ended without {message!r}")
+
+
+def test_the_first_signal_finishes_and_unlocks(kafka: str, postgres: str) -> None:
+    """O9: exit code 0, every lock given back, metrics served meanwhile."""
+    topic = new_topic(kafka)
+    with _relay(postgres, kafka, "--metrics-port", "0") as process:
+        port = _line(process, "metrics served")["port"]
+        _line(process, "relay started")
+        _publish(postgres, [Message(topic, b"x", key=b"k") for _ in range(3000)])
+        engine = open_engine(postgres)
+        _wait_until(lambda: pending(engine) == 0)
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        assert f'dovetail_outbox_sent_total{{topic="{topic}"}}' in metrics
+        _publish(postgres, [Message(topic, b"x", key=b"k") for _ in range(20_000)])
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS_MAX) == 0
+    status = read_status(engine).topics[0]
+    assert all(shard.locked_by is None for shard in status.shards)
+    assert len(read_all(kafka, topic)) == 23_000 - status.pending
+
+
+def test_the_second_signal_ends_at_once(node_factory: NodeFactory, postgres: str) -> None:
+    """O9: also while the broker does not answer; nothing is lost."""
+    node = node_factory()
+    topic = new_topic(node.bootstrap)
+    with _relay(postgres, node.bootstrap) as process:
+        _line(process, "relay started")
+        _publish(postgres, [Message(topic, b"first", key=b"k")])
+        _wait_until(lambda: pending(open_engine(postgres)) == 0)
+        node.pause()
+        _publish(postgres, [Message(topic, b"second", key=b"k")])
+        _wait_until(lambda: _locked(postgres))
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS_MAX) == 128 + signal.SIGINT
+        node.resume()
+    drain_all(postgres, node.bootstrap, RelayOptions(lock_ms=500))
+    assert [record.value for record in read_all(node.bootstrap, topic)] == [b"first", b"second"]
+
+
+def _locked(url: str) -> bool:
+    return any(
+        shard.locked_by for topic in read_status(open_engine(url)).topics for shard in topic.shards
+    )
+
+
+def test_a_relay_inside_an_application_is_woken_by_a_commit(kafka: str, postgres: str) -> None:
+    """O4: with an idle time of minutes, messages leave at once: publishers notify."""
+    topic = new_topic(kafka)
+    options = RelayOptions(idle_ms=60_000)
+    with Relay(open_engine(postgres), Connection(kafka), options):
+        for number in range(3):
+            _publish(postgres, [Message(topic, str(number).encode(), key=b"k")])
+            started = time.monotonic()
+            _wait_until(lambda: pending(open_engine(postgres)) == 0)
+            assert time.monotonic() - started < 20
+    assert len(read_all(kafka, topic)) == 3
+
+
+def test_start_relay_as_the_source_has_it(kafka: str, database: str) -> None:
+    """O4, O10: `start_relay(threads=n)` in the application's own process."""
+    topic = new_topic(kafka)
+    relay = start_relay(threads=2, database=database, bootstrap=kafka)
+    _publish(database, [Message(topic, b"x", key=b"k", headers=(("h", b"v"), ("e", None)))])
+    _wait_until(lambda: pending(open_engine(database)) == 0)
+    relay.stop()
+    found = read_all(kafka, topic)[0]
+    assert (found.key, found.value, found.headers) == (b"k", b"x", (("h", b"v"), ("e", None)))
+
+
+@pytest.mark.parametrize("kind", ["postgres", "maria"])
+def test_a_hot_topic_is_shared_and_keys_stay_in_order(
+    kind: str, kafka: str, new_database_of: Callable[[str], str]
+) -> None:
+    """O8: four shards, four workers; each key in one shard, in order, also when shards change."""
+    url, topic = new_database_of(kind), new_topic(kafka, partitions=5)
+    engine = open_engine(url)
+    set_shards(engine, topic, 4)
+    keys = [f"k{number}".encode() for number in range(40)]
+    for at in range(5):
+        _publish(url, [Message(topic, str(at).encode(), key=key) for key in keys])
+    _publish(url, [Message(topic, b"none") for _ in range(40)])
+    options = RelayOptions(workers=4, batch_messages_max=10)
+    with Relay(open_engine(url), Connection(kafka), options):
+        _wait_until(lambda: pending(engine) == 0)
+        _wait_until(lambda: not _locked(url))
+    worked = [shard.sent for shard in read_status(engine).topics[0].shards]
+    assert len(worked) == 4
+    assert all(worked)
+    set_shards(engine, topic, 2)
+    _publish(url, [Message(topic, b"5", key=key) for key in keys])
+    drain_all(url, kafka)
+    by_key: dict[bytes | None, list[bytes | None]] = {}
+    for record in read_all(kafka, topic):
+        by_key.setdefault(record.key, []).append(record.value)
+    for key in keys:
+        assert by_key[key] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_shards_are_not_changed_under_a_holder(postgres: str) -> None:
+    """O8: two workers never have one key under different numbers."""
+    engine = open_engine(postgres)
+    set_shards(engine, "t", 2)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE kafka_topic_info SET locked_by = 'x' WHERE shard = 1"))
+    with pytest.raises(Unavailable, match="shard 1 of 't' is locked by x"):
+        set_shards(engine, "t", 4)
+    with pytest.raises(InvalidInput, match="1 to 64"):
+        set_shards(engine, "t", 65)
+
+
+def test_compaction_sends_the_last_of_each_key(kafka: str, database: str) -> None:
+    """O10: within a batch."""
+    topic = new_topic(kafka)
+    _publish(database, [Message(topic, str(n).encode(), key=b"k%d" % (n % 3)) for n in range(30)])
+    drain_all(database, kafka, RelayOptions(compact_topics=frozenset({topic})))
+    assert sorted(record.value or b"" for record in read_all(kafka, topic)) == [b"27", b"28", b"29"]
+
+
+def test_rows_without_a_place_are_adopted(kafka: str, postgres: str) -> None:
+    """O4: restored with triggers off, they are found and sent."""
+    topic = new_topic(kafka)
+    with create_engine(postgres, poolclass=NullPool).begin() as connection:
+        connection.execute(text("SET session_replication_role = replica"))
+        insert(connection, [Message(topic, b"restored")])
+    with Relay(open_engine(postgres), Connection(kafka)):
+        _wait_until(lambda: pending(open_engine(postgres)) == 0)
+    assert [record.value for record in read_all(kafka, topic)] == [b"restored"]
+
+
+def test_a_table_is_backfilled_and_polled(kafka: str, database: str) -> None:
+    """O11: every row once; then what changed, in order, and never what may still be committing."""
+    from datetime import UTC, datetime, timedelta
+
+    topic = new_topic(kafka, partitions=1)
+    engine = open_engine(database)
+    with engine.begin() as connection:
+        connection.execute(
+            text("CREATE TABLE customers (id int PRIMARY KEY, name text, changed datetime)")
+            if engine.dialect.name == "sqlite"
+            else text(
+                "CREATE TABLE customers (id int PRIMARY KEY, name text, changed timestamp(0))"
+            )
+        )
+        moment = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+        for number in range(1, 2501):
+            connection.execute(
+                text("INSERT INTO customers VALUES (:id, 'n', :changed)"),
+                {"id": number, "changed": moment.isoformat(" ")},
+            )
+    source = source_of(engine, "customers", topic=topic)
+    assert [advance(engine, source) for _ in range(4)] == [1000, 1000, 500, 0]
+    reset(engine, source)
+    assert advance(engine, source) == 1000
+
+    changes = source_of(engine, "customers", topic=topic, updated_at="changed", delay_ms=2000)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert advance(engine, changes, now=now) == 0
+    polled = [advance(engine, changes, now=now + timedelta(seconds=3)) for _ in range(4)]
+    assert polled == [1000, 1000, 500, 0]
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE customers SET name = 'new', changed = :changed WHERE id = 7"),
+            {"changed": (moment + timedelta(seconds=10)).isoformat(" ")},
+        )
+    assert advance(engine, changes, now=now + timedelta(seconds=11)) == 0
+    assert advance(engine, changes, now=now + timedelta(seconds=13)) == 1
+    drain_all(database, kafka)
+    records = read_all(kafka, topic)
+    assert len(records) == 2500 + 1000 + 2500 + 1
+    last = json.loads(records[-1].value or b"")
+    assert (records[-1].key, last["name"]) == (b"7", "new")
+    with pytest.raises(NotFound, match="no table"):
+        source_of(engine, "nobody", topic=topic)
+    with pytest.raises(InvalidInput, match="no column 'x'"):
+        source_of(engine, "customers", topic=topic, updated_at="x")
+
+
+@pytest.mark.parametrize("name", ["kafka", "kafka_async"])
+def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O1: `kafka` returns when it is stored, `kafka_async` soon stores it; ids are headers too."""
+    monkeypatch.setenv("DOVETAIL_OUTBOX_KAFKA", kafka)
+    topic = new_topic(kafka)
+    producer = Producer(topic)
+    made = [producer.message("x", key="k", partition_key="p") for _ in range(5)]
+    ids = producer.publish_list(made, backend=name)
+    if name == "kafka_async":
+        backend = producer._made[name]
+        assert isinstance(backend, KafkaBackend)
+        assert backend.flush() == 0
+    records = read_all(kafka, topic)
+    assert [record.message_id for record in records] == ids
+    assert len({record.partition for record in records}) == 1
+
+
+def test_the_command_line_from_tables_to_dead_letters(
+    kafka: str, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O3, O6, O10, U4: migrate, status, dead list, show, replay, drop, shards, sql."""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["outbox", *arguments])
+        assert done.exit_code == code, done.output
+        return str(done.stdout)
+
+    monkeypatch.setenv("DOVETAIL_OUTBOX_DATABASE", database)
+    topic = new_topic(kafka, **{"max.message.bytes": "2000"})
+    _publish(database, [Message(topic, b"x" * 5000, key=b"k"), Message(topic, b"y" * 5000)])
+    assert json.loads(run("migrate", "--json")) == {"before": 1, "after": 1}
+    waiting = json.loads(run("status", "--json"))
+    assert (waiting[0]["topic"], waiting[0]["pending"]) == (topic, 2)
+    drain_all(database, kafka)
+    listed = json.loads(run("dead", "list", "--json"))
+    assert [dead["topic"] for dead in listed] == [topic, topic]
+    shown = json.loads(run("dead", "show", str(listed[0]["id"]), "--json"))
+    assert "too large" in shown["reason"]
+    assert json.loads(run("dead", "replay", str(listed[0]["id"]), "--json")) == {"replayed": 1}
+    run("dead", "drop", str(listed[1]["id"]), code=2)
+    assert json.loads(run("dead", "drop", str(listed[1]["id"]), "-y", "--json")) == {"dropped": 1}
+    run("dead", "show", "999", code=3)
+    assert pending(open_engine(database)) == 1
+    assert "CREATE TABLE kafka_messages" in run("sql", "sqlite")
+
+
+def test_the_first_hour_without_tables_or_database(tmp_path: Path) -> None:
+    """U7: what is missing, and the command that makes it."""
+    with pytest.raises(NotFound, match="dovetail outbox migrate"):
+        start_relay(database=f"sqlite:///{tmp_path}/empty.db", bootstrap="127.0.0.1:1")
