@@ -6,7 +6,7 @@
 
 Strength is a stable hash of the endpoint, ties by name. There is no vote: two members that cannot
 see each other both want to lead. The shared log decides between them: it accepts one claim after
-the other, the last one leads, and its reports in the log count as signs of life. So a cut between
+the other, the last one leads, and its reports in the log count as its pings do. So a cut between
 the members alone changes nothing, and a member that is cut off from the log cannot lead. What is
 given up against MAJORITY is only that a hasty claim can move the leadership once more than needed.
 
@@ -90,8 +90,12 @@ class BullyElection(Election):
         return []
 
     def _on_report(self, report: Report, now_ms: float) -> list[Effect]:
-        if report.member != self.me.name:
+        if report.member == self.me.name:
+            return []
+        if report.received is None:
             self.watch.on_heard(now_ms)
+        else:
+            self.watch.on_ping(report.received, busy=report.busy, now_ms=now_ms)
         return []
 
     def _on_vacant(self, now_ms: float) -> list[Effect]:
@@ -113,7 +117,7 @@ class BullyElection(Election):
         effects: list[Effect] = []
         if now_ms >= self._renewal_due_ms:
             self._renewed_ms = now_ms
-            effects.append(Renew(self.term))
+            effects.append(Renew(self.term, dict(self.watch.received), self._busy))
         if now_ms >= self._pinging.due_ms:
             self._pinging.on_sent(now_ms)
             effects += self._ping(now_ms)

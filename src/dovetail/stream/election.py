@@ -122,9 +122,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Append a report of the leader without a position: a sign of life."""
+    """Append a report of the leader that commits nothing: a ping through the log."""
 
     term: Term
+    received: dict[int, int]
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)

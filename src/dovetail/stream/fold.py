@@ -75,6 +75,7 @@ class Report(_Record, frozen=True, tag="report"):
     """I lead; everything below `position` is handled, if it is given.
 
     `sequence` grows with each report of a leadership: one that arrives late moves nothing.
+    `received` and `busy` say what a ping says, for those that no ping reaches.
     """
 
     term: Term
@@ -82,6 +83,8 @@ class Report(_Record, frozen=True, tag="report"):
     incarnation: Incarnation
     sequence: int
     position: dict[int, int] | None = None
+    received: dict[int, int] | None = None
+    busy: bool = False
 
 
 class CountedMember(msgspec.Struct, frozen=True):

@@ -326,7 +326,7 @@ class ClusterMember:
             elif isinstance(effect, Append):
                 self._spawn(self._append_and_tell(effect.record))
             elif isinstance(effect, Renew):
-                self._spawn(self._renew(effect.term))
+                self._spawn(self._renew(effect))
             elif isinstance(effect, Campaign):
                 assert self._campaigner is not None
                 self._spawn(self._campaigner.campaign(effect.term_min))
@@ -421,14 +421,16 @@ class ClusterMember:
             outcome = AppendOutcome.UNKNOWN
         self.do(lambda now: self.election.on_appended(record, outcome, now_ms=now))
 
-    async def _renew(self, term: Term) -> None:
+    async def _renew(self, effect: Renew) -> None:
         with suppress(DovetailError):
-            await self._report(term, None)
+            await self._append_report(effect.term, received=effect.received, busy=effect.busy)
 
     async def _report(self, term: Term, position: Position | None) -> None:
+        await self._append_report(term, position=None if position is None else dict(position))
+
+    async def _append_report(self, term: Term, **said: Any) -> None:
         self._sequence += 1
-        where = None if position is None else dict(position)
-        report = Report(term, self.me.name, self.me.incarnation, self._sequence, where)
+        report = Report(term, self.me.name, self.me.incarnation, self._sequence, **said)
         outcome = AppendOutcome.UNKNOWN
         try:
             await self._shared_log.append(report)

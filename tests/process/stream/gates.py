@@ -51,6 +51,11 @@ class Gates:
         gate = _KafkaGate(self, member, service, upstream)
         return self._listen(gate.serve, 0, gate)
 
+    def plain(self, member: str, service: str, upstream: str) -> str:
+        """A gate before any other service for one member."""
+        gate = _PlainGate(self, member, service, upstream)
+        return self._listen(gate.serve, 0, None)
+
     def member(self, name: str, port: int, upstream: str) -> None:
         """A gate before the endpoint of a member, at the port that it announces."""
         gate = _MemberGate(self, name, upstream)
@@ -63,7 +68,7 @@ class Gates:
         gate: "_KafkaGate | None",
     ) -> str:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.get_running_loop().create_task(serve(reader, writer))
+            task = asyncio.get_running_loop().create_task(_served(serve(reader, writer), writer))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
 
@@ -78,6 +83,36 @@ class Gates:
         """Returns when this way is open."""
         while (source, target) in self.cut:
             await asyncio.sleep(0.01)
+
+
+class _PlainGate:
+    """Passes bytes on."""
+
+    def __init__(self, gates: Gates, member: str, service: str, upstream: str) -> None:
+        self._gates, self._member, self._service = gates, member, service
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._gates.passes(self._member, self._service)
+            up_reader, up_writer = await asyncio.open_connection(*self._upstream)
+        except OSError:
+            writer.transport.abort()
+            return
+        await _both(
+            self._pass(reader, up_writer, self._member, self._service),
+            self._pass(up_reader, writer, self._service, self._member),
+            (writer, up_writer),
+        )
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str, target: str
+    ) -> None:
+        while data := await reader.read(64 * 1024):
+            await self._gates.passes(source, target)
+            writer.write(data)
+            await writer.drain()
 
 
 class _KafkaGate:
@@ -185,6 +220,14 @@ class _MemberGate:
             return msgspec.msgpack.decode(body, type=Envelope).sender
         except msgspec.DecodeError:
             return "somebody"
+
+
+async def _served(serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
+    """Whatever ends it, the connection ends with it."""
+    try:
+        await serving
+    finally:
+        writer.transport.abort()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

@@ -162,7 +162,7 @@ class Replicas:
                 "stream_bootstrap": self.gates.kafka(name, "stream", node.bootstrap),
                 "log_bootstrap": self.gates.kafka(name, "log", node.bootstrap),
                 "topic": self.topic,
-                "etcd": etcd,
+                "etcd": None if etcd is None else self.gates.plain(name, "etcd", etcd),
                 "settings": settings,
             }
             self.replicas.append(Replica(self, number, given))

@@ -468,7 +468,7 @@ class Replica:
                 )
             self._append(effect.record)
         elif isinstance(effect, Renew):
-            self._append(self._report(effect.term, None))
+            self._append(self._renewal(effect))
         elif isinstance(effect, Lead):
             self.world.checker.on_lead(self.me, effect.term)
             self._deliver_steps(self.delivery.on_lead(effect.term, self.state.position))
@@ -555,6 +555,11 @@ class Replica:
         self._later(TIMEOUT_MS / 4, lambda: self._keep_alive(lease))
 
     # --- the shared log ---------------------------------------------------------------------------
+
+    def _renewal(self, effect: Renew) -> Report:
+        self._sequence += 1
+        said = {"received": effect.received, "busy": effect.busy}
+        return Report(effect.term, self.me.name, self.me.incarnation, self._sequence, **said)
 
     def _report(self, term: Term, position: dict[int, int] | None) -> Report:
         self._sequence += 1

@@ -393,6 +393,23 @@ def test_reports_in_the_log_are_signs_of_life() -> None:
     assert any(isinstance(e, Append) for e in election.on_tick(now_ms=now + 2 * T))
 
 
+def test_a_leader_that_no_ping_of_comes_through_is_judged_by_its_reports() -> None:
+    """S4, S8: it keeps up with the stream and is kept; it does not, and is replaced."""
+    strong, weak = two()
+    for keeps_up in (True, False):
+        election = bully(weak, strong)
+        me = identity(strong)
+        read(election, Claim(Term(1), me.name, me.incarnation), 0)
+        claimed = False
+        for now in range(300, 6_000, 300):
+            election.on_received({0: now}, busy=False, now_ms=now)
+            got = {0: now if keeps_up else 0}
+            report = Report(Term(1), me.name, me.incarnation, now, received=got)
+            read(election, report, now)
+            claimed |= any(isinstance(e, Append) for e in election.on_tick(now_ms=now))
+        assert claimed != keeps_up
+
+
 def test_a_bully_that_cannot_write_stops() -> None:
     """S4: whoever is cut off from the log does not lead."""
     strong, weak = two()
