@@ -39,7 +39,7 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
 	@scripts/system-packages redis-server:redis-server nats-server:nats-server
 	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
-	for program in log cluster; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
+	for program in log cluster outbox; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
@@ -49,3 +49,4 @@ sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
 soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_ROUNDS=500
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
+	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
