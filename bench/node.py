@@ -20,8 +20,10 @@ STOP_S_MAX = 120.0
 class Node:
     """`dovetail up` on free ports; a context manager that kills it at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+        """`settings` by the names of their environment variables."""
         self._folder = folder
+        self._settings = settings or {}
         self._process: subprocess.Popen[str] | None = None
         self._measured: psutil.Process | None = None
         self.bootstrap = ""
@@ -41,6 +43,7 @@ class Node:
     def start(self) -> float:
         """Starts it; returns the seconds from the start of the process to its ready line."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
+        environment |= self._settings
         self._folder.mkdir(parents=True, exist_ok=True)
         log_path = self._folder.with_name(self._folder.name + ".log")
         command = [sys.executable, "-m", "dovetail", "up", "--json"]

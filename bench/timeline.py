@@ -1,0 +1,376 @@
+"""Timelines: throughput, lateness, and a million waiting messages, beside peers in the same run.
+
+    python -m bench.timeline [--quick] [--only throughput] [--json PATH] [--folder FOLDER]
+
+Ours: one node in a process of its own, one client process, batches of 1,000 with 100-byte bodies,
+every commit synced. Exit code 0 if no line misses its rule, else 1. A peer that is not installed is
+skipped, loudly.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+import uvloop
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.node import Node
+from bench.peers import beanstalkd, plain_sql, task_queues
+from bench.peers.server import PeerMissing, find_program, free_port, running
+from bench.run import Run, percentile
+from bench.table import Line, Verdict, machine, print_table, write_json
+from dovetail.sdk import Dovetail, Message, connect
+from dovetail.timeline.message import NewMessage
+
+BODY = b"x" * 100
+BATCH = 1_000
+#: Requests of a producer that are under way at once.
+PIPELINE = 4
+MILLION = 1_000_000
+
+
+# Ours
+
+
+async def insert(d: Dovetail, name: str, *, messages: int, due_ms: int = 0) -> float:
+    """Messages a second."""
+    timeline = d.timeline(name)
+    batch = [NewMessage(due_ms or int(time.time() * 1000), BODY)] * BATCH
+    left = messages // BATCH
+    started = time.perf_counter()
+
+    async def send() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await timeline.insert(batch)
+
+    await asyncio.gather(*(send() for _ in range(PIPELINE)))
+    return messages / (time.perf_counter() - started)
+
+
+async def consume(d: Dovetail, name: str, *, messages: int) -> float:
+    """Messages a second, from the first to the last deletion."""
+    seen = 0
+    all_seen = asyncio.Event()
+    started = time.perf_counter()
+
+    @d.consumer(name, lease="60s", concurrency=2, batch=BATCH)
+    async def handle(batch: list[Message]) -> None:
+        nonlocal seen
+        seen += len(batch)
+        if seen >= messages:
+            all_seen.set()
+
+    await all_seen.wait()
+    (consumer,) = [c for c in d.consumers if c.timeline == name]
+    while not consumer.idle:
+        await asyncio.sleep(0.001)
+    rate = messages / (time.perf_counter() - started)
+    await d.stop()
+    return rate
+
+
+async def lateness(d: Dovetail, name: str, *, per_second: int, seconds: float) -> list[float]:
+    """Milliseconds from the due time to the handler, of messages spread evenly."""
+    late: list[float] = []
+    count = int(per_second * seconds)
+    all_seen = asyncio.Event()
+
+    @d.consumer(name, lease="30s", concurrency=256)
+    async def handle(message: Message) -> None:
+        late.append(time.time() * 1000 - message.due_ms)
+        if len(late) == count:
+            all_seen.set()
+
+    first_ms = int(time.time() * 1000) + 2_000
+    due = [first_ms + at * 1000 // per_second for at in range(count)]
+    for start in range(0, count, BATCH):
+        await d.timeline(name).insert([NewMessage(at, BODY) for at in due[start : start + BATCH]])
+    await asyncio.wait_for(all_seen.wait(), seconds + 60)
+    await d.stop()
+    return late
+
+
+def ours(bootstrap: str, work: Callable[[Dovetail], Any]) -> Any:
+    """Runs the work with a client of its own."""
+
+    async def run() -> Any:
+        async with connect(bootstrap) as d:
+            return await work(d)
+
+    return uvloop.run(run())
+
+
+# Cases
+
+
+def throughput(run: Run) -> Sequence[Line]:
+    """Insert, and consume to delete, on SQLite and PostgreSQL; peers at the same work."""
+    messages = run.sized(200_000, quick=20_000)
+    lines: list[Line] = []
+    put, got = _best(run, "sqlite", {}, messages)
+    for sync_ms, rule, note in (
+        (0, 8.0, "each job synced, as ours"),
+        (50, 1.0, "synced each 50 ms"),
+    ):
+        name = f"beanstalkd -f{sync_ms}"
+        run.step(name)
+        peer: tuple[float | None, float | None] = (None, None)
+        try:
+            with beanstalkd.server(run.folder / f"beanstalkd-{sync_ms}", sync_ms=sync_ms) as where:
+                count = run.sized(20_000, quick=2_000)
+                peer = beanstalkd.measure(where, messages=count, body=BODY)
+        except PeerMissing as error:
+            run.told(str(error))
+        lines += _pair("SQLite", put, got, name, peer, rule, note)
+    lines += _task_queues(run, put, got)
+    lines += _postgres(run, messages)
+    return lines
+
+
+def _best(run: Run, label: str, settings: dict[str, str], messages: int) -> tuple[float, float]:
+    found = []
+    for number in range(run.rounds):
+        run.step(f"ours on {label}, {number + 1} of {run.rounds}")
+        with node(run.folder / f"{label}-{number}", settings) as bootstrap:
+
+            async def work(d: Dovetail) -> tuple[float, float]:
+                await d.timeline("bench").create()
+                put = await insert(d, "bench", messages=messages)
+                return put, await consume(d, "bench", messages=messages)
+
+            found.append(ours(bootstrap, work))
+    best = max(put for put, _ in found), max(got for _, got in found)
+    run.told(f"ours on {label}: insert {best[0]:,.0f}, consume {best[1]:,.0f} a second")
+    return best
+
+
+def _task_queues(run: Run, put: float, got: float) -> list[Line]:
+    lines: list[Line] = []
+    try:
+        with redis_server(run.folder / "redis") as url:
+            for name in ("Celery", "Dramatiq", "Huey", "RQ"):
+                run.step(name)
+                peer: tuple[float | None, float | None] = (None, None)
+                try:
+                    count = run.sized(3_000, quick=300)
+                    peer = task_queues.measure(name, redis_url=url, messages=count, body="x" * 100)
+                except (ImportError, RuntimeError) as error:
+                    run.told(f"{name}: {error}")
+                note = "on Redis without sync: weaker than ours"
+                lines += _pair("SQLite", put, got, name, peer, 20.0, note)
+    except PeerMissing as error:
+        run.told(str(error))
+    return lines
+
+
+def _postgres(run: Run, messages: int) -> list[Line]:
+    from tests.database_servers import running_postgres
+
+    lines: list[Line] = []
+    with running_postgres(durable=True) as server:
+        settings = {"TIMELINE_STORE": "postgres", "TIMELINE_DSN": server.create_database().dsn}
+        put, got = _best(run, "postgres", settings, messages)
+        run.step("plain SQL")
+        count = run.sized(20_000, quick=2_000)
+        peer = plain_sql.measure(server.create_database().dsn, messages=count, body=BODY)
+        lines += _pair("PostgreSQL", put, got, "plain SQL, SKIP LOCKED by 100", peer, 2.0, "")
+        run.step("procrastinate")
+        other: tuple[float | None, float | None] = (None, None)
+        try:
+            with redis_server(run.folder / "redis-2") as url:
+                dsn = server.create_database().dsn
+                _prepare_procrastinate(dsn)
+                count = run.sized(1_000, quick=100)
+                other = task_queues.measure(
+                    "procrastinate", redis_url=url, dsn=dsn, messages=count, body="x" * 100
+                )
+        except (ImportError, RuntimeError, PeerMissing) as error:
+            run.told(f"procrastinate: {error}")
+        lines += _pair("PostgreSQL", put, got, "procrastinate", other, 50.0, "")
+    return lines
+
+
+def _prepare_procrastinate(dsn: str) -> None:
+    import procrastinate
+
+    app = procrastinate.App(connector=procrastinate.SyncPsycopgConnector(conninfo=dsn))
+    with app.open():
+        app.schema_manager.apply_schema()
+
+
+def late(run: Run) -> Sequence[Line]:
+    """How late messages reach their handlers, on SQLite."""
+    lines: list[Line] = []
+    for per_second, seconds, p50_max, p99_max in ((200, 10.0, 1.5, 5.0), (5_000, 4.0, 0.0, 50.0)):
+        run.step(f"lateness at {per_second} a second")
+        with node(run.folder / f"late-{per_second}", {}) as bootstrap:
+
+            async def work(
+                d: Dovetail, per_second: int = per_second, seconds: float = seconds
+            ) -> list[float]:
+                await d.timeline("late").create()
+                length = seconds if not run.quick else 2.0
+                return await lateness(d, "late", per_second=per_second, seconds=length)
+
+            found = ours(bootstrap, work)
+        name = f"{per_second} a second"
+        early = sum(each < 0 for each in found)
+        lines.append(
+            Line("late", f"{name}: early", float(early), "messages", "allowed", 1, None, 0)
+        )
+        if p50_max:
+            value = percentile(found, 50)
+            lines.append(Line("late", f"{name}: p50", value, "ms", "limit", p50_max, None, 1))
+        value = percentile(found, 99)
+        lines.append(Line("late", f"{name}: p99", value, "ms", "limit", p99_max, None, 1))
+    return lines
+
+
+def million(run: Run) -> Sequence[Line]:
+    """The same work with a million messages waiting that are not due."""
+    messages = run.sized(100_000, quick=10_000)
+    waiting = run.sized(MILLION, quick=50_000)
+    lines: list[Line] = []
+    run.step(f"{waiting:,} messages waiting")
+    with node(run.folder / "million", {}) as bootstrap:
+
+        async def work(d: Dovetail) -> dict[str, tuple[float, float]]:
+            found: dict[str, list[float]] = {"insert": [], "consume": [], "late p99": []}
+            process = node_process(bootstrap)
+            memory = []
+            for name in ("empty", "full"):
+                await d.timeline(name).create()
+                if name == "full":
+                    later_ms = int(time.time() * 1000) + 10**9
+                    await insert(d, name, messages=waiting, due_ms=later_ms)
+                rounds = [
+                    (
+                        await insert(d, name, messages=messages),
+                        await consume_again(d, name, messages=messages),
+                    )
+                    for _ in range(3)
+                ]
+                found["insert"].append(max(put for put, _ in rounds))
+                found["consume"].append(max(got for _, got in rounds))
+                lags = await lateness(d, name, per_second=200, seconds=3.0)
+                found["late p99"].append(percentile(lags, 99))
+                memory.append(process.memory_info().rss / 1e6)
+            found["memory"] = memory
+            return {name: (both[0], both[1]) for name, both in found.items()}
+
+        found = ours(bootstrap, work)
+    for name in ("insert", "consume"):
+        empty, full = found[name]
+        lines.append(Line("million", name, full, "msg/s", "empty", empty, 0.8))
+    empty, full = found["late p99"]
+    lines.append(Line("million", "late p99", full, "ms", "empty", max(empty, 2.0), None, 1.2))
+    before, after = found["memory"]
+    lines.append(Line("million", "memory grown", after - before, "MB", "limit", 50, None, 1))
+    return lines
+
+
+async def consume_again(d: Dovetail, name: str, *, messages: int) -> float:
+    d._consumers.clear()
+    return await consume(d, name, messages=messages)
+
+
+def node_process(bootstrap: str) -> Any:
+    """The process that listens there."""
+    import psutil  # type: ignore[import-untyped]
+
+    port = int(bootstrap.rpartition(":")[2])
+    for process in psutil.Process().children():
+        for connection in process.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return process
+    raise RuntimeError(f"nobody listens on {bootstrap}")
+
+
+@contextmanager
+def node(folder: Path, settings: dict[str, str]) -> Iterator[str]:
+    """A node of ours; settings by the names of their variables."""
+    variables = {f"DOVETAIL_{name}": value for name, value in settings.items()}
+    made = Node(folder, variables)
+    with made:
+        yield made.bootstrap
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[str]:
+    """The URL of a fresh server. Raises `PeerMissing`."""
+    program = find_program("redis-server")
+    folder.mkdir(parents=True)
+    port = free_port()
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
+    command += ["--appendonly", "no", "--save", ""]
+    with running(command, port=port, log_path=folder / "server.log"):
+        redis.Redis(port=port).ping()
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+def _pair(
+    store: str,
+    put: float,
+    got: float,
+    name: str,
+    peer: tuple[float | None, float | None],
+    rule: float,
+    note: str,
+) -> list[Line]:
+    return [
+        Line("throughput", f"{store}: insert", put, "msg/s", name, peer[0], rule, None, note),
+        Line("throughput", f"{store}: to delete", got, "msg/s", name, peer[1], rule, None, note),
+    ]
+
+
+CASES: dict[str, Callable[[Run], Sequence[Line]]] = {
+    "throughput": throughput,
+    "late": late,
+    "million": million,
+}
+
+
+def main() -> int:
+    """Measures, prints, writes; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="bench.timeline", description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small: does it run at all")
+    parser.add_argument("--only", choices=CASES, action="append", help="this case; repeatable")
+    parser.add_argument("--rounds", type=int, default=3, help="best of so many")
+    parser.add_argument("--json", type=Path, default=Path("bench/results/timeline.json"))
+    parser.add_argument("--folder", type=Path, default=Path(), help="the disk that is measured")
+    given = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 170, highlight=False)
+    names = given.only or list(CASES)
+    rounds = 1 if given.quick else given.rounds
+    lines: list[Line] = []
+    load_before = os.getloadavg()[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="dovetail-bench-", dir=given.folder) as folder,
+        Progress(console=console, transient=True) as progress,
+    ):
+        for name in names:
+            task = progress.add_task(name, total=None)
+            run = Run(Path(folder), given.quick, rounds, console, progress, task)
+            lines += CASES[name](run)
+            progress.remove_task(task)
+    print_table(console, lines)
+    console.print(f"load average before the run {load_before:.1f}, after {os.getloadavg()[0]:.1f}")
+    console.print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    options = {"quick": given.quick, "rounds": rounds, "cases": names, "load_before": load_before}
+    write_json(given.json, lines, options=options)
+    return 1 if any(line.verdict is Verdict.MISS for line in lines) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
