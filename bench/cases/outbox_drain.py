@@ -90,11 +90,7 @@ class _Drains:
         self._run.step("filling")
         outbox_tables.fill(self._database.dsn, "limit", messages)
         self._run.step("delete returning")
-        rate = outbox_tables.delete_returning(self._database.dsn, "limit")
-        with psycopg.connect(self._database.dsn) as connection:
-            connection.execute("DELETE FROM kafka_commits")
-        outbox_tables.vacuum(self._database.dsn, "kafka_messages")
-        return rate
+        return outbox_tables.delete_returning(self._database.dsn, "limit")
 
     def ours(self, messages: int, *, workers: int, open_transaction: bool = False) -> float:
         topic = client.create_topic(self._node.bootstrap, "drain", partitions=_PARTITIONS)

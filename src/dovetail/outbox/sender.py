@@ -29,6 +29,8 @@ from dovetail.outbox.message import MESSAGE_ID_HEADER, headers_from_text
 _BATCH_BYTES_MAX = 1 << 30
 #: Time that an answer may take before it is asked for again.
 REQUEST_MS = 15_000
+#: Time that a topic may take to appear: one that is not there must not hold up the others.
+METADATA_MS = 5_000
 #: Between two attempts; a leader moves within a few of them.
 RETRY_MS = 100
 
@@ -217,7 +219,7 @@ class KafkaSender:
 
         client = await self._connected()
         try:
-            found = await asyncio.wait_for(client._wait_on_metadata(topic), REQUEST_MS / 1000)
+            found = await asyncio.wait_for(client._wait_on_metadata(topic), METADATA_MS / 1000)
         except (KafkaError, TimeoutError) as error:
             raise Unavailable(
                 f"topic {topic!r} is not there on {self._connection.bootstrap}: "
