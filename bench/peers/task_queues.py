@@ -171,6 +171,6 @@ def measure(
 
 if __name__ == "__main__":
     # Under its own name, which is what the queues know the task by.
-    from bench.peers import task_queues
+    from bench.peers import task_queues  # noqa: PLW0406
 
     task_queues.QUEUES[sys.argv[1]]()[1]()

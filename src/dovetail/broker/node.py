@@ -29,6 +29,7 @@ from dovetail.broker.membership import (
 )
 from dovetail.broker.metrics import Metrics
 from dovetail.broker.overseer import ClusterReport, Overseer
+from dovetail.broker.sentry import Sentry
 from dovetail.broker.storage_service import StorageService, is_private
 from dovetail.broker.timelines import running_timelines
 from dovetail.clock import Clock, SystemClock
@@ -172,7 +173,7 @@ class Node:
         if OVERSEER_ROLE in roles:
             await self._start_overseer(coordinator, here, http_url)
         if self._membership is not None:
-            await self._announce(self._membership, here, http_url)
+            await self._announce(self._membership, coordinator, here, http_url)
         if self._carrier is not None:
             self._missing = ["taking partitions over"]
             await self._carrier.start()
@@ -183,6 +184,7 @@ class Node:
                     data_dir=data_dir,
                     clock=self._clock,
                     registry=self.registry,
+                    address=f"{host}:{port}",
                 )
             )
         # What lives now lives long: the collector need not look at it again.
@@ -245,7 +247,13 @@ class Node:
         self._stack.push_async_callback(nodes.close)
         return nodes
 
-    async def _announce(self, membership: Membership, here: Broker, http_url: str | None) -> None:
+    async def _announce(
+        self,
+        membership: Membership,
+        coordinator: Coordinator,
+        here: Broker,
+        http_url: str | None,
+    ) -> None:
         """Makes this node known; the others count on it from now on, until it says that it goes."""
 
         async def watch_number() -> None:
@@ -253,6 +261,10 @@ class Node:
             self.lost.set()
 
         await membership.announce(lambda: self._describe(here, http_url))
+        if self._carrier is not None:
+            sentry = Sentry(membership, coordinator, node_id=here.node_id)
+            sentry.start()
+            self._stack.push_async_callback(sentry.stop)
         self._stack.push_async_callback(membership.leave)
         watching = asyncio.create_task(watch_number())
         self._stack.callback(watching.cancel)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from dovetail import __version__
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator, LeaseKeeper
 from dovetail.errors import InvalidSetting
@@ -40,8 +41,11 @@ async def running_timelines(
     data_dir: Path,
     clock: Clock,
     registry: CollectorRegistry,
+    address: str = "",
 ) -> AsyncIterator[TimelineService | None]:
     """Serves timelines inside; None where they are switched off or have no store.
+
+    `address` is where clients are told to reach this node.
 
     Raises `InvalidSetting`, `Unavailable`.
     """
@@ -64,6 +68,8 @@ async def running_timelines(
             tags=tags,
             drift_ms_max=settings.timeline.drift_ms_max,
             rng=random.SystemRandom(),
+            address=address,
+            version=__version__,
             lease=lease,
         )
         yield await stack.enter_async_context(service)

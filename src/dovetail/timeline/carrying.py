@@ -65,6 +65,8 @@ class Surroundings:
     metrics: TimelineMetrics
     #: Consumers of this timeline at other carriers.
     others: Callable[[TimelineRecord], Sequence[Attendee]]
+    #: Called when consumers have come or gone here.
+    on_consumers: Callable[[], None]
 
 
 class Carried:
@@ -147,6 +149,7 @@ class Carried:
             self.close_session(other.id, gone)
         self.consumers[session] = ConsumerSession(session, member, lease_ms, self._now_ms())
         self.loader.join(member, lease_ms=lease_ms)
+        self._around.on_consumers()
         self._pump()
 
     def close_session(self, session: int, why: DovetailError | None = None) -> None:
@@ -156,6 +159,7 @@ class Carried:
         if consumer is None:
             return
         self.loader.leave(consumer.member.id)
+        self._around.on_consumers()
         self._around.drift.forget(Target.CONSUMER, consumer.member.id)
         consumer.fail(why or NotFound(f"session {session} is closed"))
         if consumer.outbox:

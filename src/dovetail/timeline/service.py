@@ -30,6 +30,7 @@ from dovetail.timeline.health import Health, Report
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.metrics import TimelineMetrics
 from dovetail.timeline.requests import Requests
+from dovetail.timeline.roster import Roster
 from dovetail.timeline.store import Stores
 from dovetail.timeline.window import Attendee
 from dovetail.wire import Connection, PipelinedReply, Reply
@@ -49,11 +50,6 @@ _RETRY_MS: Final = 500
 BATCH_MS: Final = 24 * 3_600_000
 
 
-def no_others(record: TimelineRecord) -> Sequence[Attendee]:
-    """Nobody: where there is one carrier."""
-    return ()
-
-
 class TimelineService:
     """See the module. Use as an async context manager."""
 
@@ -68,21 +64,35 @@ class TimelineService:
         tags: dict[str, str],
         drift_ms_max: int,
         rng: random.Random,
+        address: str = "",
+        version: str = "",
         lease: LeaseId | None = None,
-        others: Callable[[TimelineRecord], Sequence[Attendee]] = no_others,
-        brokers: Callable[[str], list[frames.BrokerState]] | None = None,
     ) -> None:
-        """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series;
-        `brokers`: who else is there, best first for a timeline (the overseer's list)."""
+        """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `lease`:
+        that of this carrier in its cluster, None where there is no other; `address`: where clients
+        reach it."""
         self._stores = stores
         self._node = node
         self._clock = clock
-        self._brokers = brokers
         self.catalog = Catalog(coordinator, stores, node=node, lease=lease)
         self.health = Health()
+        #: Set when there is something new to tell the other carriers.
+        self._told = asyncio.Event()
         self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
         self.metrics = TimelineMetrics(registry, tags)
-        self._around = Surroundings(clock, rng, self.health, self.drift, self.metrics, others)
+        self._roster: Roster | None = None
+        if lease is not None:
+            self._roster = Roster(
+                coordinator,
+                node=node,
+                address=address,
+                version=version,
+                lease=lease,
+                peers=self.health.peers,
+            )
+        self._around = Surroundings(
+            clock, rng, self.health, self.drift, self.metrics, self._others, self._told.set
+        )
         self.timelines: dict[str, Carried] = {}
         self._records: dict[str, TimelineRecord] = {}
         self._requests = Requests(self._around, self.timelines, is_ready=self._is_ready)
@@ -100,6 +110,11 @@ class TimelineService:
             asyncio.create_task(self._for_ever(self._follow)),
             asyncio.create_task(self._for_ever(self._keep_up)),
         ]
+        if self._roster is not None:
+            self._tasks += [
+                asyncio.create_task(self._for_ever(self._tell)),
+                asyncio.create_task(self._for_ever(self._listen)),
+            ]
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -107,6 +122,8 @@ class TimelineService:
         for task in (*self._tasks, *self._finishing):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
+        if self._roster is not None:
+            await _quietly(self._roster.leave(), "roster")
         for carried in list(self.timelines.values()):
             await carried.end(deleted=False)
         self.timelines.clear()
@@ -154,15 +171,38 @@ class TimelineService:
                 listed = sorted((record.name, record.state) for record in records)
                 return frames.Listed([(name, str(state)) for name, state in listed])
             case frames.Cluster(timeline):
-                return frames.ClusterState(self._cluster(timeline))
+                return frames.ClusterState(self.brokers(timeline))
         return await self._requests.answer(message)
 
-    def _cluster(self, timeline: str) -> list[frames.BrokerState]:
-        return [] if self._brokers is None else self._brokers(timeline)
+    def brokers(self, timeline: str) -> list[frames.BrokerState]:
+        """The carriers of the cluster, the best one for a client of the timeline first."""
+        return [] if self._roster is None else self._roster.brokers(timeline)
 
     def _is_ready(self, name: str) -> bool:
         record = self._records.get(name)
         return record is not None and record.state == "ready"
+
+    # The other carriers
+
+    def _others(self, record: TimelineRecord) -> Sequence[Attendee]:
+        return () if self._roster is None else self._roster.others(record)
+
+    async def _tell(self) -> None:
+        await self._told.wait()
+        self._told.clear()
+        assert self._roster is not None
+        consumers = {
+            name: [consumer.member for consumer in carried.consumers.values()]
+            for name, carried in self.timelines.items()
+        }
+        await self._roster.tell(self.report(), consumers)
+
+    async def _listen(self) -> None:
+        assert self._roster is not None
+        try:
+            await self._roster.follow(lambda: None)
+        except WatchGap:
+            pass
 
     # Following the catalog
 
@@ -220,6 +260,7 @@ class TimelineService:
                 await self._compare_clocks()
             self.health.drift_reason = self.drift.verdict(now_ms=now_ms).reason
             self.metrics.health(self.health, self.drift, now_ms=now_ms)
+            self._told.set()
             if turn % _FINISH_EVERY == 0 and not self.health.drift_reason:
                 await self.catalog.finish()
             await self.look_after()

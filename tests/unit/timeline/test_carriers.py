@@ -1,0 +1,281 @@
+"""Several carriers on one PostgreSQL, each behind a door of its own, in one process.
+
+`CARRIER_MESSAGES` sets how many messages the long one sends (default 600).
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from tests.database_servers import PostgresServer
+
+from dovetail.clock import Clock, SystemClock
+from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseId, LeaseKeeper
+from dovetail.errors import ProtocolViolation, Unavailable
+from dovetail.sdk import Draft, Message, connect
+from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.health import Condition
+from dovetail.timeline.message import MessageId, NewMessage
+from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.service import TimelineService
+from dovetail.wire import ByteBudget, Connection, Limits, WireServer
+
+MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))
+DEADLINE_S = 60.0
+
+
+class ShiftedClock(SystemClock):
+    """A clock that is wrong."""
+
+    def __init__(self, shift_ms: int) -> None:
+        self.shift_ms = shift_ms
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.shift_ms
+
+
+class Door:
+    """A carrier that listens, and can be stopped without a goodbye."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        dsn: str,
+        *,
+        clock: Clock | None = None,
+        name: str = "door",
+        lease: LeaseId | None = None,
+    ) -> None:
+        self._name = name
+        self._lease = lease
+        self._coordinator = coordinator
+        self._dsn = dsn
+        self._clock = clock or SystemClock()
+        self.registry = CollectorRegistry()
+        self.violations: list[str] = []
+
+    async def start(self) -> str:
+        self.service = TimelineService(
+            self._coordinator,
+            await PostgresStores.connect(self._dsn),
+            node=self._name,
+            clock=self._clock,
+            registry=self.registry,
+            tags={"stage": "test"},
+            drift_ms_max=1_000,
+            rng=random.Random(1),
+            address=f"{self._name}.example:1",
+            version="1",
+            lease=self._lease,
+        )
+        await self.service.__aenter__()
+        limits = Limits(
+            frame_bytes_max=2**24, frame_read_ms=10_000, idle_ms=60_000, connections_max=100
+        )
+        self._server = WireServer(self.service, limits, ByteBudget(2**26), self)
+        return f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self.service.__aexit__(None, None, None)
+
+    # What the wire room tells
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
+
+    def violation(self, connection: Connection, error: ProtocolViolation) -> None:
+        self.violations.append(str(error))
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        raise error
+
+    def moved(self, bytes_in: int, bytes_out: int) -> None: ...
+
+
+@pytest.fixture
+async def coordinator(tmp_path: Path) -> AsyncIterator[Coordinator]:
+    opened = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def dsn(postgres_server: PostgresServer) -> str:
+    return postgres_server.create_database().dsn
+
+
+async def test_three_carriers_and_consumers_that_come_and_go(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B5, B8, B11, B13: whichever carrier a client is at; each message by one, on its attempt."""
+    rng = random.Random(5)
+    doors = [Door(coordinator, dsn) for _ in range(3)]
+    addresses = [await door.start() for door in doors]
+    spans: dict[MessageId, list[tuple[int, int]]] = {}
+    done: set[MessageId] = set()
+    sent: set[MessageId] = set()
+
+    async def handle(message: Message) -> None:
+        spans.setdefault(message.id, []).append((message.attempt, message.until_ms))
+        await asyncio.sleep(rng.choice([0, 0, 0.02]))
+        if rng.random() < 0.05:
+            raise ValueError("a bad day")
+        done.add(message.id)
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connect(where)) for where in addresses]
+        timeline = clients[0].timeline("shared")
+        await timeline.create(TimelineConfig(window_ms=100, overtake_ms=50, attempts_max=100))
+        async with asyncio.timeout(DEADLINE_S):
+            while not all("shared" in door.service.timelines for door in doors):
+                await asyncio.sleep(0.01)
+        for at, client in enumerate(clients):
+            client.consumer("shared", lease="2s", concurrency=8, id=f"steady-{at}")(handle)
+
+        async def come_and_go() -> None:
+            for _ in range(4):
+                async with connect(rng.choice(addresses)) as guest:
+                    guest.consumer("shared", lease="2s", concurrency=4)(handle)
+                    await asyncio.sleep(0.2)
+
+        async def produce(client_at: int) -> None:
+            name = clients[client_at].timeline("shared")
+            for _ in range(MESSAGES // 60):
+                drafts = [Draft(b"", delay=rng.choice([0, 0.1, 0.4])) for _ in range(20)]
+                sent.update(item.id for item in await name.schedule_many(drafts))
+                await asyncio.sleep(0.02)
+
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+            group.create_task(come_and_go())
+            for at in range(3):
+                group.create_task(produce(at))
+        async with asyncio.timeout(DEADLINE_S):
+            while not done >= sent:
+                await asyncio.sleep(0.02)
+    for door in doors:
+        await door.stop()
+    assert len(sent) == MESSAGES // 60 * 60
+    for attempts in spans.values():
+        numbers = [attempt for attempt, _ in attempts]
+        assert all(before < after for before, after in pairwise(numbers)), numbers
+
+
+async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B15: 30 s off against the store: nothing is pushed, dated writes are refused, metrics and
+    the report say why; when the clock is right again it goes on by itself."""
+    clock = ShiftedClock(30_000)
+    door = Door(coordinator, dsn, clock=clock)
+    address = await door.start()
+    async with connect(address) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        seen: list[int] = []
+        async with asyncio.timeout(DEADLINE_S):
+            while not door.service.health.drift_reason:
+                await asyncio.sleep(0.02)
+        report = door.service.report()
+        assert report.condition is Condition.DEGRADED
+        assert "ahead of storage" in report.reasons[0][1]
+        d.consumer("t")(lambda message: seen.append(message.id))
+        with pytest.raises(Unavailable, match="writes no times"):
+            await d.timeline("t").move(1, delay=1)
+        text = generate_latest(door.registry).decode()
+        async with asyncio.timeout(DEADLINE_S):
+            while 'dovetail_timeline_degradations{stage="test",type="drift"} 1.0' not in text:
+                await asyncio.sleep(0.05)
+                text = generate_latest(door.registry).decode()
+        assert 'dovetail_timeline_clock_drifts{stage="test",target="storage"} 1.0' in text
+        store = door.service.timelines["t"]._store
+        await store.insert([NewMessage(0, b"")], buckets=[0], now_ms=0)
+        for _ in range(20):
+            await door.service.look_after()
+            await asyncio.sleep(0)
+        assert not seen
+        clock.shift_ms = 0
+        door.service.drift._samples.clear()
+        async with asyncio.timeout(DEADLINE_S):
+            while not seen:
+                await asyncio.sleep(0.02)
+        assert door.service.report().condition is Condition.HEALTHY
+    await door.stop()
+
+
+async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B18: frames that are none of ours, in the middle of good ones."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    host, _, port = address.rpartition(":")
+    rng = random.Random(3)
+    for _ in range(40):
+        body = rng.randbytes(rng.randrange(60))
+        key = rng.choice([11_000, 11_007, 11_008, 11_024, 11_999])
+        frame = key.to_bytes(2, "big") + b"\0\1" + b"\0\0\0\7" + b"\0\0" + body
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(len(frame).to_bytes(4, "big") + frame)
+        async with asyncio.timeout(DEADLINE_S):
+            await reader.read(100)
+        writer.close()
+    assert door.violations
+    async with connect(address) as d:
+        assert await d.timelines() == []
+    await door.stop()
+
+
+async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
+    """B2, B9, B11: from the same roster the same deal; the list shows health and consumers, the
+    best carrier for a timeline first; one that stops is off it, and that is no partition."""
+    async with (
+        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
+        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+    ):
+        doors = [
+            Door(coordinator, dsn, name="a", lease=one.id),
+            Door(coordinator, dsn, name="b", lease=two.id),
+        ]
+        addresses = [await door.start() for door in doors]
+        async with connect(addresses[0]) as first, connect(addresses[1]) as second:
+            await first.timeline("t").create(TimelineConfig(window_ms=50, dealer="ranges"))
+
+            def deals() -> list[list[str]]:
+                return [
+                    [m.id for m in door.service.timelines["t"].loader.windows.deal.members]
+                    for door in doors
+                    if "t" in door.service.timelines
+                ]
+
+            async with asyncio.timeout(DEADLINE_S):
+                while not all("t" in door.service.timelines for door in doors):
+                    await asyncio.sleep(0.01)
+                for client, names in ((first, "uv"), (second, "w")):
+                    for name in names:
+                        client.consumer("t", id=name)(lambda message: None)
+                while deals() != [["u", "v", "w"], ["u", "v", "w"]]:
+                    await asyncio.sleep(0.01)
+                listed = doors[1].service.brokers("t")
+                while [broker.consumers for broker in listed] != [2, 1]:
+                    await asyncio.sleep(0.01)
+                    listed = doors[1].service.brokers("t")
+            assert [(b.name, b.address, b.condition) for b in listed] == [
+                ("a", "a.example:1", "healthy"),
+                ("b", "b.example:1", "healthy"),
+            ]
+            shares = [door.service.timelines["t"].loader.windows.deal.share("w") for door in doors]
+            assert shares[0] == shares[1]
+            await first.stop()
+        await doors[0].stop()
+        async with asyncio.timeout(DEADLINE_S):
+            while [broker.name for broker in doors[1].service.brokers("t")] != ["b"]:
+                await asyncio.sleep(0.01)
+        assert not doors[1].service.health.peers.parted
+        await doors[1].stop()
