@@ -33,7 +33,7 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2
 	@$(MAKE) --no-print-directory check
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q --durations=15 tests
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.

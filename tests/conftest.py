@@ -20,6 +20,9 @@ import pytest
 from tests.database_servers import maria_server, postgres_server  # noqa: F401 - fixtures
 from tests.stopping import pause_process
 
+# Tables are rendered for a terminal of this width, whatever the tests run in.
+os.environ["COLUMNS"] = "140"
+
 #: A start reads what the last life left; minutes would mean that it hangs.
 START_SECONDS_MAX = 60
 

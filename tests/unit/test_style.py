@@ -25,8 +25,20 @@ ARROWS = {
     "timeline": {"coordination", "wire"},
     "sdk": {"coordination", "settings", "timeline", "wire"},
     "broker": {"coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
+    "outbox": {"settings"},
+    "stream": {"coordination"},
     "console": {"settings"},
-    "cli": {"broker", "console", "settings", "sdk", "timeline"},
+    "cli": {
+        "broker",
+        "console",
+        "coordination",
+        "ledger",
+        "outbox",
+        "sdk",
+        "settings",
+        "stream",
+        "timeline",
+    },
 }
 #: What every room may know.
 GROUND = {"buffers", "clock", "errors", "logging"}

@@ -52,6 +52,8 @@ class Member(msgspec.Struct, frozen=True):
     name: str = ""
     #: Differs from one life of a node to the next.
     incarnation: str = ""
+    #: The lease that its key is bound to.
+    lease: int = 0
     #: It gives away what it has, and gets nothing new.
     leaving: bool = False
     #: It could not serve what it had a moment ago, and gets nothing new while others can.
@@ -166,6 +168,7 @@ class Membership:
             member = msgspec.structs.replace(
                 describe(),
                 incarnation=self._incarnation,
+                lease=lease.id,
                 leaving=self.leaving,
                 declining=self._clock.monotonic_ms() < self._declines_until_ms,
             )
