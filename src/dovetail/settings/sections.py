@@ -16,6 +16,7 @@ from dovetail.errors import InvalidSetting
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
 from dovetail.settings.outbox import OutboxSettings
+from dovetail.settings.stream import SharedStreamSettings
 
 _KIB = 1024
 _MIB = 1024**2
@@ -414,6 +415,7 @@ class Settings(BaseModel):
     log: LogSettings = LogSettings()
     groups: GroupsSettings = GroupsSettings()
     outbox: OutboxSettings = OutboxSettings()
+    stream: SharedStreamSettings = SharedStreamSettings()
     timeline: TimelineSettings = TimelineSettings()
     logging: LoggingSettings = LoggingSettings()
     client: ClientSettings = ClientSettings()

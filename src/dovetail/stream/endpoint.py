@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Generator
-from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -57,8 +56,8 @@ async def serve(
     host: str,
     port: int,
     *,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    certificate: str = "",
+    key: str = "",
 ) -> Endpoint:
     """Serves `app`; returns once it listens. Raises `Unavailable` if the address is taken."""
     listener = _listen(host, port)
@@ -74,8 +73,8 @@ async def serve(
             limit_concurrency=REQUESTS_CONCURRENT_MAX,
             timeout_graceful_shutdown=STOP_GRACE_S,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-            ssl_certfile=None if certificate is None else str(certificate),
-            ssl_keyfile=None if key is None else str(key),
+            ssl_certfile=certificate or None,
+            ssl_keyfile=key or None,
         )
     )
     task = asyncio.create_task(server.serve(sockets=[listener]), name="stream-endpoint")

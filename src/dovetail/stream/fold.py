@@ -234,6 +234,10 @@ class LogState:
         """What is known of a member, counted or not."""
         return self._members.get(member)
 
+    def members(self) -> Iterator[tuple[MemberName, Heard]]:
+        """All members that are known, counted or not, by name."""
+        yield from sorted(self._members.items())
+
     def counted(
         self, *, now_ms: float, interval_ms: float, grace_ms: float
     ) -> Iterator[MemberName]:

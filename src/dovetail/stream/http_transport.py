@@ -104,8 +104,7 @@ class HttpTransport:
         if self._settings.endpoint_scheme == "http":
             # Loading the authorities of the world takes a tenth of a second, for nothing.
             return False
-        path = self._settings.authority_path
-        return True if path is None else ssl.create_default_context(cafile=str(path))
+        return ssl.create_default_context(cafile=self._settings.authority_path or None)
 
     async def _on_request(self, request: Request) -> Response:
         assert self._sealer is not None

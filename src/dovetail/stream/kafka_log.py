@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from dovetail.clock import Clock, SystemClock
-from dovetail.errors import InvalidSetting, Unavailable, Uncertain
+from dovetail.errors import InvalidSetting, TopicUnknown, Unavailable, Uncertain
 from dovetail.logging import get_logger
 from dovetail.stream.fold import LogState, Record, decode_record, encode_record
 from dovetail.stream.kafka_client import ClientConfig, Poller, base_config, consumer_config
@@ -71,8 +71,10 @@ class KafkaSharedLog:
         timeout_ms: int,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
+        create: bool = True,
     ) -> None:
         self._topic = topic
+        self._create = create
         self._environment = environment
         self._append_ms = max(timeout_ms, APPEND_MS_MIN)
         self._config = base_config(bootstrap, timeout_ms, config or {})
@@ -260,6 +262,11 @@ class KafkaSharedLog:
         admin = AdminClient(self._config)
         try:
             topics = admin.list_topics(timeout=OPEN_S_MAX).topics
+            if self._topic not in topics and not self._create:
+                raise TopicUnknown(
+                    f"no topic {self._topic!r} on {self._config['bootstrap.servers']}: no shared "
+                    "stream has begun there, or its log has another name"
+                )
             if self._topic not in topics:
                 kept = {"retention.ms": "-1", "retention.bytes": "-1"}
                 new = NewTopic(self._topic, num_partitions=1, replication_factor=-1, config=kept)

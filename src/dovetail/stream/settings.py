@@ -5,9 +5,10 @@ not fit its timeout, an endpoint without a secret, a path that is none.
 """
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dovetail.errors import InvalidSetting
 from dovetail.stream.election import Times
@@ -59,13 +60,24 @@ class StreamSettings:
     #: File of term and vote (MAJORITY), one for each replica.
     vote_path: Path = Path("dovetail-stream.vote")
     #: For https: this replica's certificate and key, and who signed those of the others.
-    certificate_path: Path | None = None
-    key_path: Path | None = None
-    authority_path: Path | None = None
+    certificate_path: str = ""
+    key_path: str = ""
+    authority_path: str = ""
     #: Most events between two reports to the shared log.
     batch_events_max: int = 500
     #: Longest time between two reports while events are handled.
     report_interval_ms: int = 1_000
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "StreamSettings":
+        """From the section `stream` of the settings: `StreamSettings.of(section.model_dump())`."""
+        return cls(
+            **{
+                **values,
+                "algorithm": Algorithm(values["algorithm"]),
+                "takeover": Takeover(values["takeover"]),
+            }
+        )
 
     def check(self) -> None:
         """Raises `InvalidSetting` for a value that cannot work."""
@@ -150,7 +162,5 @@ class StreamSettings:
                 f"endpoint_path {self.endpoint_path!r} must begin with a slash, and /health and "
                 "/metrics are taken"
             )
-        if self.endpoint_scheme == "https" and (
-            self.certificate_path is None or self.key_path is None
-        ):
+        if self.endpoint_scheme == "https" and not (self.certificate_path and self.key_path):
             raise InvalidSetting("endpoint_scheme https needs certificate_path and key_path")

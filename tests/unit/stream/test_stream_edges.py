@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dovetail.errors import Damaged, InvalidSetting, ProtocolViolation, Refused
+from dovetail.settings.stream import SharedStreamSettings
 from dovetail.stream import Algorithm, StreamSettings, Takeover, VoteFile
 from dovetail.stream.election import Identity, Vote
 from dovetail.stream.identifiers import Incarnation, MemberName, Term
@@ -37,6 +38,12 @@ def test_the_defaults_are_those_of_the_source() -> None:
     host = os.uname().nodename
     assert found.endpoint == f"http://{host}:8080/symphony-api/cluster-communication"
     assert found.times.heartbeat_ms * 2 <= found.times.timeout_ms
+
+
+def test_the_settings_file_has_the_same_names_and_defaults() -> None:
+    """S10: what is set in `[stream]` is what the stream gets."""
+    section = SharedStreamSettings(coordination_stream_id="shared")
+    assert StreamSettings.of(section.model_dump()) == settings()
 
 
 @pytest.mark.parametrize(

@@ -166,9 +166,9 @@ async def test_https_between_members(tmp_path: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
     tls = {
         "endpoint_scheme": "https",
-        "certificate_path": certificate,
-        "key_path": key,
-        "authority_path": certificate,
+        "certificate_path": str(certificate),
+        "key_path": str(key),
+        "authority_path": str(certificate),
     }
     async with pair(**tls) as both:
         assert both.me[1].name.startswith("https://")
