@@ -9,9 +9,24 @@ Everything else in this room (which consumer, when, from which carrier) is about
 and may be wrong for a moment without harm.
 
     message.py          what travels: messages, handles, leases, outcomes
+    config.py           settings of one timeline
     store.py            what a store promises: states, leases, versions
     sqlite_store.py     one file for each timeline (`_sqlite_thread`, `_sqlite_statements`)
     postgres_store.py   tables in PostgreSQL, shared by all carriers (extra `postgres`)
     memory_store.py     the model, and the fake for users' tests
+    outcomes.py         what the SQL stores share
     schedule.py         cron and every-n: pure
+    deal.py, window.py  which consumer serves which buckets, and from when on: pure
+    loader.py           what is leased to whom, and when each is pushed: pure
+    drift.py, health.py clocks and degradations: pure
+    selection.py        which broker a client should be at: pure
+    signals.py          load, as clients are told it: pure
+    catalog.py          which timelines there are, in the coordination service
+    roster.py           which carriers there are, and who is at each of them
+    frames.py           the requests (`frame_codec`: their bytes)
+    session.py          producers and consumers of a timeline, as a carrier knows them
+    carrying.py         the doing part around the loader: timers, store, waiting requests
+    requests.py         what each request does
+    service.py          all timelines of a carrier, and their upkeep
+    metrics.py          what is counted
 """

@@ -5,7 +5,7 @@ each timeline. From it every carrier makes the same deal (`others`), the oversee
 (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag, and a
 carrier that died is in the roster until its lease ends. The store decides who gets a message.
 
-    /timelines/carriers/<name>
+    /timeline-carriers/<name>
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from dovetail.timeline.window import Attendee
 
 _log = get_logger("timeline")
 
-PREFIX: Final = "/timelines/carriers/"
+PREFIX: Final = "/timeline-carriers/"
 
 
 class CarrierEntry(Struct, frozen=True):

@@ -55,7 +55,7 @@ def test_a_producer_keeps_to_its_rate() -> None:
     """B19: a burst of a second's worth, then what the rate gives, told how long to wait."""
     rate = RateLimit(100)
     rate.take(100, now_ms=0)
-    with pytest.raises(Throttled, match="100 messages a second.*try again in 101 ms"):
+    with pytest.raises(Throttled, match=r"100 messages a second.*try again in 101 ms"):
         rate.take(10, now_ms=0)
     rate.take(10, now_ms=101)
     RateLimit(0).take(10**9, now_ms=0)
