@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dovetail.errors import InvalidSetting
+from dovetail.errors import InvalidSetting, NotFound
 from dovetail.logging import get_logger
-from dovetail.outbox.database import DatabaseDown, open_engine
+from dovetail.outbox.database import DatabaseDown, open_engine, told
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
 from dovetail.outbox.sender import Connection, KafkaSender
@@ -81,8 +81,15 @@ class Relay:
         ]
 
     def start(self) -> Self:
-        """Starts the threads. Raises `NotFound` if the tables are not there."""
-        check_version(self._engine)
+        """Starts the threads. Raises `NotFound` if the tables are not there, or `DatabaseDown`."""
+        try:
+            check_version(self._engine)
+        except DBAPIError as error:
+            self._sender.close()
+            raise DatabaseDown(told(error)) from error
+        except NotFound:
+            self._sender.close()
+            raise
         for thread in self._threads:
             thread.start()
         return self
@@ -140,20 +147,18 @@ class Relay:
         """PostgreSQL: wakes the workers when a publisher says that it committed."""
         while not self._stopping.is_set():
             with suppress(DBAPIError, OSError), self._engine.connect() as connection:
-                raw = connection.connection.driver_connection
-                assert raw is not None
-                raw.autocommit = True
-                raw.execute(f"LISTEN {CHANNEL}")
-                self._follow(raw)
+                self._follow(connection.connection.driver_connection)
                 # It listens: nobody else should get it.
                 connection.invalidate()
             self._stopping.wait(self.options.retry_ms / 1000)
 
-    def _follow(self, raw: "object") -> None:
+    def _follow(self, raw: object) -> None:
         import psycopg
 
         assert isinstance(raw, psycopg.Connection)
         try:
+            raw.autocommit = True
+            raw.execute(f"LISTEN {CHANNEL}")
             while not self._stopping.is_set():
                 for _ in raw.notifies(timeout=LISTEN_S):
                     for woken in self._woken:

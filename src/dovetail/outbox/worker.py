@@ -191,10 +191,13 @@ class Worker:
         except LockLost as error:
             self._metrics.lost(claim.topic)
             _log.warning("lock lost", topic=claim.topic, shard=claim.shard, reason=str(error))
+        except DatabaseDown:
+            raise
         except (DeliveryFailed, Unavailable) as error:
-            if isinstance(error, DatabaseDown):
-                raise
             self._fail(claim, str(error))
+        except Exception as error:  # noqa: BLE001 - a fault in one topic must not end the worker
+            _log.exception("topic failed in an unexpected way", topic=claim.topic)
+            self._fail(claim, f"{type(error).__name__}: {error}")
         finally:
             session.close()
 

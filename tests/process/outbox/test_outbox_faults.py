@@ -26,8 +26,8 @@ from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.producer import Producer
 from dovetail.outbox.relay import Relay
 from dovetail.outbox.schema import create_tables
-from dovetail.outbox.sender import Connection
-from dovetail.outbox.status import ShardStatus, read_status
+from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.status import ShardStatus, TopicStatus, read_status
 from dovetail.outbox.worker import STEP_NAMES, RelayOptions
 
 MESSAGES = 45
@@ -255,3 +255,29 @@ def test_a_transaction_that_stays_open_holds_nobody_up(kafka: str, postgres: str
     assert sorted(record.message_id for record in records) == sorted([*ids, slow_id])
     last_of_key = [record for record in records if record.key == b"k0"][-1]
     assert last_of_key.message_id == slow_id
+
+
+def test_a_fault_in_one_topic_leaves_the_others_alone(
+    kafka: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O4, B18: a defect that nobody foresaw marks its topic; the next topic is served."""
+    bad, good = sorted([new_topic(kafka), new_topic(kafka)])
+    real = KafkaSender.partitions
+
+    def partitions(self: KafkaSender, topic: str) -> int:
+        if topic == bad:
+            raise ZeroDivisionError("a defect")
+        return real(self, topic)
+
+    monkeypatch.setattr(KafkaSender, "partitions", partitions)
+    _publish(postgres, bad)
+    ids = _publish(postgres, good)
+    with Relay(open_engine(postgres), Connection(kafka), OPTIONS):
+        _wait_until(lambda: len(read_all(kafka, good)) == len(ids))
+        _wait_until(lambda: _topic(postgres, bad).shards[0].retries >= 2)
+    assert "ZeroDivisionError: a defect" in (_topic(postgres, bad).shards[0].error or "")
+    assert _topic(postgres, bad).pending == MESSAGES
+
+
+def _topic(url: str, name: str) -> TopicStatus:
+    return next(topic for topic in read_status(open_engine(url)).topics if topic.topic == name)

@@ -20,10 +20,10 @@ from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_al
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.errors import InvalidInput, NotFound, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable
 from dovetail.outbox import Message, Producer, start_relay
 from dovetail.outbox.backends import KafkaBackend
-from dovetail.outbox.database import open_engine
+from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.relay import Relay
@@ -301,3 +301,8 @@ def test_the_first_hour_without_tables_or_database(tmp_path: Path) -> None:
     """U7: what is missing, and the command that makes it."""
     with pytest.raises(NotFound, match="dovetail outbox migrate"):
         start_relay(database=f"sqlite:///{tmp_path}/empty.db", bootstrap="127.0.0.1:1")
+    nobody = "postgresql://nobody@127.0.0.1:1/nothing?connect_timeout=2"
+    with pytest.raises(DatabaseDown, match="refused"):
+        start_relay(database=nobody, bootstrap="127.0.0.1:1")
+    with pytest.raises(InvalidSetting, match=r"outbox\.database is not set"):
+        start_relay(bootstrap="127.0.0.1:1")
