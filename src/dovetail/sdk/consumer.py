@@ -46,6 +46,8 @@ OUTSTANDING: Final = 2
 TAKE_MAX: Final = 1_000
 #: How long a request for messages waits.
 WAIT_MS: Final = 20_000
+#: A consumer that stops waits so long for the answers to what it has asked for.
+PAUSE_S_MAX: Final = 5.0
 #: Time between two reports to the carrier.
 REPORT_S: Final = 1.0
 #: Pause after a failed message, doubled with each attempt, and its longest.
@@ -137,18 +139,18 @@ class Consumer:
         try:
             await self._patiently(self._open)
             async with asyncio.TaskGroup() as group:
+                taking = [group.create_task(self._take()) for _ in range(OUTSTANDING)]
                 working = [
-                    *(group.create_task(self._take()) for _ in range(OUTSTANDING)),
                     group.create_task(self._extend()),
                     group.create_task(self._report()),
+                    group.create_task(self._finish()),
                 ]
-                finishing = group.create_task(self._finish())
                 await self._stopping.wait()
-                for task in working:
-                    task.cancel()
+                await self._take_no_more(taking)
                 await self._let_run_out()
                 await self._drain()
-                finishing.cancel()
+                for task in working:
+                    task.cancel()
         except* DovetailError as group_error:
             raise group_error.exceptions[0] from None
         finally:
@@ -160,6 +162,17 @@ class Consumer:
     def stop(self) -> None:
         """Takes nothing more; what runs may end, what waits goes back."""
         self._stopping.set()
+
+    async def _take_no_more(self, taking: "list[asyncio.Task[None]]") -> None:
+        """Has the carrier answer what waits, so that nothing is pushed that nobody takes."""
+        self._credit_back.set()
+        try:
+            async with asyncio.timeout(PAUSE_S_MAX):
+                await self._commands.ask(frames.Pause(self._session), frames.Done)
+                await asyncio.wait(taking)
+        except (DovetailError, TimeoutError):
+            for task in taking:
+                task.cancel()
 
     async def _let_run_out(self) -> None:
         """Waits for handlers that run; gives back, uncounted, what has not begun."""
@@ -234,10 +247,11 @@ class Consumer:
 
     async def _take(self) -> None:
         enough = max(1, min(TAKE_MAX, self._options.capacity // 4))
-        while True:
-            while self._credit < enough:
+        while not self._stopping.is_set():
+            if self._credit < enough:
                 self._credit_back.clear()
                 await self._credit_back.wait()
+                continue
             limit = min(TAKE_MAX, max(enough, self._credit // OUTSTANDING))
             self._credit -= limit
             taken = 0

@@ -82,6 +82,7 @@ class TimelineKey(IntEnum):
     DROP_SCHEDULE = 11_021
     SCHEDULES = 11_022
     CLUSTER = 11_023
+    PAUSE = 11_024
 
 
 class Request(Struct, array_like=True, frozen=True):
@@ -236,6 +237,12 @@ class Opened(Answer, frozen=True):
 
 class Close(Request, frozen=True):
     """Stop; what was pushed and not answered is the sender's business."""
+
+    session: _Session
+
+
+class Pause(Request, frozen=True):
+    """Push nothing more: what waits for messages is answered with none, and the session stays."""
 
     session: _Session
 
@@ -450,5 +457,6 @@ REQUESTS: Final[Mapping[TimelineKey, type[Request]]] = {
     TimelineKey.DROP_SCHEDULE: DropSchedule,
     TimelineKey.SCHEDULES: Schedules,
     TimelineKey.CLUSTER: Cluster,
+    TimelineKey.PAUSE: Pause,
 }
 KEYS: Final[Mapping[type[Request], TimelineKey]] = {kind: key for key, kind in REQUESTS.items()}

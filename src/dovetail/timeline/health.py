@@ -14,7 +14,7 @@ timeline, consumer or producer is no other's.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -113,15 +113,16 @@ class Gate:
     def __init__(self) -> None:
         self._outcomes: deque[bool] = deque(maxlen=_JUDGED)
         self._pause_ms = _PAUSE_MS_MIN
-        self._trying = False
+        #: Set from its closing on until something is known about the try after the pause.
+        self.trying = False
         self._closed_until_ms = 0
 
     def on_outcome(self, *, good: bool, now_ms: int) -> None:
         """What was begun before the gate closed says nothing new."""
         if self.closed_ms(now_ms):
             return
-        if self._trying:
-            self._trying = False
+        if self.trying:
+            self.trying = False
             if good:
                 self._outcomes.clear()
                 self._pause_ms = _PAUSE_MS_MIN
@@ -136,7 +137,7 @@ class Gate:
     def _close(self, now_ms: int) -> None:
         self._closed_until_ms = now_ms + self._pause_ms
         self._pause_ms = min(_PAUSE_MS_MAX, 2 * self._pause_ms)
-        self._trying = True
+        self.trying = True
 
     def closed_ms(self, now_ms: int) -> int:
         """For how long it is still closed; 0 if it is open."""
@@ -180,8 +181,11 @@ class Health:
     def forget_timeline(self, timeline: str) -> None:
         self._timelines.pop(timeline, None)
 
-    def forget_producer(self, name: str) -> None:
-        self._producers.pop(name, None)
+    def keep_producers(self, names: Set[str]) -> None:
+        """Forgets the gates of all other producers, unless they are closed."""
+        for name in [each for each in self._producers if each not in names]:
+            if not self._producers[name].trying:
+                del self._producers[name]
 
     def may_push(self, timeline: str, *, now_ms: int) -> bool:
         """Whether messages of a timeline may be leased and pushed."""

@@ -13,7 +13,7 @@ from dovetail.timeline import frames
 from dovetail.timeline.carrying import Carried, Surroundings
 from dovetail.timeline.deal import Member
 from dovetail.timeline.drift import Target
-from dovetail.timeline.message import Inserted, MessageId, NewMessage, Status
+from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Status
 from dovetail.timeline.schedule import new_schedule
 from dovetail.timeline.signals import suggested
 
@@ -56,6 +56,18 @@ class Requests:
         for session in [number for number, held in self._sessions.items() if held is carried]:
             del self._sessions[session]
 
+    def prune(self) -> None:
+        """Forgets sessions that ended by themselves, and gates of producers that are gone."""
+        for session, carried in list(self._sessions.items()):
+            if session not in carried.consumers and session not in carried.producers:
+                del self._sessions[session]
+        there = {
+            producer.client
+            for carried in self._timelines.values()
+            for producer in carried.producers.values()
+        }
+        self._around.health.keep_producers(there)
+
     def _carried(self, name: str) -> Carried:
         found = self._timelines.get(name)
         if found is not None:
@@ -87,6 +99,12 @@ class Requests:
         carried = self._sessions.pop(message.session, None)
         if carried is not None:
             carried.close_session(message.session)
+        return frames.Done()
+
+    async def pause(self, message: frames.Pause) -> frames.Answer:
+        carried = self._of(message.session)
+        carried.consumer(message.session).end_waiting(TIME_MS_MAX)
+        carried.wake()
         return frames.Done()
 
     async def report(self, message: frames.Report) -> frames.Answer:
@@ -394,6 +412,7 @@ def _merged(stored: Sequence[Inserted], refused: Mapping[int, Status]) -> list[I
 _HANDLERS: Final[Mapping[type[frames.Request], _Handler]] = {
     frames.Open: Requests.open,
     frames.Close: Requests.close,
+    frames.Pause: Requests.pause,
     frames.Report: Requests.report,
     frames.Insert: Requests.insert,
     frames.Consume: Requests.consume,

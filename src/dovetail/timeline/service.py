@@ -276,6 +276,7 @@ class TimelineService:
                 await _quietly(carried.fire_schedules(), carried.record.name)
             await _quietly(carried.refresh(), carried.record.name)
             carried.wake()
+        self._requests.prune()
 
     async def _compare_clocks(self) -> None:
         if not self._stores.shared:

@@ -270,3 +270,28 @@ def test_the_client_is_loaded_when_it_is_used() -> None:
     assert isinstance(dovetail.connect("127.0.0.1:1"), Dovetail)
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         dovetail.conect  # noqa: B018
+
+
+async def test_consumers_that_stop_take_no_attempt_with_them(node: RunningNode) -> None:
+    """B19: again and again, under load; what was pushed and not begun goes back uncounted."""
+    async with dovetail.connect(node.bootstrap) as d:
+        timeline = d.timeline("stops")
+        await timeline.create(TimelineConfig(window_ms=50))
+        count = 300
+        await timeline.schedule_many([Draft(b"", delay=n / 1_000) for n in range(count)])
+        attempts: list[int] = []
+
+        async def handle(message: Message) -> None:
+            attempts.append(message.attempt)
+            await asyncio.sleep(0.001)
+
+        async with asyncio.timeout(DEADLINE_S):
+            while len(attempts) < count:
+                async with dovetail.connect(node.bootstrap) as guest:
+                    guest.consumer("stops", lease="30s", concurrency=4)(handle)
+                    seen = len(attempts)
+                    await wait_for(lambda seen=seen: len(attempts) > seen, 20)  # type: ignore[misc]
+        assert len(attempts) == count
+        assert set(attempts) == {1}
+        counts = (await timeline.describe()).counts
+        assert (counts.waiting, counts.due, counts.leased) == (0, 0, 0)
