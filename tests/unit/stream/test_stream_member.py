@@ -185,3 +185,19 @@ async def test_a_lost_lease_ends_the_leadership_of_its_holder(tmp_path: Path) ->
         await service.close()
         await asyncio.wait_for(leadership.lost.wait(), 10)
         assert isinstance(member._campaigner, Campaigner)
+
+
+async def test_a_leader_trims_a_log_that_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: so that a new member has little to read; what was known stays known."""
+    monkeypatch.setattr("dovetail.stream.member.TRIM_RECORDS", 10)
+    async with MemoryCluster(tmp_path) as cluster:
+        member = await cluster.start_member("a")
+        leadership = await member.lead()
+        for offset in range(30):
+            await leadership.confirm({0: offset})
+        await cluster.until(lambda: cluster.log.first > 0)
+        later = await cluster.start_member("b")
+        assert later.shared_log.state.position == {0: 29}
+        assert later.status().leader == "a"
