@@ -13,6 +13,7 @@
     moments.py    times and durations as people write them
     timeline.py   a timeline: schedule, cancel, move, look, dead letters, recurring schedules
     consumer.py   handlers: leases held while they run, done, failed, given back
+    retry.py      when a failed message comes again, and why it failed
     client.py     `connect`
     blocking.py   `connect_blocking`: the same without asyncio
     fake.py       a whole node in memory, whose time goes on when a test says so
@@ -23,8 +24,8 @@ it never began is given back, uncounted.
 """
 
 from dovetail.sdk.client import Dovetail, connect
-from dovetail.sdk.consumer import Retry
 from dovetail.sdk.message import Message, Scheduled
+from dovetail.sdk.retry import Retry
 from dovetail.sdk.timeline import Draft, Timeline
 
 __all__ = ["Dovetail", "Draft", "Message", "Retry", "Scheduled", "Timeline", "connect"]

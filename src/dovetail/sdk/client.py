@@ -25,8 +25,8 @@ def connect(address: str = "127.0.0.1:9092", *, client_id: str = "", rack: str =
     """
     name = client_id or f"{socket.gethostname()}-{os.getpid()}"
 
-    def make_link(call_ms_max: int) -> Link:
-        return NetworkLink(address, client_id=name, call_ms_max=call_ms_max)
+    def make_link(call_ms_max: int, where: str) -> Link:
+        return NetworkLink(where or address, client_id=name, call_ms_max=call_ms_max)
 
     return Dovetail(make_link, client_id=name, rack=rack)
 
@@ -36,7 +36,7 @@ class Dovetail:
 
     def __init__(
         self,
-        make_link: Callable[[int], Link],
+        make_link: Callable[[int, str], Link],
         *,
         client_id: str,
         rack: str = "",
@@ -52,7 +52,7 @@ class Dovetail:
         self._running: dict[asyncio.Task[None], Consumer] = {}
 
     async def __aenter__(self) -> Self:
-        self._link = self._make_link(COMMAND_MS_MAX)
+        self._link = self._make_link(COMMAND_MS_MAX, "")
         for consumer in self._consumers:
             self._start(consumer)
         return self

@@ -17,7 +17,7 @@
 import asyncio
 import inspect
 import random
-import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +27,9 @@ from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown
 from dovetail.logging import get_logger
 from dovetail.sdk.link import COMMAND_MS_MAX, Link
 from dovetail.sdk.message import Message, message_of
-from dovetail.sdk.moments import Duration, duration_ms
+from dovetail.sdk.retry import pause_ms, reason_of
 from dovetail.timeline import frames
 from dovetail.timeline.message import (
-    REASON_CHARACTERS_MAX,
     Extension,
     Handle,
     Leased,
@@ -50,9 +49,6 @@ WAIT_MS: Final = 20_000
 PAUSE_S_MAX: Final = 5.0
 #: Time between two reports to the carrier.
 REPORT_S: Final = 1.0
-#: Pause after a failed message, doubled with each attempt, and its longest.
-BACKOFF_MS_MIN: Final = 1_000
-BACKOFF_MS_MAX: Final = 3_600_000
 #: Pause before a carrier that does not answer is asked again.
 _RETRY_S_MIN: Final = 0.05
 _RETRY_S_MAX: Final = 2.0
@@ -61,14 +57,6 @@ _CLOCK_MS: Final = 5.0
 
 Handler = Callable[[Message], Any]
 BatchHandler = Callable[[list[Message]], Any]
-
-
-class Retry(Exception):
-    """Raised by a handler: not now, again after `after`."""
-
-    def __init__(self, after: Duration, reason: str = "") -> None:
-        super().__init__(reason or f"again after {after}")
-        self.after_ms = duration_ms(after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +85,7 @@ class Consumer:
         handler: Handler | BatchHandler,
         options: ConsumerOptions,
         *,
-        connect: Callable[[int], Link],
+        connect: Callable[[int, str], Link],
         clock: Clock,
     ) -> None:
         if options.concurrency < 1 or options.batch < 0:
@@ -122,6 +110,8 @@ class Consumer:
         self._releasing: list[Release] = []
         self._finished = asyncio.Event()
         self._telling = asyncio.Lock()
+        #: Requests for messages that are outstanding on each link.
+        self._asked: Counter[Link] = Counter()
         self._stopping = asyncio.Event()
         self._offset_ms = 0.0
         self.handled = 0
@@ -134,8 +124,7 @@ class Consumer:
 
     async def run(self) -> None:
         """Serves until `stop`. Raises what can not be mended, such as `TopicUnknown`."""
-        self._commands = self._connect(COMMAND_MS_MAX)
-        self._line = self._connect(WAIT_MS + COMMAND_MS_MAX)
+        self._commands, self._line = self._links("")
         try:
             await self._patiently(self._open)
             async with asyncio.TaskGroup() as group:
@@ -243,6 +232,44 @@ class Consumer:
         """Whether nothing is here to be handled, and all that was is told."""
         return not (self._here or self._deleting or self._releasing)
 
+    def _links(self, address: str) -> tuple[Link, Link]:
+        """One for commands and one for messages; empty: to the address that was given first."""
+        return (
+            self._connect(COMMAND_MS_MAX, address),
+            self._connect(WAIT_MS + COMMAND_MS_MAX, address),
+        )
+
+    async def _move(self, address: str) -> None:
+        """Goes on at a better carrier, with every lease; stays where it is if that fails.
+
+        First the new session, then the last pushes of the old one, then its end.
+        """
+        commands, line = self._links(address)
+        options = self._options
+        request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
+        try:
+            opened = await commands.ask(request, frames.Opened, changes=False)
+        except DovetailError as error:
+            _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
+            await commands.close()
+            await line.close()
+            return
+        async with self._telling:
+            old = (self._commands, self._line, self._session)
+            self._commands, self._line, self._session = commands, line, opened.session
+        try:
+            async with asyncio.timeout(PAUSE_S_MAX):
+                await old[0].ask(frames.Pause(old[2]), frames.Done)
+                while self._asked[old[1]]:
+                    self._credit_back.clear()
+                    await self._credit_back.wait()
+                await old[0].ask(frames.Close(old[2]), frames.Done)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("left without a goodbye", timeline=self.timeline, error=str(error))
+        await old[0].close()
+        await old[1].close()
+        _log.info("moved", timeline=self.timeline, to=address)
+
     # Taking
 
     async def _take(self) -> None:
@@ -255,9 +282,11 @@ class Consumer:
             limit = min(TAKE_MAX, max(enough, self._credit // OUTSTANDING))
             self._credit -= limit
             taken = 0
+            line = self._line
+            self._asked[line] += 1
             try:
                 request = frames.Consume(self._session, limit, WAIT_MS)
-                pushed = await self._line.ask(request, frames.Pushed, changes=False)
+                pushed = await line.ask(request, frames.Pushed, changes=False)
                 taken = self._welcome(pushed.messages)
             except TopicUnknown:
                 raise
@@ -268,6 +297,7 @@ class Consumer:
                     raise
                 await asyncio.sleep(_RETRY_S_MIN)
             finally:
+                self._asked[line] -= 1
                 self._give_credit(limit - taken)
 
     def _give_credit(self, count: int) -> None:
@@ -347,15 +377,8 @@ class Consumer:
             self._give_back(message, message.start_ms, counted=False, reason="")
         else:
             self.failed += 1
-            self._give_back(
-                message, self._again_ms(message, error), counted=True, reason=_reason(error)
-            )
-
-    def _again_ms(self, message: Message, error: BaseException) -> int:
-        if isinstance(error, Retry):
-            return self._node_ms() + error.after_ms
-        longest_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(message.attempt - 1, 22))
-        return self._node_ms() + round(longest_ms * random.SystemRandom().uniform(0.5, 1.0))
+            due_ms = self._node_ms() + pause_ms(message.attempt, error)
+            self._give_back(message, due_ms, counted=True, reason=reason_of(error))
 
     def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
         self._here.pop(message.handle, None)
@@ -451,15 +474,9 @@ class Consumer:
                 offset_ms = sent_ms + self._way_ms - answer.now_ms
                 certain = abs(offset_ms) > self._way_ms + _CLOCK_MS
                 self._offset_ms = offset_ms if certain else 0.0
+                if answer.signals.better and not self._stopping.is_set():
+                    await self._move(answer.signals.better)
             await asyncio.sleep(REPORT_S)
 
     #: Milliseconds from here to the carrier, as last measured.
     _way_ms = 0.0
-
-
-def _reason(error: BaseException) -> str:
-    """The kind of the error and its text, with the end of the traceback."""
-    text = "".join(traceback.format_exception(error)).strip()
-    head = f"{type(error).__name__}: {error}"
-    room = REASON_CHARACTERS_MAX - len(head) - 1
-    return f"{head}\n{text[-room:]}" if room > 0 else head[:REASON_CHARACTERS_MAX]

@@ -72,7 +72,7 @@ class FakeDovetail(Dovetail):
     """A client with a node of its own, and a time of its own."""
 
     def __init__(self, service: TimelineService, clock: ManualClock) -> None:
-        def make_link(call_ms_max: int) -> Link:
+        def make_link(call_ms_max: int, where: str) -> Link:
             return _FakeLink(service)
 
         super().__init__(make_link, client_id="test", clock=clock)

@@ -67,6 +67,8 @@ class Surroundings:
     others: Callable[[TimelineRecord], Sequence[Attendee]]
     #: Called when consumers have come or gone here.
     on_consumers: Callable[[], None]
+    #: The address of a better carrier for clients of a timeline; empty if there is none.
+    better: Callable[[str], str]
 
 
 class Carried:

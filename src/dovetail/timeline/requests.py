@@ -18,6 +18,8 @@ from dovetail.timeline.schedule import new_schedule
 from dovetail.timeline.signals import suggested
 
 _SESSION_MAX: Final = 2**63 - 1
+#: The part of all reports that is answered with a better broker, if there is one.
+TELL_SHARE: Final = 0.2
 
 _Handler = Callable[["Requests", Any], Awaitable[frames.Answer]]
 
@@ -130,9 +132,11 @@ class Requests:
             uncertain_ms=message.uncertain_ms,
             now_ms=now_ms,
         )
-        return frames.Reported(self.signals(carried), now_ms)
+        # A few at a time are told to move, and the next ones by what is so then: or all would.
+        tells = self._around.rng.random() < TELL_SHARE
+        return frames.Reported(self.signals(carried, tell_better=tells), now_ms)
 
-    def signals(self, carried: Carried) -> frames.Signals:
+    def signals(self, carried: Carried, *, tell_better: bool = True) -> frames.Signals:
         """What clients need to react."""
         now_ms = self._around.clock.wall_ms()
         report = self._around.health.report(now_ms=now_ms)
@@ -149,6 +153,7 @@ class Requests:
             suggested(backlog=backlog, arrivals=arrivals, done=done, consumers=consumers),
             report.condition.value,
             [text for _, text in report.reasons],
+            self._around.better(carried.record.name) if tell_better else "",
         )
 
     # Messages

@@ -20,7 +20,7 @@ from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.deal import Member
 from dovetail.timeline.frames import BrokerState
 from dovetail.timeline.health import Condition, PeerWatch, Report
-from dovetail.timeline.selection import Load, preference
+from dovetail.timeline.selection import MOST, Load, preference
 from dovetail.timeline.window import Attendee
 
 _log = get_logger("timeline")
@@ -126,6 +126,18 @@ class Roster:
             for entry in self._others.values()
             for consumer, rack in entry.consumers.get(record.name, ())
         ]
+
+    def better(self, timeline: str) -> str:
+        """The address of a carrier that a client of the timeline should move to; empty if none.
+
+        Only where staying hurts: this carrier is not well, or has more consumers than it should
+        while another one has room.
+        """
+        first = self.brokers(timeline)[0]
+        crowded = len(self._mine.consumers.get(timeline, ())) > MOST
+        unwell = self._mine.condition != Condition.HEALTHY.value
+        well = first.condition == Condition.HEALTHY.value
+        return first.address if well and first.name != self._node and (crowded or unwell) else ""
 
     def brokers(self, timeline: str) -> list[BrokerState]:
         """All carriers, the best one for the timeline first."""

@@ -91,7 +91,14 @@ class TimelineService:
                 peers=self.health.peers,
             )
         self._around = Surroundings(
-            clock, rng, self.health, self.drift, self.metrics, self._others, self._told.set
+            clock,
+            rng,
+            self.health,
+            self.drift,
+            self.metrics,
+            self._others,
+            self._told.set,
+            self._better,
         )
         self.timelines: dict[str, Carried] = {}
         self._records: dict[str, TimelineRecord] = {}
@@ -186,6 +193,9 @@ class TimelineService:
 
     def _others(self, record: TimelineRecord) -> Sequence[Attendee]:
         return () if self._roster is None else self._roster.others(record)
+
+    def _better(self, timeline: str) -> str:
+        return "" if self._roster is None else self._roster.better(timeline)
 
     async def _tell(self) -> None:
         await self._told.wait()

@@ -23,8 +23,9 @@ from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.health import Condition
 from dovetail.timeline.message import MessageId, NewMessage
 from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.selection import MOST
 from dovetail.timeline.service import TimelineService
-from dovetail.wire import ByteBudget, Connection, Limits, WireServer
+from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))
 DEADLINE_S = 60.0
@@ -61,6 +62,11 @@ class Door:
         self.violations: list[str] = []
 
     async def start(self) -> str:
+        limits = Limits(
+            frame_bytes_max=2**24, frame_read_ms=10_000, idle_ms=60_000, connections_max=100
+        )
+        self._server = WireServer(self._dispatch, limits, ByteBudget(2**26), self)
+        address = f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
         self.service = TimelineService(
             self._coordinator,
             await PostgresStores.connect(self._dsn),
@@ -70,16 +76,15 @@ class Door:
             tags={"stage": "test"},
             drift_ms_max=1_000,
             rng=random.Random(1),
-            address=f"{self._name}.example:1",
+            address=address,
             version="1",
             lease=self._lease,
         )
         await self.service.__aenter__()
-        limits = Limits(
-            frame_bytes_max=2**24, frame_read_ms=10_000, idle_ms=60_000, connections_max=100
-        )
-        self._server = WireServer(self.service, limits, ByteBudget(2**26), self)
-        return f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
+        return address
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> Reply:
+        return self.service(connection, frame)
 
     async def stop(self) -> None:
         await self._server.stop()
@@ -267,8 +272,8 @@ async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator,
                     await asyncio.sleep(0.01)
                     listed = doors[1].service.brokers("t")
             assert [(b.name, b.address, b.condition) for b in listed] == [
-                ("a", "a.example:1", "healthy"),
-                ("b", "b.example:1", "healthy"),
+                ("a", addresses[0], "healthy"),
+                ("b", addresses[1], "healthy"),
             ]
             shares = [door.service.timelines["t"].loader.windows.deal.share("w") for door in doors]
             assert shares[0] == shares[1]
@@ -279,3 +284,47 @@ async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator,
                 await asyncio.sleep(0.01)
         assert not doors[1].service.health.peers.parted
         await doors[1].stop()
+
+
+async def test_consumers_move_to_a_carrier_with_room_and_lose_nothing(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B5: more than the most at one carrier: some are told, and go on at the other with their
+    leases; every message is handled on its first attempt."""
+    async with (
+        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
+        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+        AsyncExitStack() as stack,
+    ):
+        crowded = Door(coordinator, dsn, name="a", lease=one.id)
+        roomy = Door(coordinator, dsn, name="b", lease=two.id)
+        address = await crowded.start()
+        await roomy.start()
+        attempts: list[int] = []
+
+        async def handle(message: Message) -> None:
+            await asyncio.sleep(0.05)
+            attempts.append(message.attempt)
+
+        producer = await stack.enter_async_context(connect(address))
+        timeline = producer.timeline("t")
+        await timeline.create(TimelineConfig(window_ms=100))
+        for at in range(MOST + 2):
+            client = await stack.enter_async_context(connect(address))
+            client.consumer("t", lease="30s", concurrency=2, id=f"c{at}")(handle)
+        sent = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while not (
+                "t" in roomy.service.timelines
+                and len(roomy.service.timelines["t"].consumers) >= 2
+                and len(crowded.service.timelines["t"].consumers) <= MOST
+            ):
+                await timeline.schedule_many([Draft(b"") for _ in range(5)])
+                sent += 5
+                await asyncio.sleep(0.05)
+            while len(attempts) < sent:
+                await asyncio.sleep(0.02)
+        assert set(attempts) == {1}
+        await stack.aclose()
+        await crowded.stop()
+        await roomy.stop()
