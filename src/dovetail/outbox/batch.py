@@ -48,8 +48,13 @@ class Row(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """About as much as it takes in a record batch."""
-        headers = len(self.headers) if self.headers else 0
-        return len(self.payload or b"") + len(self.key or b"") + headers + RECORD_OVERHEAD_BYTES
+        _, key, _, headers, payload, _, _ = self
+        size = RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        if payload is not None:
+            size += len(payload)
+        return size if headers is None else size + len(headers)
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -190,12 +195,13 @@ def spread(rows: Iterable[Row], partitions: int, partitioner: Partitioner) -> di
     """The rows by partition, in order. Without a key the row's id decides, the same each time."""
     if partitions == 1:
         return {0: listed} if (listed := list(rows)) else {}
-    by_partition: dict[int, list[Row]] = {}
+    parts: list[list[Row]] = [[] for _ in range(partitions)]
     for row in rows:
-        key = row.partition_key if row.partition_key is not None else row.key
-        partition = row.id % partitions if key is None else partitioner(key, partitions)
-        by_partition.setdefault(partition, []).append(row)
-    return by_partition
+        key = row.partition_key
+        if key is None:
+            key = row.key
+        parts[row.id % partitions if key is None else partitioner(key, partitions)].append(row)
+    return {partition: part for partition, part in enumerate(parts) if part}
 
 
 def compact(rows: Sequence[Row]) -> tuple[list[Row], list[int]]:
@@ -244,6 +250,8 @@ def remaining(batch: Batch, sets: dict[int, list[Row]]) -> Batch:
 
 def cut(rows: Sequence[Row], *, bytes_max: int) -> list[list[Row]]:
     """Groups of at most `bytes_max` each, in order; a larger row is a group of its own."""
+    if not rows or sum([row.size_bytes for row in rows]) <= bytes_max:
+        return [list(rows)] if rows else []
     groups: list[list[Row]] = []
     size = bytes_max + 1
     for row in rows:
