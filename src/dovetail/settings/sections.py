@@ -460,7 +460,7 @@ class Settings(BaseModel):
 
     def outbox_bootstrap(self) -> str:
         """The Kafka that the outbox sends to. Raises as `bootstrap`."""
-        return self.outbox.bootstrap or self.bootstrap()
+        return self.outbox.kafka or self.bootstrap()
 
     def bootstrap(self) -> str:
         """The address (host:port) at which this machine's clients reach the node.
