@@ -25,7 +25,7 @@ from dovetail.coordination.protocol import (
     Unchanged,
     WatchEvent,
 )
-from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown
+from dovetail.errors import DovetailError, EntryUnknown, LeaseLost, LedgerUnknown
 from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import Append, Command, DeleteLedger, Fence, LedgerStore
@@ -70,14 +70,17 @@ class VirtualClock:
 
 
 class MemoryCoordinator:
-    """What the log needs of a coordination service; it outlives the node."""
+    """A coordination service in memory; it outlives the nodes."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._keys: dict[str, KeyValue] = {}
         self._revision = 0
         self._history: list[tuple[WatchEvent, ...]] = []
-        self._watches: set[asyncio.Event] = set()
+        #: In order, so that a seed replays.
+        self._watches: dict[asyncio.Event, None] = {}
+        self._leases: dict[LeaseId, tuple[int, asyncio.TimerHandle]] = {}
+        self._leases_given = 0
 
     async def get(self, key: str) -> KeyValue | None:
         await asyncio.sleep(0)
@@ -92,24 +95,34 @@ class MemoryCoordinator:
         self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
     ) -> Outcome:
         await asyncio.sleep(self._rng.random() * 0.002)
+        outcome = self.apply(changes, conditions)
+        await asyncio.sleep(self._rng.random() * 0.002)
+        return outcome
+
+    def apply(self, changes: Sequence[Change], conditions: Sequence[Unchanged]) -> Outcome:
+        """The transaction itself, at one moment."""
         for condition in conditions:
             known = self._keys.get(condition.key)
             if (known.revision if known else ABSENT) != condition.revision:
                 return Outcome(False, Revision(self._revision))
+        changes = [c for c in changes if isinstance(c, Put) or c.key in self._keys]
+        for change in changes:
+            if isinstance(change, Put) and change.lease not in (None, *self._leases):
+                raise LeaseLost(f"lease {change.lease} has ended")
+        if not changes:
+            return Outcome(True, Revision(self._revision))
         self._revision += 1
         for change in changes:
             if isinstance(change, Delete):
-                self._keys.pop(change.key, None)
-            elif isinstance(change, Put):
+                del self._keys[change.key]
+            else:
                 known = self._keys.get(change.key)
                 created = known.created if known else Revision(self._revision)
                 self._keys[change.key] = KeyValue(
-                    change.key, change.value, Revision(self._revision), created
+                    change.key, change.value, Revision(self._revision), created, change.lease
                 )
-        outcome = Outcome(True, Revision(self._revision))
         self._tell(changes)
-        await asyncio.sleep(self._rng.random() * 0.002)
-        return outcome
+        return Outcome(True, Revision(self._revision))
 
     def _tell(self, changes: Sequence[Change]) -> None:
         self._history.append(
@@ -131,11 +144,9 @@ class MemoryCoordinator:
     ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
         yield self._events(prefix, after)
 
-    async def _events(
-        self, prefix: str, after: Revision
-    ) -> AsyncIterator[tuple[WatchEvent, ...]]:
+    async def _events(self, prefix: str, after: Revision) -> AsyncIterator[tuple[WatchEvent, ...]]:
         woken = asyncio.Event()
-        self._watches.add(woken)
+        self._watches[woken] = None
         try:
             # Each change has one revision, from 1 on: its place in the history, plus one.
             at = int(after)
@@ -150,16 +161,35 @@ class MemoryCoordinator:
                 if at == len(self._history):
                     await woken.wait()
         finally:
-            self._watches.discard(woken)
+            self._watches.pop(woken)
 
     async def grant(self, *, ttl_ms: int) -> LeaseId:
-        raise AssertionError("the log of one node holds no lease")
+        await asyncio.sleep(0)
+        self._leases_given += 1
+        lease = LeaseId(self._leases_given)
+        self._leases[lease] = (ttl_ms, self._end_in(lease, ttl_ms))
+        return lease
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        raise AssertionError("the log of one node holds no lease")
+        await asyncio.sleep(0)
+        if lease not in self._leases:
+            raise LeaseLost(f"lease {lease} has ended")
+        ttl_ms, ending = self._leases[lease]
+        ending.cancel()
+        self._leases[lease] = (ttl_ms, self._end_in(lease, ttl_ms))
 
     async def revoke(self, lease: LeaseId) -> None:
-        raise AssertionError("the log of one node holds no lease")
+        await asyncio.sleep(0)
+        self._end(lease)
+
+    def _end_in(self, lease: LeaseId, ttl_ms: int) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(ttl_ms / 1000, self._end, lease)
+
+    def _end(self, lease: LeaseId) -> None:
+        """The lease and its keys go, in one revision."""
+        if lease in self._leases:
+            self._leases.pop(lease)[1].cancel()
+            self.apply([Delete(key) for key, v in self._keys.items() if v.lease == lease], [])
 
     async def close(self) -> None:
         pass

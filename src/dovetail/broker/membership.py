@@ -210,11 +210,13 @@ class Membership:
     async def _until_news(self, lease: LeaseKeeper) -> None:
         lost = asyncio.create_task(lease.lost.wait())
         asked = asyncio.create_task(self._renew.wait())
-        await asyncio.wait(
-            {lost, asked}, timeout=LOAD_MS / 1000, return_when=asyncio.FIRST_COMPLETED
-        )
-        for task in (lost, asked):
-            task.cancel()
+        try:
+            await asyncio.wait(
+                {lost, asked}, timeout=LOAD_MS / 1000, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in (lost, asked):
+                task.cancel()
 
     # What the mirror tells
 

@@ -40,7 +40,9 @@ class Mirror:
         self._apply = apply
         self._settled = settled
         self._revisions: dict[str, Revision] = {}
-        #: Keys that this caller removed, until the watch has seen it too.
+        #: All changes up to this revision were told; what is noted of them comes late.
+        self._told = Revision(0)
+        #: Keys that this caller removed, until the watch has told of it too.
         self._removed: dict[str, Revision] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -57,6 +59,8 @@ class Mirror:
 
     def note(self, key: str, value: bytes | None, revision: Revision) -> None:
         """The caller changed a key itself, and need not wait for the watch to say so."""
+        if revision <= self._told:
+            return
         if value is None:
             self._removed[key] = revision
         self._take(key, value, revision)
@@ -73,6 +77,11 @@ class Mirror:
             self._take(key, None, snapshot.revision)
         for item in snapshot.items:
             self._take(item.key, item.value, item.revision)
+        self._told_up_to(snapshot.revision)
+
+    def _told_up_to(self, revision: Revision) -> None:
+        self._told = max(self._told, revision)
+        self._removed = {key: at for key, at in self._removed.items() if at > revision}
 
     async def _follow(self, revision: Revision) -> None:
         while True:
@@ -81,6 +90,7 @@ class Mirror:
                     async for changes in events:
                         for change in changes:
                             self._take(change.key, change.value, change.revision)
+                        self._told_up_to(changes[0].revision)
                         self._settled()
             except WatchGap:
                 pass
@@ -96,9 +106,8 @@ class Mirror:
         known = max(self._revisions.get(key, 0), self._removed.get(key, 0))
         if revision < known:
             return
-        if self._removed.get(key, revision) < revision or value is not None:
-            self._removed.pop(key, None)
         if value is not None:
+            self._removed.pop(key, None)
             self._revisions[key] = revision
         elif self._revisions.pop(key, None) is None:
             return

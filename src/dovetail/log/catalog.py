@@ -27,7 +27,7 @@ from dovetail.coordination.protocol import (
 from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncertain
 from dovetail.log import chain
 from dovetail.log.chain import PartitionRecord
-from dovetail.log.claims import NOBODY, Holding, Place
+from dovetail.log.claims import DELETED, NOBODY, Holding, Place
 from dovetail.log.topic import TopicRecord, TopicState
 
 TOPICS = "/topics/"
@@ -120,15 +120,19 @@ class Catalog:
     def holdings(self) -> Mapping[Place, Holding]:
         """The partitions of all topics that live, registered ones only."""
         living = {r.id for r, _ in self._topics.values() if r.state is not TopicState.DELETING}
-        return {place: h for place, h in self._holdings.items() if place.topic_id in living}
+        return {
+            place: holding
+            for place, holding in self._holdings.items()
+            if place.topic_id in living and holding.owner != DELETED
+        }
 
     def unregistered(self, record: TopicRecord) -> list[int]:
         """The partitions of a topic that have no key yet."""
         return [n for n in range(record.partitions) if Place(record.id, n) not in self._holdings]
 
-    def check_free(self, name: str) -> None:
-        """Raises `TopicExists` if the name is known to be taken."""
-        if name in self._topics:
+    async def check_free(self, name: str) -> None:
+        """Raises `TopicExists` if the name is taken; a view that may be old does not decide it."""
+        if name in self._topics and await self._fresh(name) is not None:
             raise TopicExists(f"topic {name!r} exists, or its deletion is not complete yet")
 
     # Changes
@@ -144,7 +148,8 @@ class Catalog:
                 self._topic_mirror.note(key, value, outcome.revision)
                 return
         except Uncertain:
-            pass
+            if await self._fresh(record.name) is None:
+                raise
         found = await self._fresh(record.name)
         if found is None or found.id != record.id:
             raise TopicExists(f"topic {record.name!r} exists, or is still being deleted")
@@ -192,7 +197,7 @@ class Catalog:
             if not missing:
                 return
             topic = self._topics.get(record.name)
-            if topic is None or topic[0].id != record.id:
+            if topic is None or topic[0].id != record.id or topic[0].state is TopicState.DELETING:
                 raise TopicUnknown(f"topic {record.name!r} was deleted meanwhile")
             await self._register(missing, owners(missing), topic)
             await self._fresh(record.name)
@@ -255,7 +260,7 @@ class Catalog:
         key = topic_key(name)
         found = await self._coordinator.get(key)
         if found is None:
-            self._topics.pop(name, None)
+            self._apply_topic(key, None, ABSENT)
             return None
         self._topic_mirror.note(key, found.value, found.revision)
         return _decode(found.value)

@@ -27,6 +27,8 @@ from dovetail.ledger.selection import Candidate, Selection
 
 #: Nobody owns it.
 NOBODY = -1
+#: Nobody owns it and nobody may: its topic is being deleted.
+DELETED = -2
 
 #: Random wait before a claim, so that carriers which notice at the same time have the same view.
 JITTER_MS = 50
@@ -128,6 +130,7 @@ def moves(
         given, had = owned[most], owned[least]
         topic = max(sorted(given), key=lambda t: len(given[t]) - len(had.get(t, ())))
         place = given[topic].pop()
+        had.setdefault(topic, []).append(place)
         if not given[topic]:
             del given[topic]
         total[most] -= 1

@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
-from dovetail.errors import DovetailError, NotOwner, TopicUnknown
+from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.chain import PartitionRecord
-from dovetail.log.claims import Claims, Decision, Place, deal
+from dovetail.log.claims import DELETED, Claims, Decision, Place, deal
 from dovetail.log.ownership import hand_on
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.peers import Peers
@@ -182,8 +182,10 @@ class Holdings:
             if record is None:
                 self._forget(place, held)
             elif partition is None:
-                continue
-            elif holding.owner != self._context.node_id and holding.term > partition.term:
+                if held.work is None and holding.owner != self._context.node_id:
+                    self._forget(place, held)  # It could not be opened here; another tries.
+            elif holding.term > partition.term and not partition.mending:
+                # Also under our own number: a former life, or one that has replaced us, claimed it.
                 partition.lose(NotOwner(f"{partition.name} belongs to node {holding.owner} now"))
             elif record.config != held.config:
                 held.config = record.config
@@ -236,7 +238,7 @@ class Holdings:
                         self._config_of(record),
                         may_claim=self._may_claim,
                     )
-            except (NotOwner, TopicUnknown):
+            except (NotOwner, TopicUnknown, Fenced):  # Fenced: another has a higher term.
                 await asyncio.sleep(_RACE_MS / 1000)
                 break
             except DovetailError as error:
@@ -274,8 +276,9 @@ class Holdings:
 
     def _may_claim(self, record: PartitionRecord) -> bool:
         """Whether a partition is free for us, by its record as it is at this moment."""
-        mine = record.owner == self._context.node_id
-        return mine or record.owner not in self._peers.carriers().alive
+        if record.owner in (DELETED, self._context.node_id):
+            return record.owner != DELETED
+        return record.owner not in self._peers.carriers().alive
 
     # Giving
 

@@ -96,7 +96,11 @@ async def claim(
     """Makes the partition `owner`'s, with the next term.
 
     `may_claim` sees the record as it is now, which is newer than what the caller decided on.
-    Raises `TopicUnknown` if it is gone, `NotOwner` if it is another's or another was faster.
+    Raises `TopicUnknown` if it is gone, `NotOwner` if it is another's or another was faster, and
+    `Uncertain` if the answer was lost: then claim again, with the next term. That the record names
+    this node and that term proves nothing, because another process under the same number may have
+    written it (a former life whose request came late, or one that was replaced and does not know
+    it), and two processes under one term would both write.
     """
     found = await coordinator.get(key)
     if found is None:
@@ -105,20 +109,12 @@ async def claim(
     if not may_claim(before):
         raise NotOwner(f"{key} belongs to node {before.owner} under term {before.term}")
     claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
-    try:
-        outcome = await coordinator.transact(
-            [Put(key, chain.encode(claimed))], conditions=[Unchanged(key, found.revision)]
-        )
-        applied, revision = outcome.applied, outcome.revision
-    except Uncertain:
-        again = await coordinator.get(key)
-        # Terms rise by one claim each: this record, with this owner, is this claim or one of the
-        # same node's that came after it.
-        applied = again is not None and chain.decode(again.value) == claimed
-        revision = Revision(0) if again is None else again.revision
-    if not applied:
+    outcome = await coordinator.transact(
+        [Put(key, chain.encode(claimed))], conditions=[Unchanged(key, found.revision)]
+    )
+    if not outcome.applied:
         raise NotOwner(f"{key} was claimed by another")
-    return ChainKeeper(coordinator, key, claimed, revision)
+    return ChainKeeper(coordinator, key, claimed, outcome.revision)
 
 
 async def hand_on(coordinator: Coordinator, key: str, *, owner: int, successor: int) -> None:

@@ -152,6 +152,11 @@ class Partition:
         return self._state not in (_State.LOST, _State.CLOSED)
 
     @property
+    def mending(self) -> bool:
+        """Whether it is claimed anew, with a term that is not known yet."""
+        return self._state is _State.BROKEN
+
+    @property
     def term(self) -> int:
         return self._keeper.record.term
 

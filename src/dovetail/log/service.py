@@ -233,7 +233,7 @@ class Log:
             config=config or {},
             internal=internal,
         )
-        self.catalog.check_free(name)
+        await self.catalog.check_free(name)
         return record if check_only else await self._work.create(record)
 
     async def delete_topic(self, name: str) -> None:

@@ -24,7 +24,7 @@ from dovetail.errors import DovetailError, NotOwner, TopicUnknown
 from dovetail.ledger import Ensembles
 from dovetail.ledger.selection import Selection
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import NOBODY, TURN_MS, Place, deal
+from dovetail.log.claims import DELETED, TURN_MS, Place, deal
 from dovetail.log.holdings import Holdings
 from dovetail.log.ownership import claim
 from dovetail.log.peers import Peers
@@ -99,6 +99,7 @@ class TopicWork:
             return await self._create(record)
         finally:
             del self._working[record.id]
+            self.reconsider()
 
     async def delete(self, record: TopicRecord) -> None:
         """Clients see it no more when this returns; its bytes go in the background."""
@@ -150,12 +151,15 @@ class TopicWork:
 
         async def empty(number: int) -> None:
             async with limit:
-                keeper = await claim(
-                    self._coordinator,
-                    partition_key(record.id, number),
-                    owner=NOBODY,
-                    may_claim=lambda _: True,
-                )
+                try:
+                    keeper = await claim(
+                        self._coordinator,
+                        partition_key(record.id, number),
+                        owner=DELETED,
+                        may_claim=lambda _: True,
+                    )
+                except TopicUnknown:
+                    return  # A former master was here before.
                 for info in keeper.record.ledgers:
                     await self._ensembles.delete(info.placement)
 
@@ -185,8 +189,11 @@ class TopicWork:
         def ended(task: "asyncio.Task[None]") -> None:
             if self._working.get(record.id) is task:
                 del self._working[record.id]
-            if not task.cancelled() and task.exception() is not None:
+            if task.cancelled():
+                return
+            if task.exception() is not None:
                 _log.error("work on a topic met a defect", error=repr(task.exception()))
+            self.reconsider()
             self._holdings.reconsider()
 
         task.add_done_callback(ended)

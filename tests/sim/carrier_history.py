@@ -1,0 +1,180 @@
+"""What must be true of every change in the coordination service, checked as it happens.
+
+Every transaction is known by its author, one life of one carrier, so what is checked is who *did*
+something, not who said so:
+
+- A term belongs to the one life that claimed it: nobody else changes the partition under it.
+- Terms rise by one at a time. Whoever has named a successor changes nothing any more.
+- Ledgers only come at the end of a chain, two at most are open, ids are never given twice; what is
+  closed stays as it is, and offsets follow each other.
+- A partition gets its key while its topic lives, and once. A topic goes from CREATING to READY to
+  DELETING, and when its name becomes free its keys and its ledgers are gone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from dovetail.log import chain
+from dovetail.log.catalog import PARTITIONS, TOPICS
+from dovetail.log.chain import LedgerInfo, PartitionRecord
+from dovetail.log.topic import TopicRecord, TopicState
+
+_ORDER = [TopicState.CREATING, TopicState.READY, TopicState.DELETING]
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """One life of a carrier."""
+
+    number: int
+    life: int
+
+
+class History:
+    """Follows all keys; raises `AssertionError` at the first change that must not be."""
+
+    def __init__(
+        self,
+        *,
+        lives: Callable[[int], bool],
+        holds: Callable[[int, int], bool],
+        on_topic: Callable[[TopicRecord, TopicRecord | None], None],
+    ) -> None:
+        """`lives(node)`: it is announced; `holds(node, ledger)`: the storage node has entries."""
+        self._lives = lives
+        self._holds = holds
+        self._on_topic = on_topic
+        self.topics: dict[str, TopicRecord] = {}
+        self.partitions: dict[str, PartitionRecord] = {}
+        #: Everything that a partition's record named last, also when its key is gone.
+        self._of_topic: dict[str, dict[str, PartitionRecord]] = {}
+        self._claims: dict[tuple[str, int], Author] = {}
+        self._given_on: set[tuple[str, int]] = set()
+        self._ledgers: dict[int, str] = {}
+        self._ids: set[str] = set()
+        #: Claims that took a partition from a carrier that was alive.
+        self.taken_from_living = 0
+        self.claims = 0
+
+    def on_put(self, key: str, value: bytes, author: Author | None) -> None:
+        if key.startswith(TOPICS):
+            self._on_topic_put(msgspec.json.decode(value, type=TopicRecord))
+        elif key.startswith(PARTITIONS):
+            record = chain.decode(value)
+            before = self.partitions.get(key)
+            assert author is not None
+            if before is None:
+                self._on_registered(key, record)
+            elif record.term > before.term:
+                self._on_claimed(key, before, record, author)
+            else:
+                self._on_changed(key, before, record, author)
+            self.partitions[key] = record
+            self._of_topic[record.topic_id][key] = record
+
+    def on_delete(self, key: str) -> None:
+        if key.startswith(TOPICS):
+            self._on_removed(self.topics.pop(key.removeprefix(TOPICS)))
+        elif key.startswith(PARTITIONS):
+            record = self.partitions.pop(key)
+            topic = self._topic(record.topic_id)
+            assert topic is not None, f"{key} outlived its topic"
+            assert topic.state is TopicState.DELETING, f"{key} was removed while its topic lives"
+
+    # Topics
+
+    def _topic(self, topic_id: str) -> TopicRecord | None:
+        return next((t for t in self.topics.values() if t.id == topic_id), None)
+
+    def _on_topic_put(self, record: TopicRecord) -> None:
+        before = self.topics.get(record.name)
+        if before is None:
+            assert record.id not in self._ids, f"topic id {record.id} came back"
+            assert record.state is TopicState.CREATING
+            self._ids.add(record.id)
+            self._of_topic[record.id] = {}
+        else:
+            assert record.id == before.id, f"topic {record.name} was overwritten by another"
+            assert _ORDER.index(record.state) >= _ORDER.index(before.state), (
+                f"topic {record.name} went back from {before.state} to {record.state}"
+            )
+            assert record.partitions >= before.partitions
+        self.topics[record.name] = record
+        self._on_topic(record, before)
+
+    def _on_removed(self, topic: TopicRecord) -> None:
+        assert topic.state is TopicState.DELETING, f"topic {topic.name} vanished"
+        for key, record in self._of_topic[topic.id].items():
+            assert key not in self.partitions, f"{key} outlives its topic"
+            for info in record.ledgers:
+                for node in info.placement.nodes:
+                    assert not self._holds(node, info.ledger), (
+                        f"topic {topic.name} is gone, and node {node} has its ledger {info.ledger}"
+                    )
+
+    # Partitions
+
+    def _on_registered(self, key: str, record: PartitionRecord) -> None:
+        topic = self._topic(record.topic_id)
+        assert topic is not None, f"{key} registered for a topic that is gone"
+        assert topic.state is not TopicState.DELETING, f"{key} registered for a dying topic"
+        assert key not in self._of_topic[record.topic_id], f"{key} registered twice"
+        assert record.term == 0
+        assert not record.ledgers
+
+    def _on_claimed(
+        self, key: str, before: PartitionRecord, after: PartitionRecord, author: Author
+    ) -> None:
+        assert after.term == before.term + 1, f"{key}: term {before.term} to {after.term}"
+        assert after.ledgers == before.ledgers, f"{key}: a claim changed the chain"
+        self._claims[key, after.term] = author
+        self.claims += 1
+        topic = self._topic(after.topic_id)
+        dying = topic is None or topic.state is TopicState.DELETING
+        if before.owner != author.number and self._lives(before.owner) and not dying:
+            self.taken_from_living += 1
+
+    def _on_changed(
+        self, key: str, before: PartitionRecord, after: PartitionRecord, author: Author
+    ) -> None:
+        assert after.term == before.term, f"{key}: term fell from {before.term} to {after.term}"
+        place = (key, after.term)
+        if after == msgspec.structs.replace(before, owner=after.owner):
+            # A later life may give on what it could not claim; its former one has the term yet.
+            assert before.owner == author.number, f"{key}: given on by {author}"
+            if self._claims.get(place) == author:
+                self._given_on.add(place)
+            return
+        claimed_by = self._claims.get(place)
+        assert author == claimed_by, (
+            f"{key}: term {after.term} is {claimed_by}'s, and {author} changed it"
+        )
+        assert place not in self._given_on, f"{key}: changed after it was given on"
+        assert after.owner == before.owner
+        self._check_chain(key, before.ledgers, after)
+
+    def _check_chain(
+        self, key: str, before: tuple[LedgerInfo, ...], after: PartitionRecord
+    ) -> None:
+        known = {info.ledger: info for info in before}
+        for info in after.ledgers:
+            owner = self._ledgers.setdefault(info.ledger, key)
+            assert owner == key, f"ledger {info.ledger} is in {owner} and in {key}"
+            if info.ledger not in known:
+                assert not info.closed
+                assert info is after.ledgers[-1], f"{key}: a ledger came in the middle"
+                assert info.term == after.term, f"{key}: a ledger of another term was opened"
+            elif known[info.ledger].closed:
+                assert info == known[info.ledger], f"{key}: closed ledger {info.ledger} changed"
+        assert len(after.open) <= 2, f"{key}: three open ledgers"
+        end = None
+        for info in after.closed:
+            assert end in (None, info.first_offset), f"{key}: offsets jump at {info.ledger}"
+            assert info.offset_end > info.first_offset
+            end = info.offset_end
+        kept = {info.ledger for info in after.ledgers}
+        for info in before:
+            if info.closed:
+                assert info.ledger in kept, f"{key}: closed ledger {info.ledger} left the chain"
