@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
@@ -66,8 +67,8 @@ class OwnStorage(SimStorageNode):
     def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
         self._store.doubts.examine({int(n): copied for n, copied in ledgers.items()})
 
-    async def let_damage_go(self, unneeded: frozenset[LedgerId]) -> None:
-        await self._ask(LetDamageGo(unneeded))
+    async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
+        await self._ask(LetDamageGo(settled))
         try:
             while not self.dead.done() and self._store.compact_step():
                 pass
@@ -295,6 +296,7 @@ class Owner:
         self.partition = await Partition.open(
             self._context, KEY, "t-0", self.world.config, may_claim=lambda _: True
         )
+        self.partition.config = self.world.config
 
     def die(self) -> None:
         self.dead = True
@@ -337,7 +339,6 @@ class World:
             batch_bytes_max=100_000,
             quorum=quorum,
         )
-        self.quorum = quorum
         self.processes: dict[int, StorageProcess] = {}
         self.numbers = count(1)
         self.nodes_at_start = nodes
@@ -392,6 +393,13 @@ class World:
         """Raises what went wrong in the background."""
         if self.failure is not None:
             raise self.failure
+
+    def change_quorum(self, quorum: Quorum) -> None:
+        """The topic gets other sizes, and every owner is told."""
+        self.config = replace(self.config, quorum=quorum, read_quorum=0)
+        for owner in self.owners:
+            if owner.partition is not None:
+                owner.partition.config = self.config
 
     def fault(self, name: str) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
@@ -487,11 +495,13 @@ class World:
                     return f"ledger {info.ledger} names node {node}, which is not to hold anything"
             for entry in range(info.entry_last + 1):
                 found = self.copies(info, entry)
-                if len(found) < self.quorum.write:
+                if len(found) < info.placement.quorum.write:
                     return f"entry {entry} of ledger {info.ledger} lies on {found} only"
         for info in record.open:
             if info.placement.nodes & self.draining:
                 return f"open ledger {info.ledger} names a node that is being drained"
+            if info.placement.quorum != self.config.quorum:
+                return f"open ledger {info.ledger} has the topic's old quorum"
         for number, process in self.processes.items():
             if process.node is not None and process.node.damaged:
                 return f"node {number} is still damaged: {process.node.doubted()}"

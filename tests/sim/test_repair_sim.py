@@ -1,11 +1,11 @@
 """Repair, damage, draining and sweeping while appends go on and owners change, seeded.
 
 Two phases to a run. First, faults: storage nodes die and come back, lose their disks for good, find
-damaged bytes at a start or at a read, are drained and kept after all; owners die in the middle of
-whatever they do, and are replaced while they live. What a disk has lost is never the last copy: a
-disk is hurt only when everything that was acknowledged lies on two. Then everything heals, and
-within a budget every closed ledger must be whole on Qw nodes that stay, no node damaged, nothing
-acknowledged lost.
+damaged bytes at a start or at a read, are drained and kept after all; the topic's quorum changes;
+owners die in the middle of whatever they do, and are replaced while they live. What a disk has lost
+is never the last copy: a disk is hurt only when everything that was acknowledged lies on two. Then
+everything heals, and within a budget every closed ledger must be whole on Qw nodes that stay, no
+node damaged, nothing acknowledged lost.
 """
 
 import asyncio
@@ -96,6 +96,9 @@ async def stir(world: World) -> None:
     elif kind < 0.8:
         world.fault("owner replaced")
         await world.new_owner()
+    elif kind < 0.83:
+        world.fault("quorum changed")
+        world.change_quorum(rng.choice(SHAPES)[0])
     elif kind < 0.9:
         if world.draining and rng.random() < 0.5:
             world.fault("drain cancelled")
@@ -154,7 +157,9 @@ async def heal(world: World) -> None:
             with contextlib.suppress(DovetailError):
                 await process.start()
         staying = [n for n in world.present() if n not in world.draining]
-        if len(staying) < world.quorum.ensemble:
+        ledgers = (await world.chain()).ledgers
+        sizes = [world.config.quorum.ensemble, *(i.placement.quorum.ensemble for i in ledgers)]
+        if len(staying) < max(sizes):
             await world.add_node()
         await asyncio.sleep(1)
         world.check_no_failure()
@@ -201,7 +206,7 @@ def run(seed: int) -> World:
 
 @pytest.mark.parametrize("block", range(10))
 def test_closed_ledgers_are_whole_again_and_nothing_is_lost(block: int) -> None:
-    """L8, L10, L11, L14: disks lost and damaged, nodes drained, owners dying amid repairs."""
+    """L8, L10, L11, L14: disks lost and damaged, nodes drained, quorums changed, owners dying."""
     for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
         try:
             run(seed)

@@ -28,6 +28,7 @@ from enum import Enum
 import msgspec
 
 from dovetail.broker.identity import STORAGE
+from dovetail.broker.membership import STORAGE_ROLE, Membership
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Unchanged
 from dovetail.coordination.mirror import Mirror
 from dovetail.coordination.protocol import Change, Revision
@@ -187,6 +188,21 @@ class StorageStates:
             self._states.pop(number, None)
         else:
             self._states[number] = msgspec.json.decode(value, type=StoredState).state
+
+
+class SeenStorage:
+    """Who repair can count on: `StorageView` of a cluster."""
+
+    def __init__(self, membership: Membership, states: StorageStates) -> None:
+        self._membership = membership
+        self._states = states
+
+    def present(self) -> frozenset[int]:
+        members = self._membership.members().values()
+        return frozenset(m.node_id for m in members if STORAGE_ROLE in m.roles)
+
+    def given_up(self) -> frozenset[int]:
+        return self._states.given_up()
 
 
 class NodesThatStay:

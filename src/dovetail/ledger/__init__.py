@@ -12,13 +12,17 @@ From the bottom up:
     run.py           where entries lie: compact rows, in memory and in index files
     segment.py       one segment file and its birth
     index.py         which entries there are, for the writing thread and for readers
+    holding.py       what a node holds of a ledger, and what it should: spans of entries
     recovery.py      from files back to state, at start
+    doubt.py         what a damaged node may have lost without knowing what it was
+    compaction.py    giving room back, and letting damaged segments go
     store.py         the storage node's deciding and writing core; one thread, no asyncio
     node.py          StorageNode: the store behind asyncio, with group commit
     quorum.py        quorum arithmetic
     quorum_writer.py, quorum_recovery.py   the protocol, pure
     placement.py     which nodes hold which entries of a ledger
     ensembles.py     ledgers on several nodes: the doing part of the protocol
+    deletion.py      deleting them, whether all nodes answer or not
 
 All ledgers of a node share one sequence of segment files. That is what makes one sync enough for
 everything that waits, however many partitions are written: 1,000 files would need 1,000 syncs.

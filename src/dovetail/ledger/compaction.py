@@ -45,7 +45,7 @@ class Compaction:
         self._moving: list[tuple[Run, int]] = []
         #: Damaged segments go too, with what can not be read of these ledgers.
         self.lets_damage_go = False
-        self.unneeded: frozenset[int] = frozenset()
+        self.settled: frozenset[int] = frozenset()
 
     def forget(self, segment: Segment) -> None:
         """The segment is gone by another way."""
@@ -92,7 +92,7 @@ class Compaction:
             try:
                 record, payload = victim.read_entry(row)
             except Damaged:
-                if run.ledger in self.unneeded:
+                if run.ledger in self.settled:
                     continue
                 self._index.note_lost(run.ledger, row, segment=victim.number)
                 raise

@@ -179,9 +179,9 @@ class LocalStorageNode:
         """Only these can have lost something; True where other nodes hold copies."""
         self._store.doubts.examine({int(ledger): copied for ledger, copied in ledgers.items()})
 
-    async def let_damage_go(self, unneeded: frozenset[LedgerId]) -> None:
-        """Everything that should be here can be read, save `unneeded`: damaged segments go."""
-        await self._ask(LetDamageGo(unneeded))
+    async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
+        """Everything that should be here can be read: damaged segments go (`LetDamageGo`)."""
+        await self._ask(LetDamageGo(settled))
 
     async def close(self) -> None:
         """Commits what waits, then gives the files back."""

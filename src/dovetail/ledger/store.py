@@ -118,10 +118,11 @@ class DeleteLedger:
 class LetDamageGo:
     """Everything that should be here can be read: damaged segments are not needed any more.
 
-    What can not be read of `unneeded` ledgers, which are kept elsewhere, goes with them.
+    What can not be read of `settled` ledgers goes with them: all that counts of those is here, or
+    has its place elsewhere.
     """
 
-    unneeded: frozenset[LedgerId] = frozenset()
+    settled: frozenset[LedgerId] = frozenset()
 
 
 Command = Append | Fence | DeleteLedger | LetDamageGo
@@ -345,7 +346,7 @@ class LedgerStore:
 
     def _apply(self, command: Fence | DeleteLedger | LetDamageGo) -> Outcome:
         if isinstance(command, LetDamageGo):
-            return self._let_damage_go(command.unneeded)
+            return self._let_damage_go(command.settled)
         if isinstance(command, Fence):
             known = self._state.fences.get(command.ledger, 0)
             self._state.fences[command.ledger] = max(known, command.term)
@@ -433,7 +434,7 @@ class LedgerStore:
         """Whether something on the disk does not check, be it known what or not."""
         return any(segment.damaged for segment in tuple(self._segments.values()))
 
-    def _let_damage_go(self, unneeded: frozenset[LedgerId]) -> DovetailError | None:
+    def _let_damage_go(self, settled: frozenset[LedgerId]) -> DovetailError | None:
         try:
             if self._active.damaged:
                 self._roll()
@@ -441,7 +442,7 @@ class LedgerStore:
             return Unavailable(f"no new segment ({error.strerror}); tried again later")
         self.doubts.settle()
         self._compaction.lets_damage_go = True
-        self._compaction.unneeded = unneeded
+        self._compaction.settled = settled
         return None
 
     # Reading

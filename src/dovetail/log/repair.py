@@ -200,7 +200,10 @@ class Repairer:
             self._woken.clear()
             served = partitions()
             for partition in served:
-                await self.mend(partition)
+                try:
+                    await self.mend(partition)
+                except Exception as error:  # noqa: BLE001 - the others must be repaired still
+                    _log.error("repair met a defect", partition=partition.name, error=repr(error))
             self._forget_all_but(served)
             try:
                 async with asyncio.timeout(self._settings.check_ms / 1000):

@@ -21,7 +21,7 @@ _log = get_logger("storage")
 SWEEP_MS = 10 * 60 * 1000
 
 #: While the node is damaged: how soon it sees that owners have copied what it lacked.
-DAMAGED_MS = 10_000
+DAMAGED_MS = 3_000
 
 
 class OwnStorage(StorageNode, DamagedNode, Protocol):
@@ -58,5 +58,5 @@ class StorageUpkeep:
             await asyncio.sleep(wait_ms / 1000)
             try:
                 await self.once()
-            except DovetailError as error:
+            except (DovetailError, OSError) as error:
                 _log.warning("not swept; it is tried again", error=str(error))

@@ -52,8 +52,12 @@ class DamagedNode(Holder, Protocol):
         """As `StorageNode.fence`."""
         ...
 
-    async def let_damage_go(self, unneeded: frozenset[LedgerId]) -> None:
-        """Everything that should be here can be read, save `unneeded`: damaged segments go."""
+    async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
+        """Everything that should be here can be read: damaged segments go.
+
+        What can not be read of `settled` ledgers is not needed: it lies behind their last entry, or
+        has its place on another node.
+        """
         ...
 
 
@@ -83,7 +87,7 @@ async def mend_damage(
         if info.ledger in doubted and not await _is_complete(node, number, info)
     }
     if not left:
-        needed = {info.ledger for _, info in named}
+        needed = {info.ledger for _, info in named} - doubted
         await node.let_damage_go(frozenset(n for n in here if n not in needed))
     return frozenset(left)
 

@@ -196,3 +196,22 @@ def test_a_damaged_segment_of_deleted_ledgers_is_let_go(disk: FaultyDisk) -> Non
     compact(store)
     assert not store.damaged
     assert store.report.damaged == []
+
+
+def test_what_is_not_needed_keeps_no_damaged_segment(disk: FaultyDisk) -> None:
+    """L10: an entry behind the ledger's end, or of a place that is another's, may be unreadable."""
+    store = open_store(disk)
+    for ledger in (1, 2):
+        for entry in range(3):
+            store_entry(store, ledger, entry)
+    damage(disk, 1, 2)
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert store.damaged, "nobody said that it is not needed"
+    store.commit([LetDamageGo(frozenset({LedgerId(1)}))])
+    compact(store)
+    assert not store.damaged
+    assert held(store, 1) == [Span(0, 1)]
+    assert held(store, 2) == [Span(0, 2)]

@@ -256,7 +256,7 @@ async def test_ledgers_that_no_chain_names_go_at_start(bench: Bench) -> None:
 
     done = asyncio.get_running_loop().create_future()
     bench.storage.append(
-        LedgerId(999),
+        LedgerId(99),
         EntryId(0),
         term=Term(1),
         confirmed=EntryId(-1),
@@ -265,7 +265,7 @@ async def test_ledgers_that_no_chain_names_go_at_start(bench: Bench) -> None:
     )
     assert await done is None
     await bench.restart()
-    assert 999 not in await bench.storage.ledgers()
+    assert 99 not in await bench.storage.ledgers()
     assert len(await read_all(bench.log.partition("t", 0))) == 1
 
 
