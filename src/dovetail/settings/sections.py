@@ -200,6 +200,21 @@ class StorageSettings(_Section):
         le=0.95,
         description="A segment is rewritten when less than this part of it is still live.",
     )
+    # Below a second, every restart would move all that the node holds; for a week, a second node
+    # may die meanwhile. Ceph and HDFS wait ten minutes too.
+    repair_after_ms: DurationMs = Field(
+        default=10 * _MINUTE_MS,
+        ge=_SECOND_MS,
+        le=7 * _DAY_MS,
+        description="A storage node that is away for this long is replaced by others.",
+    )
+    # Below 64 KiB a second a lost disk of a terabyte takes half a year.
+    repair_bytes_per_second: ByteCount = Field(
+        default=32 * _MIB,
+        ge=64 * _KIB,
+        le=_TIB,
+        description="Bytes a second that this node copies to repair what lies on too few nodes.",
+    )
 
 
 class LogSettings(_Section):
