@@ -149,6 +149,11 @@ class IsolatedHandler:
         self._metrics = metrics
         self._stop_s = stop_s
         self._is_async = _is_async(handler)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """No further event is begun; the one under way ends."""
+        self._stopping = True
 
     async def handle(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
         """Handles events in order, for a while; those that ended, well or not."""
@@ -163,7 +168,7 @@ class IsolatedHandler:
         handler, accepts = cast(AsyncHandler, self._handler), self._filter.accepts
         stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
         for event in events:
-            if not accepts(event, leadership):
+            if self._stopping or not accepts(event, leadership):
                 break
             try:
                 await handler(event, leadership)
@@ -179,7 +184,7 @@ class IsolatedHandler:
         handler, accepts = cast(PlainHandler, self._handler), self._filter.accepts
         stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
         for event in events:
-            if not accepts(event, leadership):
+            if self._stopping or not accepts(event, leadership):
                 break
             try:
                 handler(event, leadership)

@@ -15,7 +15,7 @@ from dovetail.coordination import Coordinator
 from dovetail.errors import DovetailError, Fenced, InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.stream.campaign import Campaigner
-from dovetail.stream.delivery import Delivery, FindEnd, Handle, Seek, Step, WriteReport
+from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, Step, WriteReport
 from dovetail.stream.election import Identity
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
 from dovetail.stream.handler import Handler, IsolatedHandler, RobustStreamHandler, StreamHandler
@@ -34,6 +34,8 @@ from dovetail.stream.vote_file import VoteFile
 
 #: Events that wait for the handler before reading pauses.
 WAITING_EVENTS_MAX = 5_000
+#: How long a clean end waits for the event under way and its commit.
+CLOSE_S_MAX = 5.0
 #: Pause before a step that failed is tried again.
 RETRY_S = 0.1
 
@@ -73,6 +75,9 @@ class SharedStream:
         self._alive = True
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
+        self._closing = False
+        #: Set when nothing is being handled that could still be committed.
+        self._drained = asyncio.Event()
 
     @classmethod
     def on_kafka(
@@ -159,9 +164,19 @@ class SharedStream:
         self._spawn(self._lead())
 
     async def close(self) -> None:
-        """Stops consuming, hands the leadership over, and ends; safe to call again."""
+        """Ends the event under way, commits it, hands the leadership over; safe to call again.
+
+        A handler that takes longer than `CLOSE_S_MAX` is cut off; its event was not committed.
+        """
         if not self._started:
             return
+        self._closing = True
+        self._handler.stop()
+        if self._delivery.phase in (Phase.HANDLING, Phase.REPORTING):
+            self._drained.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S_MAX):
+                    await self._drained.wait()
         self._started = False
         for task in tuple(self._tasks):
             task.cancel()
@@ -235,6 +250,7 @@ class SharedStream:
             await leadership.lost.wait()
             self._leadership = None
             self._delivery.on_lost()
+            self._drained.set()
             self._reader.seek(self._received, self._delivery.generation)
             self._tell_received()
 
@@ -249,6 +265,8 @@ class SharedStream:
                 self._spawn(self._find_end(leadership))
             elif isinstance(step, WriteReport):
                 self._spawn(self._report(leadership, step))
+            elif self._closing:
+                self._drained.set()
             elif isinstance(step, Handle):
                 self._spawn(self._handle(leadership, step))
 
@@ -275,6 +293,8 @@ class SharedStream:
             _log.warning("a report was not stored and is written again", reason=str(error))
             await _wait(leadership, RETRY_S)
         self._perform(self._delivery.on_reported(step.term, accepted=accepted))
+        if self._delivery.phase is Phase.READING:
+            self._drained.set()
 
     async def _handle(self, leadership: Leadership, step: Handle[Event]) -> None:
         done = await self._handler.handle(step.events, leadership)

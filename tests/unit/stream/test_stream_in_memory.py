@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,34 @@ async def test_parts_can_be_replaced(tmp_path: Path) -> None:
         ):
             await cluster.until(lambda: len(seen) == 3)
         assert CountingClock.calls > 10
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_clean_end_commits_what_was_handled(tmp_path: Path, plain: bool) -> None:
+    """S9: a rolling restart handles nothing twice and leaves nothing out."""
+    async with MemoryCluster(tmp_path) as cluster:
+        seen: list[bytes] = []
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def slow(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            begun.set()
+            await asyncio.sleep(0.01)
+
+        def slow_plain(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            loop.call_soon_threadsafe(begun.set)
+            time.sleep(0.01)
+
+        for name in ("a", "b", "c"):
+            handler = slow_plain if plain else slow
+            await cluster.start_stream(name, handler, _view_of(cluster.source))
+        leader = await cluster.wait_leader()
+        for number in range(60):
+            await cluster.source.send(b"%d" % number)
+        await asyncio.wait_for(begun.wait(), DEADLINE_S)
+        await cluster.streams[leader].close()
+        assert len(seen) < 60
+        await cluster.until(lambda: len(seen) >= 60)
+        assert seen == [b"%d" % number for number in range(60)]
