@@ -105,15 +105,16 @@ def sql(
 @app.command(
     "status",
     epilog=examples(
-        f"dovetail outbox status --database {_SHOP}", "dovetail outbox status --watch 2s"
+        f"dovetail outbox status --database {_SHOP}", "dovetail outbox status --watch --sample 2s"
     ),
 )
 def status(
     ctx: typer.Context,
     database: DatabaseOption = None,
-    watch: Annotated[
-        str | None, typer.Option("--watch", metavar="DURATION", help="Again and again, with rates.")
-    ] = None,
+    sample: Annotated[
+        str, typer.Option("--sample", metavar="DURATION", help="How long to look for the rate.")
+    ] = "500ms",
+    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what waits, how long, the rate, the locks and the errors."""
@@ -121,22 +122,20 @@ def status(
     from dovetail.settings import parse_duration_ms
 
     engine = _engine(ctx, database)
-    every_s = None if watch is None else parse_duration_ms(watch) / 1000
-    sent_before: dict[str, int] = {}
-    since = 0.0
+    sample_s = parse_duration_ms(sample) / 1000
+    before, since = read_status(engine), time.monotonic()
     while True:
-        now = time.monotonic()
-        found = read_status(engine)
+        time.sleep(sample_s)
+        found, now = read_status(engine), time.monotonic()
+        sent_before = {topic.topic: topic.sent for topic in before.topics}
         rates = {
-            topic.topic: (topic.sent - sent_before[topic.topic]) / (now - since)
+            topic.topic: (topic.sent - sent_before.get(topic.topic, 0)) / max(now - since, 1e-9)
             for topic in found.topics
-            if topic.topic in sent_before
         }
         _print_status(found, rates, as_json=as_json)
-        if every_s is None:
+        if not watch:
             return
-        sent_before, since = {topic.topic: topic.sent for topic in found.topics}, now
-        time.sleep(every_s)
+        before, since = found, now
 
 
 def _print_status(found: Any, rates: dict[str, float], *, as_json: bool) -> None:

@@ -73,27 +73,24 @@ class KafkaBackend:
         """Raises `Uncertain` naming what was not acknowledged (`kafka`)."""
         del on
         producer = self._made()
-        failures: list[str] = []
-        left = len(messages)
-        done = threading.Event()
+        # Answers may come on any thread that polls: appending is the one step that needs no lock.
+        answers: list[str | None] = []
 
         def on_delivery(error: Any, message: Any) -> None:
-            nonlocal left
             if error is not None:
                 self._tell(str(message.topic()), str(error))
-                failures.append(str(error))
-            left -= 1
-            if left == 0:
-                done.set()
+            answers.append(None if error is None else str(error))
 
         for message in messages:
-            self._produce(producer, message, on_delivery)
-        if not self._wait:
-            producer.poll(0)
-            return
-        while left:
+            refused = self._produce(producer, message, on_delivery)
+            if refused is not None:
+                self._tell(message.topic, refused)
+                answers.append(refused)
+        producer.poll(0)
+        while self._wait and len(answers) < len(messages):
             producer.poll(0.1)
-        if failures:
+        failures = [answer for answer in answers if answer is not None]
+        if failures and self._wait:
             raise Uncertain(
                 f"{len(failures)} of {len(messages)} messages were not acknowledged, the first "
                 f"because: {failures[0]}; they may or may not be stored"
@@ -116,7 +113,10 @@ class KafkaBackend:
                 self._producer = KafkaProducer(self._config)
             return self._producer
 
-    def _produce(self, producer: Any, message: Message, on_delivery: Any) -> None:
+    def _produce(self, producer: Any, message: Message, on_delivery: Any) -> str | None:
+        """Hands the message over; what the client itself says against it, or None."""
+        from confluent_kafka import KafkaException
+
         headers: list[tuple[str, bytes | None]] = [
             (MESSAGE_ID_HEADER, message.id.encode()),
             *message.headers,
@@ -138,7 +138,9 @@ class KafkaBackend:
             except BufferError:
                 producer.poll(0.1)
                 continue
-            return
+            except KafkaException as error:
+                return str(error)
+            return None
 
     def _partition(self, producer: Any, message: Message) -> int:
         from dovetail.outbox.batch import PARTITIONERS

@@ -20,7 +20,7 @@ from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_al
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
-from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable, Uncertain
 from dovetail.outbox import Message, Producer, start_relay
 from dovetail.outbox.backends import KafkaBackend
 from dovetail.outbox.database import DatabaseDown, open_engine
@@ -266,6 +266,11 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
     records = read_all(kafka, topic)
     assert [record.message_id for record in records] == ids
     assert len({record.partition for record in records}) == 1
+    if name == "kafka":
+        large = [producer.message("fits"), producer.message(b"x" * 2_000_000)]
+        with pytest.raises(Uncertain, match="1 of 2 messages were not acknowledged"):
+            producer.publish_list(large, backend=name)
+        assert len(read_all(kafka, topic)) == 6
 
 
 def test_the_command_line_from_tables_to_dead_letters(
