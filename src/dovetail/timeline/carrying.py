@@ -47,7 +47,7 @@ FIRE_AHEAD_MS: Final = 2_000
 #: Windows whose load is told ahead.
 WINDOWS_AHEAD: Final = 4
 #: Counting may take one part of so many of the time.
-COUNT_SHARE: Final = 50
+COUNT_SHARE: Final = 500
 #: Longest sleep; the window ends sooner anyway.
 _SLEEP_MS_MAX: Final = 60_000
 
