@@ -19,7 +19,8 @@ HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])
 
 
 def connect(address: str = "127.0.0.1:9092", *, client_id: str = "", rack: str = "") -> "Dovetail":
-    """A client of the node at `address`; use it with `async with`.
+    """A client of the node at `address` (several, with commas between them, in a cluster); use it
+    with `async with`.
 
     `client_id` is what the node knows this process by, and what producers are counted under.
     """

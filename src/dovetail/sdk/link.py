@@ -5,6 +5,7 @@ process (`fake`). A request that changes something and whose answer was lost is 
 client repeats only what is safe to repeat.
 """
 
+import asyncio
 import random
 from typing import Final, Protocol, TypeVar
 
@@ -18,6 +19,10 @@ Answered = TypeVar("Answered", bound=frames.Answer)
 
 #: From a command to its answer. A store needs milliseconds; a node that hangs is found after this.
 COMMAND_MS_MAX: Final = 10_000
+#: A node that is not connected after this is left, if there is another one.
+CONNECT_MS_MAX: Final = 2_000
+#: Between two looks whether it is.
+LOOK_S: Final = 0.02
 _PORT_DEFAULT: Final = 9092
 
 
@@ -34,26 +39,48 @@ class Link(Protocol):
 
 
 class NetworkLink:
-    """A connection of its own, made again when it breaks."""
+    """A connection of its own, made again when it breaks: to the same node, or the next one.
 
-    def __init__(self, address: str, *, client_id: str, call_ms_max: int = COMMAND_MS_MAX) -> None:
-        """Does nothing yet. Call it inside the event loop. Raises `InvalidInput`."""
-        host, port = split_address(address)
-        self._address = address
+    With several addresses, a node that can not be reached is left for the next in the list; what
+    was asked then fails as it is, and the next request goes there.
+    """
+
+    def __init__(
+        self, addresses: str, *, client_id: str, call_ms_max: int = COMMAND_MS_MAX
+    ) -> None:
+        """`addresses`: host:port, with commas between several. Does nothing yet. Call it inside
+        the event loop. Raises `InvalidInput`."""
+        self._addresses = [address.strip() for address in addresses.split(",")]
+        for address in self._addresses:
+            split_address(address)
+        # Where there are others, a dead node is not waited for as long as a busy one.
+        waits_ms = call_ms_max if len(self._addresses) == 1 else CONNECT_MS_MAX
+        self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms)
+        self._client_id = client_id
+        self._at = 0
+        self._peer = self._make_peer()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def _make_peer(self) -> Peer:
+        host, port = split_address(self._address)
         hello = WireRequest(
             frames.TimelineKey.HELLO,
             frames.VERSION,
             encode_request(frames.Hello(frames.VERSION)),
             Unavailable,
         )
-        self._peer = Peer(
+        return Peer(
             host,
             port,
             greeting=Greeting(hello, self._judge),
-            client_id=client_id,
-            settings=PeerSettings(call_ms_max=call_ms_max),
+            client_id=self._client_id,
+            settings=self._settings,
             rng=random.SystemRandom(),
         )
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[self._at]
 
     async def ask(
         self, message: frames.Request, kind: type[Answered], *, changes: bool = True
@@ -62,10 +89,41 @@ class NetworkLink:
         request = WireRequest(
             frames.KEYS[type(message)], frames.VERSION, encode_request(message), lost
         )
-        return await self._peer.ask(request, lambda data: decode_answer(kind, data))
+        peer = self._peer
+        asked = asyncio.ensure_future(peer.ask(request, lambda data: decode_answer(kind, data)))
+        try:
+            if len(self._addresses) > 1 and not peer.connected:
+                await self._reach(peer, asked)
+            return await asked
+        except (Unavailable, Uncertain):
+            if not peer.connected:
+                self._leave(peer)
+            raise
+        finally:
+            asked.cancel()
+
+    async def _reach(self, peer: Peer, asked: "asyncio.Future[Answered]") -> None:
+        """Waits for the connection, but not for long: there are others."""
+        deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
+        while not (peer.connected or asked.done()):
+            if asyncio.get_running_loop().time() > deadline_s:
+                self._leave(peer)
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _leave(self, peer: Peer) -> None:
+        """Goes on with the next address, unless another request has done that already."""
+        if len(self._addresses) == 1 or peer is not self._peer:
+            return
+        self._at = (self._at + 1) % len(self._addresses)
+        self._peer = self._make_peer()
+        task = asyncio.ensure_future(peer.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def close(self) -> None:
         await self._peer.close()
+        await asyncio.gather(*self._leaving)
 
     def _judge(self, data: memoryview) -> DovetailError | None:
         try:

@@ -214,6 +214,40 @@ async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
     await door.stop()
 
 
+async def test_a_client_goes_on_at_another_carrier_when_its_own_is_gone(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B5, B13: producers and consumers that know several addresses; nothing is lost or doubled."""
+    doors = [Door(coordinator, dsn) for _ in range(2)]
+    addresses = [await door.start() for door in doors]
+    done: dict[bytes, int] = {}
+    async with connect(",".join(addresses)) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+
+        @d.consumer("t", lease="2s", concurrency=4)
+        async def handle(message: Message) -> None:
+            done[message.body] = done.get(message.body, 0) + 1
+
+        async def produce(first: int) -> None:
+            for number in range(first, first + 50):
+                assert (await d.timeline("t").schedule(b"%d" % number)).created
+
+        async with asyncio.timeout(DEADLINE_S):
+            await produce(0)
+            stopping = asyncio.create_task(doors[0].stop())
+            await produce(50)
+            await stopping
+            await produce(100)
+            while len(done) < 150:
+                await asyncio.sleep(0.02)
+            while not all(consumer.idle for consumer in d.consumers):
+                await asyncio.sleep(0.02)
+        counts = (await d.timeline("t").describe()).counts
+        assert (counts.due, counts.leased, counts.dead) == (0, 0, 0)
+        assert set(done.values()) == {1}
+    await doors[1].stop()
+
+
 async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
     coordinator: Coordinator, dsn: str
 ) -> None:
