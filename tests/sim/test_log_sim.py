@@ -31,6 +31,7 @@ from dovetail.log.partition import Partition
 from dovetail.log.reading import offset_for_time, read_from_storage, read_from_tail
 from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
+from dovetail.log.sweeping import sweep
 from dovetail.log.topic import TopicConfig
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
@@ -103,11 +104,11 @@ class World:
             node_id=1,
             coordinator=self.coordinator,
             ensembles=Ensembles(OneNode(1, storage)),
-            swept=storage,
             clock=VirtualClock(),
             defaults=CONFIG,
             tail_bytes_max=self.rng.choice([0, 5_000, 1 << 20]),
         )
+        await sweep(storage, self.coordinator)
         await log.load()
         await log.start()
         if not log.topics():

@@ -10,19 +10,21 @@ import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
+from dovetail.broker.decommission import StorageStates
 from dovetail.broker.metrics import LogCollector, Metrics
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import InvalidInput, InvalidSetting
 from dovetail.kafka.handlers import Backend, Broker
 from dovetail.kafka.subscription import topics_of
-from dovetail.ledger import Ensembles, Quorum, StorageNode
+from dovetail.ledger import Ensembles, Quorum
 from dovetail.ledger.ensembles import Nodes
 from dovetail.ledger.quorum import check_quorum
 from dovetail.ledger.selection import selection_named
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupSettings
 from dovetail.log.peers import Peers
+from dovetail.log.repair import Repairer, RepairSettings, StorageView
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
@@ -45,21 +47,31 @@ class Carrier:
         *,
         metrics: Metrics,
         clock: Clock,
-        swept: StorageNode | None,
         peers: Peers | None,
+        states: StorageStates | None,
+        view: StorageView | None,
     ) -> None:
-        """`swept` and `peers` are as for `Log`."""
+        """`peers` is as for `Log`; on one node alone there are no `states` and no `view`."""
         self._settings = settings
         self._coordinator = coordinator
         self._metrics = metrics
         self._clock = clock
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
+        removed = frozenset if states is None else states.removed
+        ensembles = Ensembles(nodes, removed=removed)
+        self.repairer: Repairer | None = None
+        if view is not None:
+            repair = RepairSettings(
+                after_ms=settings.storage.repair_after_ms,
+                bytes_per_second=settings.storage.repair_bytes_per_second,
+            )
+            self.repairer = Repairer(nodes, view, clock=clock, settings=repair)
+            ensembles.on_damaged = self.repairer.doubt
         self.log = Log(
             node_id=settings.node.node_id,
             coordinator=coordinator,
-            ensembles=Ensembles(nodes),
-            swept=swept,
+            ensembles=ensembles,
             clock=clock,
             defaults=_defaults(settings.log),
             tail_bytes_max=settings.log.tail_cache_bytes_max,
@@ -98,8 +110,12 @@ class Carrier:
         self._metrics.registry.register(LogCollector(self.log, self.groups))
         self._run(self._keep_up())
         self._run(self._hand_on_stuck())
+        if self.repairer is not None:
+            self._run(self.repairer.run(self.log.partitions))
 
-    def backend(self, brokers: Callable[[], dict[int, Broker]]) -> Backend:
+    def backend(
+        self, brokers: Callable[[], dict[int, Broker]], storage_nodes: Callable[[], int]
+    ) -> Backend:
         """What the Kafka front works on; clients are told these addresses."""
         log = self._settings.log
         return Backend(
@@ -112,7 +128,7 @@ class Carrier:
             brokers=brokers,
             topic_auto_create=log.topic_auto_create,
             partitions_default=log.partitions_default,
-            copies=log.write_quorum,
+            storage_nodes=storage_nodes,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 

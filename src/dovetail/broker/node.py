@@ -19,6 +19,12 @@ from pathlib import Path
 from dovetail import __version__
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.cluster_nodes import ClusterNodes
+from dovetail.broker.decommission import (
+    NodesThatStay,
+    SeenStorage,
+    StorageStates,
+    check_may_start,
+)
 from dovetail.broker.identity import Disks, bind_disk, disk_identity, holds_ledgers
 from dovetail.broker.membership import (
     CARRIER_ROLE,
@@ -48,6 +54,7 @@ from dovetail.ledger import (
 from dovetail.ledger.ensembles import Nodes
 from dovetail.ledger.selection import selection_named
 from dovetail.log.catalog import Catalog
+from dovetail.log.storage_upkeep import StorageUpkeep
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.settings import HttpSettings, Settings
 from dovetail.timeline.frame_codec import is_timeline
@@ -96,6 +103,9 @@ class Node:
         self._front: FrontDoor | None = None
         self._overseer: Overseer | None = None
         self._membership: Membership | None = None
+        self._disks: Disks | None = None
+        self._states: StorageStates | None = None
+        self._view: SeenStorage | None = None
         self._timelines: TimelineService | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
@@ -160,7 +170,12 @@ class Node:
                 identity,
                 holds_ledgers=holds_ledgers(ledgers),
             )
+            await check_may_start(coordinator, settings.node.node_id)
             self._storage = await self._start_storage(data_dir / "ledgers")
+            upkeep = StorageUpkeep(self._storage, settings.node.node_id, coordinator)
+            await upkeep.once()
+            keeping = asyncio.create_task(upkeep.run())
+            self._stack.callback(keeping.cancel)
             service = StorageService(self._storage, identity=identity)
         nodes = await self._start_nodes(coordinator, roles)
         port_bound = await self._start_door(service)
@@ -233,7 +248,7 @@ class Node:
         )
         await self._membership.start()
         self._stack.push_async_callback(self._membership.stop)
-        disks = Disks(coordinator)
+        disks = self._disks = Disks(coordinator)
         await disks.start()
         self._stack.push_async_callback(disks.stop)
         nodes = ClusterNodes(
@@ -245,7 +260,20 @@ class Node:
             rng=random.SystemRandom(),
         )
         self._stack.push_async_callback(nodes.close)
-        return nodes
+        self._states = StorageStates(coordinator, on_change=self._wake_repair)
+        await self._states.start()
+        self._stack.push_async_callback(self._states.stop)
+        self._view = SeenStorage(self._membership, self._states)
+        return NodesThatStay(nodes, self._states)
+
+    def _count_storage(self) -> int:
+        if self._disks is None or self._states is None:
+            return 1
+        return len(self._disks.numbers() - self._states.given_up())
+
+    def _wake_repair(self) -> None:
+        if self._carrier is not None and self._carrier.repairer is not None:
+            self._carrier.repairer.wake()
 
     async def _announce(
         self,
@@ -305,6 +333,7 @@ class Node:
 
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
+        self._wake_repair()
         if self._carrier is None or self._membership is None:
             return
         for partition in self._carrier.log.partitions():
@@ -332,13 +361,14 @@ class Node:
             nodes,
             metrics=self._metrics,
             clock=self._clock,
-            swept=self._storage if membership is None else None,
             peers=membership,
+            states=self._states,
+            view=self._view,
         )
         await self._stack.enter_async_context(carrier)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        self._front = FrontDoor(carrier.backend(brokers))
+        self._front = FrontDoor(carrier.backend(brokers, self._count_storage))
         return carrier
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:

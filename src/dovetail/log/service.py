@@ -14,7 +14,7 @@ import msgspec
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
-from dovetail.ledger import Ensembles, LedgerId, StorageNode
+from dovetail.ledger import Ensembles, LedgerId
 from dovetail.ledger.selection import Selection, least_loaded
 from dovetail.log import chain
 from dovetail.log.catalog import Catalog, IdBlocks
@@ -54,20 +54,15 @@ class Log:
         clock: Clock,
         defaults: TopicConfig,
         tail_bytes_max: int,
-        swept: StorageNode | None = None,
         peers: Peers | None = None,
         select: Selection = least_loaded,
         rng: random.Random | None = None,
     ) -> None:
-        """`swept` is the storage node that holds ledgers of this log alone, if there is one.
-
-        Without `peers` this carrier is alone.
-        """
+        """Without `peers` this carrier is alone."""
         self._coordinator = coordinator
         self._ensembles = ensembles
-        self._swept = swept
         self._clock = clock
-        self._defaults = defaults
+        self.defaults = defaults
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
         self.catalog = Catalog(coordinator, on_change=self._on_change)
@@ -114,8 +109,6 @@ class Log:
 
     async def start(self) -> None:
         """Takes over what is this carrier's; serves that when it returns."""
-        if self._swept is not None:
-            await self._sweep(self._swept)
         self._started = True
         self.holdings.start(self._context)
         self._peers.on_change.append(self._work.reconsider)
@@ -138,22 +131,13 @@ class Log:
                 return False
         return True
 
-    async def _sweep(self, storage: StorageNode) -> None:
-        """Deletes ledgers that no chain names: a crash left them."""
-        there = await storage.ledgers()
-        named: set[int] = set()
-        for record in self.catalog.all():
-            for partition in await self.catalog.partitions(record.id):
-                named.update(info.ledger for info in partition.ledgers)
-        for ledger in there - named:
-            await storage.delete(LedgerId(ledger))
-
     async def close(self) -> None:
         """Gives every partition back."""
         self._started = False
         await self._work.close()
         await self.holdings.close()
         await self.catalog.stop()
+        await self._ensembles.close()
 
     def _on_change(self) -> None:
         if not self._started:
@@ -183,7 +167,7 @@ class Log:
 
     def config(self, record: TopicRecord) -> TopicConfig:
         """The topic's settings with defaults filled in."""
-        return self._defaults.with_overrides(record.config)
+        return self.defaults.with_overrides(record.config)
 
     def holding(self, record: TopicRecord, number: int) -> Holding:
         """Who owns a partition, as last seen."""
@@ -224,7 +208,7 @@ class Log:
         """Raises `InvalidInput` or `TopicExists`, with nothing changed."""
         check_name(name)
         check_partitions(partitions)
-        check_config(config or {})
+        check_config(config or {}, self.defaults)
         record = TopicRecord(
             name,
             uuid.uuid4().hex,
@@ -264,7 +248,7 @@ class Log:
     ) -> None:
         """Replaces the topic's own settings. Raises `InvalidInput`."""
         record = self.topic(name)
-        check_config(config)
+        check_config(config, self.defaults)
         if not check_only:
             await self.catalog.change(
                 record, lambda known: msgspec.structs.replace(known, config=config)

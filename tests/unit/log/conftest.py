@@ -25,6 +25,7 @@ from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 from dovetail.log.records import StoredRecord, decode_batch, encode_batch
 from dovetail.log.service import Log
+from dovetail.log.sweeping import sweep
 from dovetail.log.topic import TopicConfig
 
 DEFAULTS = TopicConfig(
@@ -59,11 +60,11 @@ class Bench:
             node_id=1,
             coordinator=self.coordinator,
             ensembles=Ensembles(OneNode(1, self.storage)),
-            swept=self.storage,
             clock=self.clock,
             defaults=DEFAULTS,
             tail_bytes_max=1 << 20,
         )
+        await sweep(self.storage, self.coordinator)
         await self.log.load()
         await self.log.start()
 

@@ -43,8 +43,8 @@ class Backend:
     brokers: Callable[[], dict[int, Broker]]
     topic_auto_create: bool
     partitions_default: int
-    #: Copies of each record, which Kafka calls the replication factor.
-    copies: int
+    #: How many storage nodes belong to the cluster; a record can have so many copies.
+    storage_nodes: Callable[[], int]
     #: Settings of the node that DescribeConfigs shows for a broker.
     node_settings: dict[str, str]
 

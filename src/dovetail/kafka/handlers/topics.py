@@ -10,7 +10,7 @@ from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.kafka.schema import ZERO_UUID
-from dovetail.log.topic import check_config, check_name, check_partitions
+from dovetail.log.topic import check_config, check_name, check_partitions, config_for_copies
 
 #: "The broker's default", for partitions and replicas.
 _DEFAULT = -1
@@ -59,7 +59,8 @@ async def _create(
         config[setting.name] = setting.value
     _check(ErrorCode.INVALID_TOPIC_EXCEPTION, lambda: check_name(topic.name))
     _check(ErrorCode.INVALID_PARTITIONS, lambda: check_partitions(partitions))
-    _check(ErrorCode.INVALID_CONFIG, lambda: check_config(config))
+    config = {**_copies(backend, topic), **config}
+    _check(ErrorCode.INVALID_CONFIG, lambda: check_config(config, backend.log.defaults))
     record = await backend.log.create_topic(
         topic.name, partitions=partitions, config=config, check_only=check_only
     )
@@ -69,7 +70,7 @@ async def _create(
         topic_id=ZERO_UUID if check_only else bytes.fromhex(record.id),
         error_code=ErrorCode.NONE,
         num_partitions=partitions,
-        replication_factor=backend.copies,
+        replication_factor=backend.log.config(record).quorum.write,
         configs=tuple(
             m.CreateTopicsResponseConfig(
                 name=name,
@@ -100,15 +101,24 @@ def _partition_count(backend: Backend, topic: m.CreateTopicsRequestTopic) -> int
         for assignment in topic.assignments:
             _check_assignment(backend, assignment.broker_ids)
         return len(numbers)
-    if topic.replication_factor not in (_DEFAULT, backend.copies):
-        raise _Refusal(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {topic.replication_factor}: every record here has "
-            f"{backend.copies} (log.write_quorum)",
-        )
     if topic.num_partitions == _DEFAULT:
         return backend.partitions_default
     return topic.num_partitions
+
+
+def _copies(backend: Backend, topic: m.CreateTopicsRequestTopic) -> dict[str, str]:
+    """The settings that give each record the copies that are asked for."""
+    wanted = topic.replication_factor
+    if topic.assignments or wanted in (_DEFAULT, backend.log.defaults.quorum.write):
+        return {}
+    nodes = backend.storage_nodes()
+    if not 1 <= wanted <= nodes:
+        raise _Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {wanted}: the cluster has {nodes} storage nodes, and each record "
+            "is on different ones",
+        )
+    return config_for_copies(wanted)
 
 
 def _check_assignment(backend: Backend, wanted: tuple[int, ...]) -> None:

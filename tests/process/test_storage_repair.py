@@ -1,0 +1,93 @@
+"""Storage nodes of a real cluster: one dies for good, one is damaged, one is drained, under load."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
+from tests.process.checker import Workload, check
+
+from dovetail.broker import decommission
+from dovetail.broker.decommission import StorageState
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.log.sweeping import read_chains
+
+PARTITIONS = 3
+Result = TypeVar("Result")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    with running_cluster(
+        tmp_path, brokers=2, storage=5, storage_repair_after_ms="2s", log_ledger_bytes_max="64KiB"
+    ) as made:
+        yield made
+
+
+def asked(
+    cluster: ClusterProcesses, ask: Callable[[EtcdCoordinator], Awaitable[Result]]
+) -> Result:
+    """What the coordination service answers."""
+
+    async def run() -> Result:
+        endpoints = tuple(member.endpoint for member in cluster.etcd.values())
+        coordinator = await EtcdCoordinator.open(EtcdSettings(endpoints, namespace="/dovetail/"))
+        try:
+            return await ask(coordinator)
+        finally:
+            await coordinator.close()
+
+    return asyncio.run(run())
+
+
+def nodes_named(cluster: ClusterProcesses) -> set[int]:
+    """The storage nodes that chains name."""
+    chains = asked(cluster, read_chains)
+    return {n for record in chains for info in record.ledgers for n in info.placement.nodes}
+
+
+def damage(folder: Path) -> None:
+    """Changes a byte in the middle of the largest segment, and takes its index."""
+    segment = max(folder.rglob("*.segment"), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+    data = bytearray(segment.read_bytes())
+    data[len(data.rstrip(b"\0")) // 2] ^= 1
+    segment.write_bytes(data)
+    segment.with_suffix(".index").unlink(missing_ok=True)
+
+
+def test_storage_nodes_are_replaced_repaired_and_drained(cluster: ClusterProcesses) -> None:
+    """L10, R2: under load, with nothing lost, and each time until every copy is where it should."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(30)
+    workload = Workload(cluster.bootstrap, "t", partitions=PARTITIONS)
+    workload.start()
+    workload.wait_for(3000)
+
+    cluster.kill("storage-1")
+    wait_until("node 1 is replaced", lambda: 1 not in nodes_named(cluster))
+    workload.wait_for(workload.acknowledged_count + 1000)
+
+    cluster.kill("storage-2")
+    damage(cluster.nodes["storage-2"].data_dir)
+    cluster.launch("storage-2")
+    cluster.await_ready("storage-2")  # It is not, as long as it is damaged.
+    assert "damaged on disk" in cluster.log("storage-2")
+    assert "damaged segments go" in cluster.log("storage-2")
+    workload.wait_for(workload.acknowledged_count + 1000)
+
+    asked(cluster, lambda c: decommission.drain(c, 3, now_ms=1))
+    wait_until(
+        "node 3 is drained",
+        lambda: asked(cluster, lambda c: decommission.state(c, 3)).state is StorageState.DRAINED,
+    )
+    asked(cluster, lambda c: decommission.remove(c, 3, now_ms=2))
+    cluster.stop("storage-3")
+    workload.wait_for(workload.acknowledged_count + 1000)
+    workload.finish()
+    assert workload.errors == []
+    read = sum(check(workload, cluster.bootstrap, "t", p) for p in range(PARTITIONS))
+    assert read == workload.acknowledged_count == sum(workload.sent.values())
+    assert "Traceback" not in cluster.log()
