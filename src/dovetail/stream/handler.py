@@ -110,7 +110,9 @@ class RobustStreamHandler:
             while True:
                 following = asyncio.ensure_future(anext(iterator))
                 await asyncio.wait({following, sought}, return_when=asyncio.FIRST_COMPLETED)
-                if sought.done():
+                # The event and not its task: what was read before a seek must not move the place
+                # that was sought, however the two interleave.
+                if self._sought.is_set():
                     following.cancel()
                     await asyncio.gather(following, return_exceptions=True)
                     return
