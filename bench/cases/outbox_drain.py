@@ -3,7 +3,7 @@
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil  # type: ignore[import-untyped]
 import psycopg
@@ -37,14 +37,16 @@ def measure(run: Run) -> list[Line]:
         outbox_tables.make_plain_tables(database.dsn)
         measured = _Drains(run, server, database, node)
         best: dict[str, float] = {}
+        drains: dict[str, Callable[[], float]] = {
+            "plain": lambda: measured.plain(messages),
+            "limit": lambda: measured.limit(messages),
+            "one": lambda: measured.ours(messages, workers=1),
+            "open": lambda: measured.ours(messages, workers=1, open_transaction=True),
+            "four": lambda: measured.ours(messages, workers=_WORKERS),
+        }
         for at in range(run.rounds):
-            for name, rate in {
-                "plain": measured.plain(messages),
-                "limit": measured.limit(messages),
-                "one": measured.ours(messages, workers=1),
-                "open": measured.ours(messages, workers=1, open_transaction=True),
-                "four": measured.ours(messages, workers=_WORKERS),
-            }.items():
+            for name, drained in drains.items():
+                rate = drained()
                 run.told(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
                 best[name] = max(best.get(name, 0.0), rate)
     shares = f"processor seconds in the run of four: {measured.shares}"
@@ -174,6 +176,8 @@ def _relay(
 def _tree_cpu_s(server: PostgresServer) -> float:
     total = 0.0
     for pid in server.pids():
-        times = psutil.Process(pid).cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
+        # A session that ends meanwhile is in its parent's sum.
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
     return total
