@@ -226,7 +226,8 @@ class TimelineService:
                 if record is None or record.id != carried.record.id or record.state != "ready":
                     del self.timelines[name]
                     self._requests.forget(carried)
-                    await carried.end(deleted=True)
+                    # Closing a large file takes its time, and who deletes should not wait for it.
+                    self._later(carried.end(deleted=True))
                     self.health.forget_timeline(name)
                     self.metrics.forget(name)
                     _log.info("timeline ended here", timeline=name)

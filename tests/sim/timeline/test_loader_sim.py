@@ -9,15 +9,16 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
 
 from dovetail.timeline.deal import DealerName, Member
-from dovetail.timeline.loader import NEVER_MS, Loader, Push
+from dovetail.timeline.loader import NEVER_MS, Loader, Plan, Push
 from dovetail.timeline.memory_store import MemoryStore
 from dovetail.timeline.message import Handle, Leased, MessageId, NewMessage, Release, Status
+from dovetail.timeline.store import LeaseResult
 from dovetail.timeline.window import Windows
 
 SEEDS = max(60, int(os.environ.get("SIM_SEEDS", "0")) // 20)
@@ -214,7 +215,11 @@ class World:
 @pytest.mark.parametrize("dealer", ["ranges", "racks"])
 def test_everything_is_handled_on_time_and_by_one(dealer: DealerName) -> None:
     """B7, B10, B11, B12, B13: whatever happens to consumers and the store, nothing is lost."""
-    for seed in range(SEEDS):
+    run_seeds(dealer, SEEDS)
+
+
+def run_seeds(dealer: DealerName, seeds: int) -> None:
+    for seed in range(seeds):
         world = World(seed, dealer)
         world.at(0, world.come)
         world.at(1, world.trouble)
@@ -279,3 +284,66 @@ def test_ids_in_a_plan_are_those_of_consumers_with_credit() -> None:
     world.run(START_MS + 2)
     assert len(world.live) <= 2
     assert MessageId(1) in world.live
+
+
+def _push_at_once(original: Any) -> Any:
+    def on_leased(self: Loader, plan: Plan, result: LeaseResult, *, took_ms: float) -> list[Push]:
+        pushes = original(self, plan, result, took_ms=took_ms)
+        return [push._replace(at_ms=0.0) for push in pushes]
+
+    return on_leased
+
+
+def _forget_lease_ends(original: Any) -> Any:
+    def on_leased(self: Loader, plan: Plan, result: LeaseResult, *, took_ms: float) -> list[Push]:
+        blind = replace(result, ends_ms=None)
+        found: list[Push] = original(self, plan, blind, took_ms=took_ms)
+        return found
+
+    return on_leased
+
+
+def _forget_what_came_meanwhile(original: Any) -> Any:
+    def on_leased(self: Loader, plan: Plan, result: LeaseResult, *, took_ms: float) -> list[Push]:
+        self._stored_ms = NEVER_MS
+        found: list[Push] = original(self, plan, result, took_ms=took_ms)
+        return found
+
+    return on_leased
+
+
+@pytest.mark.parametrize("plant", [_push_at_once, _forget_lease_ends, _forget_what_came_meanwhile])
+def test_planted_bugs_of_the_loader_are_found(
+    plant: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: the simulation goes red when the loader pushes early, or loses a wake."""
+    monkeypatch.setattr(Loader, "on_leased", plant(Loader.on_leased))
+    with pytest.raises(AssertionError):
+        run_seeds("ranges", 60)
+        quiet_message_is_found()
+
+
+def quiet_message_is_found() -> None:
+    """One message that is stored while a lease is under way, and nothing else ever happens."""
+    world = World(1, "ranges")
+    world.faults = False
+    world.come("a")
+    world.insert(0)
+    world.at(0.5, lambda: world.insert(0))
+    world.run(START_MS + 150)
+    assert len(world.handled) == 2
+
+
+def test_a_message_that_comes_while_a_lease_is_under_way_is_not_left_lying() -> None:
+    """B12: though nothing else ever wakes the loader."""
+    quiet_message_is_found()
+
+
+@pytest.mark.parametrize("dealer", ["ranges", "racks"])
+def test_a_lease_that_is_taken_ahead_of_its_end_is_found(
+    dealer: DealerName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: the simulation goes red when the store gives away what somebody still holds."""
+    monkeypatch.setattr("dovetail.timeline.memory_store._Row.free", lambda self, now_ms: True)
+    with pytest.raises(AssertionError, match="still holds"):
+        run_seeds(dealer, 60)
