@@ -1,0 +1,111 @@
+"""A work on the wire: what of a record is the id, what is the job, what stands in headers.
+
+    key      the work id, in UTF-8; equal ids share a partition, which is what T4 rests on
+    value    the job, in the codec of the team that reads it
+    headers  dovetail-parent      the work that this one was made from (spray)
+             dovetail-attempts    how often it was tried before it came here; absent: never
+             dovetail-not-before  milliseconds since the epoch before which it is not due
+             traceparent          as in W3C Trace Context; carried along, never read
+
+Headers that say nothing are left out: a plain work costs no byte more than its key and value. A
+record without a key, from a producer that knows no work ids, has the id of its place in the log,
+which is the same whenever it is read.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NewType
+
+from dovetail.errors import InvalidInput
+
+WorkId = NewType("WorkId", str)
+
+PARENT = "dovetail-parent"
+ATTEMPTS = "dovetail-attempts"
+NOT_BEFORE = "dovetail-not-before"
+TRACEPARENT = "traceparent"
+
+#: Ids are keys, kept in memory for the time to live; derived ids need room behind the parent's.
+WORK_ID_BYTES_MAX = 512
+
+Header = tuple[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One work as it lies on an input topic."""
+
+    id: WorkId
+    payload: bytes
+    parent: WorkId | None = None
+    attempts: int = 0
+    not_before_ms: int = 0
+    traceparent: bytes | None = None
+
+    @property
+    def key(self) -> bytes:
+        """The key of its record."""
+        return self.id.encode()
+
+    @property
+    def identity(self) -> bytes:
+        """What makes it the same work as another: the id, and which of its lives this is."""
+        return self.key if self.attempts == 0 else b"%b\x00%d" % (self.key, self.attempts)
+
+    def headers(self) -> list[Header]:
+        """The headers of its record."""
+        found: list[Header] = []
+        if self.parent is not None:
+            found.append((PARENT, self.parent.encode()))
+        if self.attempts:
+            found.append((ATTEMPTS, b"%d" % self.attempts))
+        if self.not_before_ms:
+            found.append((NOT_BEFORE, b"%d" % self.not_before_ms))
+        if self.traceparent is not None:
+            found.append((TRACEPARENT, self.traceparent))
+        return found
+
+    def retried(self, *, not_before_ms: int) -> "Work":
+        """The same work, to be tried once more at a later time."""
+        return replace(self, attempts=self.attempts + 1, not_before_ms=not_before_ms)
+
+
+def work_of(
+    *, place: str, key: bytes | None, value: bytes | None, headers: Iterable[Header] | None = None
+) -> Work:
+    """The work that a record holds; `place` is its id if it has no key.
+
+    Headers that are malformed count as absent: a foreign producer must not stop a partition.
+    """
+    known = dict(headers) if headers else {}
+    parent = known.get(PARENT)
+    return Work(
+        id=WorkId(key.decode(errors="replace") if key is not None else place),
+        payload=value if value is not None else b"",
+        parent=WorkId(parent.decode(errors="replace")) if parent else None,
+        attempts=_number(known.get(ATTEMPTS)),
+        not_before_ms=_number(known.get(NOT_BEFORE)),
+        traceparent=known.get(TRACEPARENT),
+    )
+
+
+def place_of(topic: str, partition: int, offset: int) -> str:
+    """The id of a record that has none: where it lies, which never changes."""
+    return f"{topic}-{partition}-{offset}"
+
+
+def checked_id(given: str) -> WorkId:
+    """A work id from outside. Raises `InvalidInput`."""
+    size = len(given.encode(errors="replace"))
+    if not 0 < size <= WORK_ID_BYTES_MAX:
+        raise InvalidInput(
+            f"a work id has 1 to {WORK_ID_BYTES_MAX} bytes, and {given[:40]!r}... has {size}"
+            if size
+            else "a work id must not be empty; leave it out to be given one"
+        )
+    return WorkId(given)
+
+
+def _number(text: bytes | None) -> int:
+    # int() takes spaces, signs and underscores, which no work of ours has.
+    return int(text) if text and text.isdigit() and len(text) < 19 else 0

@@ -1,0 +1,138 @@
+"""Works, outcomes and payloads on the wire."""
+
+from typing import Any, TypedDict
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.errors import InvalidInput
+from dovetail.pipeline.codecs import Undecodable, Unencodable, codec_of
+from dovetail.pipeline.envelope import (
+    WORK_ID_BYTES_MAX,
+    Work,
+    WorkId,
+    checked_id,
+    place_of,
+    work_of,
+)
+from dovetail.pipeline.outcome import (
+    RECORD_BYTES_MAX,
+    TRACEBACK_CHARACTERS_MAX,
+    DeadLetter,
+    Failure,
+    FailureKind,
+    outcome_of,
+)
+from dovetail.pipeline.team import Policy
+
+works = st.builds(
+    Work,
+    id=st.text(min_size=1).map(WorkId),
+    payload=st.binary(),
+    parent=st.none() | st.text(min_size=1).map(WorkId),
+    attempts=st.integers(0, 10**6),
+    not_before_ms=st.integers(0, 2**50),
+    traceparent=st.none() | st.binary(),
+)
+
+
+@given(works)
+def test_a_work_comes_back_from_its_record(work: Work) -> None:
+    """T4: key, value and headers hold all of a work."""
+    again = work_of(place="t-0-1", key=work.key, value=work.payload, headers=work.headers())
+    assert again == work
+
+
+def test_a_plain_work_has_no_headers_and_a_record_without_key_an_id() -> None:
+    """T4: the place of a record is its id if nobody gave one, and stays the same."""
+    assert Work(WorkId("a"), b"1").headers() == []
+    work = work_of(place=place_of("t", 3, 17), key=None, value=None)
+    assert (work.id, work.payload) == ("t-3-17", b"")
+
+
+@given(st.lists(st.tuples(st.text(), st.binary())))
+def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
+    """R3: whatever a foreign producer writes is a work."""
+    odd = [("dovetail-attempts", b" -7"), ("dovetail-not-before", b"9" * 40), *headers]
+    assert work_of(place="x", key=b"\xff", value=b"", headers=odd).attempts >= 0
+
+
+def test_a_retried_work_is_no_repetition() -> None:
+    """T4, T12: the second life of an id is told from the first coming twice."""
+    first = Work(WorkId("a"), b"")
+    later = first.retried(not_before_ms=5)
+    assert first.identity == b"a"
+    assert later.identity != first.identity
+    assert later.retried(not_before_ms=6).identity != later.identity
+
+
+def test_ids_from_outside_are_bounded() -> None:
+    """T4: ids are kept in memory for the time to live."""
+    assert checked_id("é" * 256)
+    for wrong in ("", "x" * (WORK_ID_BYTES_MAX + 1)):
+        with pytest.raises(InvalidInput, match="a work id"):
+            checked_id(wrong)
+
+
+def test_a_dead_letter_is_bounded_and_holds_the_job() -> None:
+    """T5: whatever was raised, the letter can be written, and the job copied back."""
+    failure = Failure(FailureKind.TIMEOUT, "r" * 10**6, "t" * 10**6)
+    letter = DeadLetter(Work(WorkId("a"), b"job", parent=WorkId("p")), failure, attempts=3)
+    read = outcome_of("team", dead=True, place="", key=b"a", value=b"job", headers=letter.headers())
+    assert read.failure is not None
+    assert (read.id, read.parent, read.payload, read.attempts) == ("a", "p", b"job", 3)
+    assert read.failure.kind is FailureKind.TIMEOUT
+    assert len(read.failure.reason) == 1000
+    assert len(read.failure.traceback) <= TRACEBACK_CHARACTERS_MAX + 4
+    full = DeadLetter(Work(WorkId("a"), b"x" * RECORD_BYTES_MAX), failure, 1)
+    assert sum(len(value) for _, value in full.headers()) < 2_000
+
+
+@pytest.mark.parametrize("name", ["json", "msgpack"])
+def test_codecs_write_plain_data(name: str) -> None:
+    """T10: what goes in comes out."""
+    codec = codec_of(name)
+    value = {"a": [1, 2.5, None, "ü"], "b": {"c": True}}
+    assert codec.decoder()(codec.encoder()(value)) == value
+
+
+def test_arrow_and_raw_codecs() -> None:
+    """T10: tables as Arrow, bytes as they are."""
+    table = pa.table({"n": [1, 2], "s": ["a", None]})
+    arrow = codec_of("arrow")
+    assert arrow.decoder()(arrow.encoder()(table)).equals(table)
+    raw = codec_of("raw")
+    assert raw.decoder()(raw.encoder()(b"\x00\xff")) == b"\x00\xff"
+
+
+class Order(TypedDict):
+    total: int
+
+
+@given(st.sampled_from(["json", "msgpack", "arrow"]), st.binary(max_size=64))
+def test_bytes_that_are_no_payload_are_refused_by_name(name: str, data: bytes) -> None:
+    """T10, R3: any bytes decode or are refused with one error; no code is run."""
+    try:
+        codec_of(name).decoder()(data)
+    except Undecodable as error:
+        assert f"no {name} payload" in str(error)
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    """T10: by type of the job, and by what the codec can write."""
+    with pytest.raises(Undecodable, match="total"):
+        codec_of("json").decoder(Order)(b'{"sum": 1}')
+    circle: list[Any] = []
+    circle.append(circle)
+    for name, value in (("json", object()), ("json", circle), ("arrow", 1), ("raw", "text")):
+        with pytest.raises(Unencodable, match=f"cannot be written as {name}"):
+            codec_of(name).encoder()(value)
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    """T6: with jitter, so that what failed together does not come back together."""
+    policy = Policy(1000, 5, 100, 500, 1, 1, 1)
+    assert [policy.backoff(n, jitter=0.999999) for n in (1, 2, 3, 4)] == [99, 199, 399, 499]
+    assert policy.backoff(1, jitter=0.0) == 50
