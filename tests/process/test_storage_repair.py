@@ -1,6 +1,9 @@
-"""Storage nodes of a real cluster: one dies for good, one is damaged, one is drained, under load."""
+"""Storage nodes of a cluster under load: one dies for good, one is damaged, one is drained."""
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -10,8 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
 from tests.process.checker import Workload, check
 
-from dovetail.broker import decommission
-from dovetail.broker.decommission import StorageState
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.log.sweeping import read_chains
 
@@ -27,9 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
         yield made
 
 
-def asked(
-    cluster: ClusterProcesses, ask: Callable[[EtcdCoordinator], Awaitable[Result]]
-) -> Result:
+def asked(cluster: ClusterProcesses, ask: Callable[[EtcdCoordinator], Awaitable[Result]]) -> Result:
     """What the coordination service answers."""
 
     async def run() -> Result:
@@ -47,6 +46,19 @@ def nodes_named(cluster: ClusterProcesses) -> set[int]:
     """The storage nodes that chains name."""
     chains = asked(cluster, read_chains)
     return {n for record in chains for info in record.ledgers for n in info.placement.nodes}
+
+
+def storage(cluster: ClusterProcesses, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`dovetail storage ...`, as an operator runs it."""
+    endpoints = ",".join(member.endpoint for member in cluster.etcd.values())
+    command = [sys.executable, "-m", "dovetail", "storage", *arguments, "--etcd", endpoints]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def state_of(cluster: ClusterProcesses, number: int) -> str:
+    """The state of a storage node, as the command line lists it."""
+    listed = json.loads(storage(cluster, "list", "--json").stdout)
+    return str(next(node["state"] for node in listed if node["node"] == number))
 
 
 def damage(folder: Path) -> None:
@@ -78,12 +90,15 @@ def test_storage_nodes_are_replaced_repaired_and_drained(cluster: ClusterProcess
     assert "damaged segments go" in cluster.log("storage-2")
     workload.wait_for(workload.acknowledged_count + 1000)
 
-    asked(cluster, lambda c: decommission.drain(c, 3, now_ms=1))
+    refused = storage(cluster, "remove", "3")
+    assert refused.returncode == 2
+    assert "drain it first" in refused.stderr
+    assert storage(cluster, "drain", "3").returncode == 0
     wait_until(
         "node 3 is drained",
-        lambda: asked(cluster, lambda c: decommission.state(c, 3)).state is StorageState.DRAINED,
+        lambda: state_of(cluster, 3) == "drained",
     )
-    asked(cluster, lambda c: decommission.remove(c, 3, now_ms=2))
+    assert storage(cluster, "remove", "3").returncode == 0
     cluster.stop("storage-3")
     workload.wait_for(workload.acknowledged_count + 1000)
     workload.finish()

@@ -14,6 +14,7 @@ from dovetail.cli import (
     outbox,
     produce,
     relay,
+    storage,
     stream,
     timeline_messages,
     topic,
@@ -72,4 +73,5 @@ app.add_typer(timeline_messages.app, name="timeline")
 app.add_typer(group.app, name="group")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(stream.app, name="stream")
+app.add_typer(storage.app, name="storage")
 app.add_typer(config.app, name="config")
