@@ -27,6 +27,7 @@ ARROWS = {
     "broker": {"coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
     "outbox": {"settings"},
     "stream": {"coordination"},
+    "pipeline": {"coordination", "kafka", "settings", "stream"},
     "console": {"settings"},
     "cli": {
         "broker",

@@ -1,0 +1,161 @@
+"""One connection to a broker: requests out, answers in order; and what error codes mean.
+
+Versions are fixed, one for each request, and chosen so that Kafka 2.7 to 4 and Dovetail have them;
+topics go by name.
+"""
+
+import socket
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    OffsetOutOfRange,
+    ProducerFenced,
+    ProtocolViolation,
+    Refused,
+    SequenceGap,
+    TopicUnknown,
+    Unavailable,
+)
+from dovetail.kafka import ApiKey, ErrorCode, RequestHeader
+from dovetail.kafka.codec import decode_response, encode_request
+
+VERSIONS = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 6,
+    ApiKey.METADATA: 9,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+}
+
+#: A broker that is there answers a connection in milliseconds; another may be asked instead.
+_CONNECT_S_MAX = 5.0
+#: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
+_FRAME_BYTES_MAX = 256 * 1024 * 1024
+
+_PASSING = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+}
+
+_KINDS: Mapping[int, type[DovetailError]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TopicUnknown,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceGap,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.PRODUCER_FENCED: ProducerFenced,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidInput,
+    ErrorCode.MESSAGE_TOO_LARGE: InvalidInput,
+    ErrorCode.RECORD_LIST_TOO_LARGE: InvalidInput,
+    ErrorCode.GROUP_ID_NOT_FOUND: NotFound,
+}
+
+
+def error_of(code: int, doing: str, detail: str | None = None) -> DovetailError:
+    """The error for a code that a broker answered with."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return Refused(f"{doing}: the broker answered error {code}")
+    kind = Unavailable if known in _PASSING else _KINDS.get(known, Refused)
+    return kind(f"{doing}: {known.name}" + (f" ({detail})" if detail else ""))
+
+
+class Connection:
+    """One connection to a broker; requests may be sent ahead, answers come in order."""
+
+    def __init__(self, address: tuple[str, int], *, client_id: str, timeout_s: float) -> None:
+        self.address = address
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._correlation_id = 0
+
+    def send(self, api_key: ApiKey, body: Any) -> RequestHeader:
+        """Sends a request; its answer is for `receive`. Raises `Unavailable`."""
+        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        header = RequestHeader(api_key, VERSIONS[api_key], self._correlation_id, self._client_id)
+        buffers = encode_request(header, body)
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
+                self._socket.settimeout(self._timeout_s)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(b"".join(buffers))
+        except OSError as error:
+            self._broken(error)
+        return header
+
+    def receive(self, header: RequestHeader) -> Any:
+        """The answer to the oldest request that has none. Raises `Unavailable`."""
+        try:
+            length = int.from_bytes(self._read(4), "big", signed=True)
+            if not 0 < length <= _FRAME_BYTES_MAX:
+                raise ProtocolViolation(f"{self}: a frame of {length} bytes; is this Kafka?")
+            return decode_response(header, self._read(length))
+        except OSError as error:
+            self._broken(error)
+        except ProtocolViolation:
+            self.close()
+            raise
+
+    def call(self, api_key: ApiKey, body: Any) -> Any:
+        """Sends a request and waits for its answer. Raises `Unavailable`."""
+        return self.receive(self.send(api_key, body))
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __str__(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def _read(self, size: int) -> memoryview:
+        if self._socket is None:
+            raise ConnectionResetError("the connection was closed")
+        view = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            count = self._socket.recv_into(view[at:])
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            at += count
+        return view
+
+    def _broken(self, error: OSError) -> NoReturn:
+        self.close()
+        raise Unavailable(f"broker {self}: {error}") from error
+
+
+def parse_bootstrap(text: str) -> list[tuple[str, int]]:
+    """Addresses of `host:port,host:port`. Raises `InvalidInput`."""
+    addresses = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise InvalidInput(
+                f"{part.strip()!r} is no address of a broker; write host:port, with commas between"
+            )
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses

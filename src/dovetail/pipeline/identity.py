@@ -1,0 +1,103 @@
+"""Exactly one outcome: who writes what, told to the broker in the fields of the record batch.
+
+The problem. Spark runs the same micro-batch again after a task failed, after the driver was
+restarted and after a new master took over; an older attempt may still be running meanwhile. What
+one attempt wrote must not be written again, and what it did not write must be.
+
+The choice. A broker accepts a batch of an idempotent producer only if its sequence number follows
+the last one of that producer and epoch in that partition; it answers a repeated batch as if it
+were new, and refuses an older epoch. It is a compare-and-set on the partition. So a record's place
+in the work *is* its sequence number:
+
+    producer id   the query (its id is in the checkpoint) and the number of the task
+    epoch         the number of the micro-batch
+    sequence      the row's number among those that this task sends to this partition
+
+The argument, for rows that are the same in every run (`by position`):
+- *Nothing doubled.* Each sequence number of a producer and epoch is stored at most once, whoever
+  sends it: a retry, a speculative twin, a restarted driver, two masters at once.
+- *Nothing lost.* A task succeeds only when the last of its rows is acknowledged, and the number of
+  a row is stored only after all before it.
+- *The old are refused.* Once a partition has a batch of micro-batch n, everything of n-1 has a
+  lower epoch and is refused. Before that, all sequence numbers of n-1 are taken, because Spark
+  begins n only when n-1 is complete. A superseded master can not begin n+1 at all: the offset log
+  in the checkpoint has one entry n+1, and the first to create it wins.
+- *Nothing to remember.* A micro-batch starts its own count at 0; no state passes from one to the
+  next, and nothing is read in the ordinary case. A task that finds its first number taken reads
+  back the headers of the batches behind the last committed position, and goes on behind its
+  predecessor's last row.
+
+Rows that come in another order or another number when they are computed again (behind a shuffle,
+or made by a function that may fail this time) have no such place. For them there is the column
+`id` (`by id`): the id goes into the record's header `dovetail-id`. Every attempt first reads back
+what this micro-batch has written, whichever task wrote it, leaves those rows out, and appends the
+rest behind the last sequence number it saw: the broker refuses it if another attempt wrote
+meanwhile. An attempt that finds traces of another one reads back once more at its end and counts.
+
+What it rests on: the broker remembers a producer for a day (Kafka's default too), so that an
+attempt that was paused for longer is refused by nothing; a checkpoint on a file system that
+creates files atomically; for rows by position, a plan that is not changed between a failure and
+the run that repairs it. It holds on a plain Kafka alike: nothing here is an extension.
+
+Epochs have 15 bits. Every 32,768 micro-batches the producer id changes with the epoch's return to
+0; the argument above does not use that both belong to one producer, except for refusing n-1 early.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+from dovetail.errors import InvalidInput
+
+#: Set in every producer id of ours: brokers give out small numbers, counting from 0.
+_OURS = 1 << 62
+_TASK_BITS = 20
+_EPOCH_BITS = 15
+
+#: The header that carries a row's id.
+ID_HEADER = "dovetail-id"
+
+#: Positions of the end of each micro-batch are committed to this group: where reading back begins.
+GROUP_PREFIX = "dovetail-sink-"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a task puts into its record batches."""
+
+    producer_id: int
+    epoch: int
+
+    def wrote(self, *, producer_id: int, epoch: int) -> bool:
+        """Whether a batch is of this task, in any of its attempts."""
+        return (producer_id, epoch) == (self.producer_id, self.epoch)
+
+    def shares_batch(self, *, producer_id: int, epoch: int) -> bool:
+        """Whether a batch is of any task of the same micro-batch."""
+        same_query = producer_id >> _TASK_BITS == self.producer_id >> _TASK_BITS
+        return same_query and epoch == self.epoch
+
+
+def identity_of(query: str, *, batch: int, task: int) -> Identity:
+    """The identity of a task of a micro-batch. Raises `InvalidInput`."""
+    if not 0 <= task < 1 << _TASK_BITS:
+        raise InvalidInput(f"task {task}; a stage that writes has up to {1 << _TASK_BITS} tasks")
+    era, epoch = divmod(batch, 1 << _EPOCH_BITS)
+    digest = hashlib.blake2b(f"{query}/{era}".encode(), digest_size=8).digest()
+    query_bits = int.from_bytes(digest, "big") % (1 << 62 - _TASK_BITS)
+    return Identity(_OURS | query_bits << _TASK_BITS | task, epoch)
+
+
+def group_of(query: str) -> str:
+    """The group that holds where the query's last complete micro-batch ended."""
+    return GROUP_PREFIX + query
+
+
+def mark(*, batch: int, term: int | None) -> str:
+    """What is stored beside a position."""
+    return f"batch={batch}" + ("" if term is None else f" term={term}")
+
+
+def term_of(marks: list[str]) -> int:
+    """The highest term in marks; -1 if there is none."""
+    fields = (field.partition("=") for text in marks for field in text.split())
+    return max((int(value) for name, _, value in fields if name == "term"), default=-1)
