@@ -11,7 +11,7 @@ Times are in milliseconds of the world; one timeout is `TIMEOUT_MS` on each repl
 
 import heapq
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -60,8 +60,9 @@ LANES = 2
 
 LOG, STREAM, LEASES = -1, -2, -3
 
+Action = Callable[[], None]
 #: What a service answers with: an action of the one who asked.
-Answer = Callable[[Callable[[], None]], None]
+Answer = Callable[[Action], None]
 
 
 class SimEvent(NamedTuple):
@@ -207,10 +208,18 @@ class SimLog:
     def __init__(self, world: World) -> None:
         self._world = world
         self.entries: list[tuple[Record, float]] = []
+        #: The claims that count, and the committed position after each record.
+        self.claims: list[Claim] = []
+        self.positions: list[dict[int, int]] = []
+        self._state = LogState()
         self._waiting: list[Waiting] = []
 
     def append(self, record: Record) -> int:
         self.entries.append((record, self._world.now))
+        counts = self._state.apply(record, Moment(0, self._world.now))
+        if counts and isinstance(record, Claim):
+            self.claims.append(record)
+        self.positions.append(dict(self._state.position or {}))
         waiting, self._waiting = self._waiting, []
         for fetch in waiting:
             fetch.answer()
@@ -221,24 +230,6 @@ class SimLog:
             answer()
         else:
             self._waiting.append(Waiting(cursor, answer))
-
-    def claims(self) -> list[Claim]:
-        """Those that count."""
-        return [record for record in self._counting() if isinstance(record, Claim)]
-
-    def positions(self) -> list[dict[int, int]]:
-        """The committed positions, one after the other."""
-        state, found = LogState(), []
-        for record, at in self.entries:
-            state.apply(record, Moment(0, at))
-            found.append(dict(state.position or {}))
-        return found
-
-    def _counting(self) -> Iterator[Record]:
-        state = LogState()
-        for record, at in self.entries:
-            if state.apply(record, Moment(0, at)):
-                yield record
 
 
 class SimStream:
@@ -306,6 +297,8 @@ class Replica:
         self.name = MemberName(f"m{number}")
         self.alive = False
         self.paused = False
+        #: Gone for good: whatever would start it again does not.
+        self.gone = False
         self.life = 0
         self.disk = Vote()
         #: Crash at one of the next writes of the disk, before or after it.
@@ -321,7 +314,7 @@ class Replica:
         return self.world.now * self.rate
 
     def start(self) -> None:
-        if self.alive:
+        if self.alive or self.gone:
             return
         self.alive, self.paused = True, False
         self.life += 1
@@ -402,7 +395,7 @@ class Replica:
         """Sends a request; the service answers by calling what `work` is given with an action."""
         life, world = self.life, self.world
 
-        def answer(action: Callable[[], None]) -> None:
+        def answer(action: Action) -> None:
             world.send(service, self.number, lambda: self.deliver(life, action))
 
         world.send(self.number, service, lambda: work(answer))
