@@ -15,6 +15,10 @@ FETCH_FIRST = 200
 #: The first look after a find; below it a look costs more than it gains.
 LOOK_MS_MIN = 2.0
 
+#: As long as looks are no further apart than this, the next message is expected any moment, and
+#: asking publishers to notify would cost both sides more than looking.
+RESTLESS_MS_MAX = 16.0
+
 #: Doublings after which the delay is at its limit anyway.
 _DOUBLINGS_MAX = 30
 
@@ -42,6 +46,11 @@ class Pace:
     def found(self) -> None:
         """There was something: the next may be near."""
         self._next_ms = LOOK_MS_MIN
+
+    @property
+    def restless(self) -> bool:
+        """Whether to look again soon rather than to sleep."""
+        return self._next_ms <= min(RESTLESS_MS_MAX, self._idle_ms)
 
     def next_ms(self, *, asleep: bool) -> float:
         """How long to wait now. `asleep`: publishers will notify, so as long as is allowed."""

@@ -61,6 +61,8 @@ class Store:
         self._connection: Connection | None = None
         #: Passes read here, beside the transactions that record what is done.
         self._reading: Connection | None = None
+        #: PostgreSQL: what must be on disk before anything is sent is written here.
+        self._writing: Connection | None = None
         #: Counts connections: what was written on an older one may be lost after a failover.
         self.generation = 0
 
@@ -69,7 +71,9 @@ class Store:
         """One transaction; raises `DatabaseDown` if the database breaks off.
 
         On PostgreSQL each statement is one by itself, which saves two round trips: whatever must
-        hold together there is one statement.
+        hold together there is one statement. And its commit is not waited for: should the server
+        lose power, what is lost of these is a lock, an end or a mark, and the batch that was
+        written down before, and waited for (`_durably`), is sent again and known to the broker.
         """
         try:
             if self._connection is None or self._connection.invalidated:
@@ -78,6 +82,8 @@ class Store:
                 self.generation += 1
                 if self.dialect.name == "postgresql":
                     self._connection.execution_options(isolation_level="AUTOCOMMIT")
+                    self._connection.exec_driver_sql("SET synchronous_commit = off")
+                    self._connection.commit()
             with self._connection.begin():
                 yield self._connection
         except DBAPIError as error:
@@ -86,11 +92,11 @@ class Store:
 
     def close(self) -> None:
         """Ends the connections."""
-        for connection in (self._connection, self._reading):
+        for connection in (self._connection, self._reading, self._writing):
             if connection is not None:
                 with suppress(DBAPIError):
                     connection.close()
-        self._connection = self._reading = None
+        self._connection = self._reading = self._writing = None
 
     def pending(self, *, owner: str, lock_ms: int, shards: int) -> list[tuple[str, int]]:
         """The (topic, shard) that have messages and can be locked now, longest waiting first.
@@ -100,26 +106,20 @@ class Store:
         d, table = self.dialect, self.dialect.pending_table
         with self._transaction() as connection:
             # A loose index scan: the number of topics counts, not the number of messages.
-            found = connection.execute(
+            listed = connection.execute(
                 text(
                     f"WITH RECURSIVE found (topic) AS (SELECT min(topic) FROM {table} UNION ALL "
                     f"SELECT (SELECT min(topic) FROM {table} WHERE topic > found.topic) FROM found "
-                    "WHERE found.topic IS NOT NULL) SELECT topic FROM found WHERE topic IS NOT NULL"
-                )
-            )
-            topics = [str(row[0]) for row in found]
-            if not topics:
-                return []
-            listed = connection.execute(
-                text(
-                    "SELECT topic, shard, CASE WHEN locked_by = :owner OR (locked_by IS NULL AND "
-                    f"(retry_at IS NULL OR retry_at <= {d.now})) OR locked_at < "
-                    f"{d.time_before(':lock_ms')} THEN 1 ELSE 0 END FROM kafka_topic_info "
-                    "WHERE topic IN :topics ORDER BY last_processed_at"
-                ).bindparams(bindparam("topics", expanding=True)),
-                {"topics": topics, "owner": owner, "lock_ms": lock_ms},
+                    "WHERE found.topic IS NOT NULL) SELECT found.topic, i.shard, CASE WHEN "
+                    "locked_by = :owner OR (locked_by IS NULL AND (retry_at IS NULL OR "
+                    f"retry_at <= {d.now})) OR locked_at < {d.time_before(':lock_ms')} "
+                    "THEN 1 ELSE 0 END FROM found LEFT JOIN kafka_topic_info i "
+                    "ON i.topic = found.topic WHERE found.topic IS NOT NULL "
+                    "ORDER BY i.last_processed_at"
+                ),
+                {"owner": owner, "lock_ms": lock_ms},
             ).all()
-        missing = set(topics) - {str(row[0]) for row in listed}
+        missing = [str(topic) for topic, shard, _ in listed if shard is None]
         for topic in missing:
             self._introduce(topic, shards if d.shards else 1)
         if missing:
@@ -197,7 +197,7 @@ class Store:
         }
         gone = [*record.done, *(dead.id for dead in record.dead)]
         if self.dialect.name == "postgresql" and not record.dead:
-            with self._transaction() as connection:
+            with self._durably() if record.batches else self._transaction() as connection:
                 self._update_and_delete(connection, claim, ", ".join(changes), values, gone)
                 if record.finish:
                     self._sweep(connection, claim.topic)
@@ -209,6 +209,19 @@ class Store:
             self._delete(connection, gone)
             if record.finish:
                 self._sweep(connection, claim.topic)
+
+    @contextmanager
+    def _durably(self) -> Iterator[Connection]:
+        """PostgreSQL: statements whose commit is on disk before anything is sent."""
+        try:
+            if self._writing is None or self._writing.invalidated:
+                self._writing = self._engine.connect()
+                self._writing.execution_options(isolation_level="AUTOCOMMIT")
+            with self._writing.begin():
+                yield self._writing
+        except DBAPIError as error:
+            self.close()
+            raise DatabaseDown(told(error)) from error
 
     @contextmanager
     def _together(self) -> Iterator[Connection]:

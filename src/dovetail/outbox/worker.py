@@ -135,6 +135,11 @@ class Worker:
                 self._asleep = False
                 _log.warning("database down", worker=self.name, reason=str(error))
                 self._stopping.wait(self._options.retry_ms / 1000)
+            except Exception:  # noqa: BLE001 - a worker that ends in silence helps nobody
+                self._asleep = False
+                _log.exception("round failed in an unexpected way", worker=self.name)
+                self._store.close()
+                self._stopping.wait(self._options.retry_ms / 1000)
         self.close()
 
     def close(self) -> None:
@@ -165,7 +170,7 @@ class Worker:
         if worked:
             self._pace.found()
             return
-        if not self._asleep:
+        if not self._asleep and not self._pace.restless:
             self._asleep = self._store.try_sleep()
             if self._asleep:
                 # Somebody may have committed since the last look; one more before sleeping.

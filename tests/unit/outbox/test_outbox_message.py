@@ -163,7 +163,9 @@ def test_looks_grow_apart_until_something_is_found() -> None:
     assert waits[0] == 2.0
     assert waits[-1] == 500.0
     assert pace.next_ms(asleep=True) == 500.0
+    assert not pace.restless
     pace.found()
+    assert pace.restless
     assert pace.next_ms(asleep=False) == 2.0
 
 
