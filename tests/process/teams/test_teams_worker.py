@@ -1,0 +1,263 @@
+"""Workers as real processes: functions that raise, hang, crash and overflow."""
+
+import asyncio
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dovetail.pipeline.envelope import Work, WorkId
+from dovetail.pipeline.graph import Pipeline
+from dovetail.pipeline.outcome import DeadLetter, FailureKind, Reject
+from dovetail.pipeline.team import Team
+from dovetail.pipeline.worker import Done, Ended, Worker
+
+
+def worker_of(function: Callable[..., Any], **more: Any) -> Worker:
+    settings = {"timeout": "1s", "attempts": 2, "backoff": "5ms", **more}
+    return Worker(Pipeline("p", Team("t", function, **settings)).stages()[0])
+
+
+def works(*payloads: str) -> list[Work]:
+    return [Work(WorkId(str(n)), text.encode()) for n, text in enumerate(payloads)]
+
+
+def run(function: Callable[..., Any], *payloads: str, **more: Any) -> list[Ended]:
+    with worker_of(function, **more) as worker:
+        return worker.run(works(*payloads))
+
+
+def results(ended: list[Ended]) -> list[bytes | None]:
+    return [one.result if isinstance(one, Done) else None for one in ended]
+
+
+def dead(ended: list[Ended]) -> dict[str, DeadLetter]:
+    return {one.work.id: one for one in ended if isinstance(one, DeadLetter)}
+
+
+def mischief(job: int) -> Any:
+    """What a function can do to its worker, by number."""
+    match job:
+        case 10:
+            raise ValueError("ten is too many")
+        case 20:
+            os._exit(7)
+        case 30:
+            while True:
+                pass
+        case 40:
+            return "x" * 2**30
+        case 50:
+            faulthandler.disable()
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case 60:
+            return object()
+        case 70:
+            raise Reject("never")
+        case 80:
+            raise SystemExit(3)
+    return job + 1
+
+
+def test_poison_ends_in_dead_letters_and_the_others_are_done() -> None:
+    """T6, T5: exception, exit, endless loop, 1 GB result, crash: each with its reason."""
+    jobs = list(range(0, 300, 1))
+    ended = run(mischief, *map(str, jobs), timeout="300ms")
+    letters = dead(ended)
+    poison = {"10", "20", "30", "40", "50", "60", "70", "80"}
+    assert set(letters) == poison
+    assert [one for n, one in enumerate(results(ended)) if str(n) not in poison] == [
+        b"%d" % (n + 1) for n in jobs if str(n) not in poison
+    ]
+    told = {name: (letter.failure.kind, letter.attempts) for name, letter in letters.items()}
+    assert told == {
+        "10": (FailureKind.EXCEPTION, 2),
+        "20": (FailureKind.CRASH, 2),
+        "30": (FailureKind.TIMEOUT, 2),
+        "40": (FailureKind.RESULT_TOO_LARGE, 2),
+        "50": (FailureKind.CRASH, 2),
+        "60": (FailureKind.RESULT_UNWRITABLE, 2),
+        "70": (FailureKind.REJECTED, 1),
+        "80": (FailureKind.EXCEPTION, 2),
+    }
+    assert "exit code 7" in letters["20"].failure.reason
+    assert "SIGSEGV" in letters["50"].failure.reason
+    assert "1073741824 bytes" in letters["40"].failure.reason
+    assert "ten is too many" in letters["10"].failure.reason
+    assert "in mischief" in letters["10"].failure.traceback
+
+
+class Order(TypedDict):
+    total: int
+
+
+def total_of(job: Order) -> int:
+    return job["total"]
+
+
+def test_jobs_are_checked_against_the_annotation() -> None:
+    """T10: what does not fit is not tried twice, and the function does not see it."""
+    ended = run(total_of, '{"total": 4}', '{"total": "4"}', "{", attempts=5)
+    assert results(ended) == [b"4", None, None]
+    assert {one.failure.kind for one in dead(ended).values()} == {FailureKind.JOB_UNREADABLE}
+    assert {one.attempts for one in dead(ended).values()} == {1}
+
+
+def test_a_shaky_function_is_tried_again(tmp_path: Path) -> None:
+    """T6: retries until the limit; the attempt that succeeds gives the result."""
+
+    def shaky(job: int) -> int:
+        path = tmp_path / str(job)
+        count = int(path.read_text()) + 1 if path.exists() else 1
+        path.write_text(str(count))
+        if count < 3:
+            raise RuntimeError(f"attempt {count}")
+        return count
+
+    assert results(run(shaky, "1", "2", attempts=3)) == [b"3", b"3"]
+    for path in tmp_path.iterdir():
+        path.unlink()
+    letters = dead(run(shaky, "1", attempts=2))
+    assert letters["0"].failure.reason == "RuntimeError: attempt 2"
+
+
+def test_threads_wait_together_and_a_stuck_one_is_left_behind() -> None:
+    """T6: functions that wait run several at once; one that hangs costs only itself."""
+    meeting = threading.Barrier(4, timeout=10)
+
+    def wait(job: int) -> int:
+        if job == 99:
+            time.sleep(3600)
+        if job < 4:
+            meeting.wait()
+        return os.getpid()
+
+    with worker_of(wait, concurrency=5, timeout="500ms", attempts=1) as worker:
+        ended = worker.run(works("0", "1", "2", "3", "99", "5", "6"))
+        assert set(dead(ended)) == {"4"}
+        assert dead(ended)["4"].failure.kind is FailureKind.TIMEOUT
+        [before] = {one for one in results(ended) if one is not None}
+        [after] = results(worker.run(works("7")))
+        assert after != before, "the process that holds a stuck thread is replaced"
+
+
+async def naps(job: float) -> float:
+    if job < 0:
+        time.sleep(3600)
+    if job == 0:
+        os._exit(1)
+    await asyncio.sleep(job)
+    return job
+
+
+def test_async_functions_wait_together_and_time_out() -> None:
+    """T6: tasks on one loop; a timeout ends one, a blocked loop or a crash costs its culprit."""
+    begin = time.monotonic()
+    ended = run(naps, *["0.2"] * 20, "60.5", concurrency=21, timeout="1s", attempts=1)
+    assert time.monotonic() - begin < 3, "one after the other would take five seconds"
+    assert set(dead(ended)) == {"20"}
+    ended = run(naps, "0.01", "-1", "0.02", "0", "0.03", concurrency=5, timeout="1s", attempts=1)
+    assert {name: one.failure.kind for name, one in dead(ended).items()} == {
+        "1": FailureKind.TIMEOUT,
+        "3": FailureKind.CRASH,
+    }
+
+
+def double_all(jobs: list[int]) -> list[int]:
+    if 13 in jobs:
+        raise ValueError("thirteen")
+    return [job * 2 for job in jobs]
+
+
+def double_rows(jobs: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"n": pc.multiply(jobs.column("n"), 2)})
+
+
+def loses_one(jobs: list[int]) -> list[int]:
+    return jobs[1:]
+
+
+def test_functions_of_batches_and_tables() -> None:
+    """T6: lists and Arrow; poison in a batch is found by giving its works one by one."""
+    ended = run(double_all, "1", "13", "2", "x", kind="batch", attempts=1)
+    assert results(ended) == [b"2", None, b"4", None]
+    assert dead(ended)["1"].failure.reason == "ValueError: thirteen"
+    assert dead(ended)["3"].failure.kind is FailureKind.JOB_UNREADABLE
+    assert results(run(double_rows, '{"n": 1}', '{"n": 2}', kind="arrow")) == [
+        b'{"n":2}',
+        b'{"n":4}',
+    ]
+    ended = run(loses_one, "1", "2", kind="batch", attempts=1)
+    assert "gave 0 results for 1 jobs" in dead(ended)["0"].failure.reason
+
+
+def test_pandas_functions() -> None:
+    """T6: the jobs as a data frame."""
+    pytest.importorskip("pandas")
+
+    def double(frame: Any) -> Any:
+        return frame.assign(n=frame["n"] * 2)
+
+    assert results(run(double, '{"n": 4}', kind="pandas")) == [b'{"n":8}']
+
+
+def test_connectors_run_where_the_function_runs() -> None:
+    """T7, T6: forwards come with the result; a condition that raises fails its own work."""
+
+    def condition(result: int) -> bool:
+        if result == 3:
+            os._exit(1)
+        return 10 / result > 2
+
+    source, high, low = Team("a", int), Team("h", int), Team("l", int, codec="msgpack")
+    source.policy = worker_of(int, attempts=1)._stage.policy
+    source.route_to(condition, high, low)
+    with Worker(Pipeline("p", source, high, low).stages()[0]) as worker:
+        ended = worker.run(works("1", "0", "3", "7"))
+    assert {name: one.failure.kind for name, one in dead(ended).items()} == {
+        "1": FailureKind.EXCEPTION,
+        "2": FailureKind.CRASH,
+    }
+    assert [
+        (one.forwards[0].target, one.forwards[0].id, one.forwards[0].payload)
+        for one in ended
+        if isinstance(one, Done)
+    ] == [("h", "0", b"1"), ("l", "3", b"\x07")]
+
+
+def test_a_worker_ends_with_its_parent() -> None:
+    """T6: a function that hangs must not outlive whoever could kill it."""
+    read, write = os.pipe()
+
+    def hang(job: int) -> int:
+        os.write(write, b"%d\n" % os.getpid())
+        while True:
+            pass
+
+    parent = os.fork()
+    if parent == 0:
+        try:
+            run(hang, "1", timeout="1h")
+        finally:
+            os._exit(0)
+    child = int(os.read(read, 100))
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        state = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "Z":
+            break
+        threading.Event().wait(0.01)
+    else:
+        assert not Path(f"/proc/{child}").exists()
+    os.close(read)
+    os.close(write)
