@@ -1,7 +1,7 @@
 """The fold of the shared log: who leads, how far, and who is counted."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.stream.fold import (
@@ -146,6 +146,7 @@ _records: st.SearchStrategy[Record] = st.one_of(
 )
 
 
+@settings(max_examples=50)
 @given(st.lists(_records, max_size=30), st.integers(0, 30))
 def test_a_snapshot_stands_for_all_records_before_it(records: list[Record], cut: int) -> None:
     """S6, S9: whoever starts from a snapshot agrees with whoever has read everything."""
@@ -166,6 +167,7 @@ def test_a_snapshot_stands_for_all_records_before_it(records: list[Record], cut:
     assert list(after.elections) == list(whole.elections)
 
 
+@settings(max_examples=50)
 @given(st.lists(_records, max_size=30))
 def test_terms_never_go_back_and_have_one_leader(records: list[Record]) -> None:
     """S8: in whatever order records come."""
