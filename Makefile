@@ -32,14 +32,15 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2
+	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
-	@scripts/system-packages redis-server:redis-server nats-server:nats-server
+	@scripts/system-packages redis-server:redis-server nats-server:nats-server beanstalkd:beanstalkd
 	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
-	for program in log cluster outbox; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
+	for program in log cluster outbox stream deals timeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
