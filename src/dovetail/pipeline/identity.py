@@ -32,7 +32,11 @@ or made by a function that may fail this time) have no such place. For them ther
 `id` (`by id`): the id goes into the record's header `dovetail-id`. Every attempt first reads back
 what this micro-batch has written, whichever task wrote it, leaves those rows out, and appends the
 rest behind the last sequence number it saw: the broker refuses it if another attempt wrote
-meanwhile. An attempt that finds traces of another one reads back once more at its end and counts.
+meanwhile. One case is left: both send as many rows under the same numbers, and the broker answers
+the second as if its rows were stored. So an attempt that need not be alone (a retry, the first
+micro-batch after a start) or that saw traces of another reads back once more at its end and
+counts; it fails if a row is not there, and is run again. (Speculative execution makes attempts
+that do not know of each other: it must be off for rows by id.)
 
 What it rests on: the broker remembers a producer for a day (Kafka's default too), so that an
 attempt that was paused for longer is refused by nothing; a checkpoint on a file system that

@@ -43,6 +43,13 @@ from dovetail.pipeline.writing import TaskWriter
 #: Local properties that Spark sets for the tasks of a micro-batch.
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
+#: Spark puts all jobs of one start of a query into a group of their own.
+_RUN_PROPERTY = "spark.jobGroup.id"
+
+#: Which micro-batch of each start of a query this worker saw first.
+_first_seen: dict[str, int] = {}
+#: Starts that are remembered; a worker serves a few.
+_STARTS_MAX = 1_000
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -84,7 +91,10 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task().partitionId()
-        return _write(self._options, self._job, 0, task, self._by_id, iterator)
+        alone = _task().attemptNumber() == 0
+        return _write(
+            self._options, self._job, 0, task, by_id=self._by_id, alone=alone, batches=iterator
+        )
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -106,8 +116,16 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         batch = task.getLocalProperty(_BATCH_PROPERTY)
         if query is None or batch is None:
             raise InvalidInput(f"this is no task of a stream: query {query!r}, batch {batch!r}")
-        number = task.partitionId()
-        return _write(self._options, query, int(batch), number, self._by_id, iterator)
+        alone = task.attemptNumber() == 0 and not _may_be_repeated(task, int(batch))
+        return _write(
+            self._options,
+            query,
+            int(batch),
+            task.partitionId(),
+            by_id=self._by_id,
+            alone=alone,
+            batches=iterator,
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Notes where the micro-batch ended: whoever reads back later begins there."""
@@ -155,12 +173,25 @@ def _task() -> TaskContext:
     return task
 
 
+def _may_be_repeated(task: TaskContext, batch: int) -> bool:
+    """Whether a former start of the query may be at this micro-batch: only ever at a start's first.
+
+    A worker that is new to a start takes its first micro-batch for that.
+    """
+    start = task.getLocalProperty(_RUN_PROPERTY) or ""
+    if len(_first_seen) > _STARTS_MAX:
+        _first_seen.clear()
+    return _first_seen.setdefault(start, batch) == batch
+
+
 def _write(
     options: WriteOptions,
     query: str,
     batch: int,
     task: int,
+    *,
     by_id: bool,
+    alone: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
     writer = TaskWriter(
@@ -171,6 +202,7 @@ def _write(
         codec=options.codec,
         by_id=by_id,
         term=options.term,
+        alone=alone,
     )
     try:
         for one in batches:

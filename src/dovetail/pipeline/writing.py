@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from dovetail.errors import InvalidInput, ProducerFenced, Uncertain
 from dovetail.pipeline import records
-from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition, name_of
+from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.pipeline.decoder import BatchView, to_arrow
 from dovetail.pipeline.encoder import EncodedBatch, Rows, encode_batches
 from dovetail.pipeline.fetching import fetch
@@ -27,8 +27,8 @@ BATCH_BYTES = 950_000
 #: Rows without a key stay together so far, then go to the next partition.
 RUN_ROWS = 1024
 
-#: Attempts that disturb each other: a twin and a restarted one, and each may be so unlucky again.
-_ROUNDS_MAX = 10
+#: A sync takes about so long.
+_PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,28 @@ class Lot:
         return Lot(self.rows, self.chosen[skipped * 4 :], self.sequence + skipped)
 
 
+class _Patience:
+    """How long an attempt stands still for what another one has under way.
+
+    A number is taken as soon as the broker has begun to store it, and can be read back only when
+    it is stored: until then nothing helps but waiting.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def wait(self, error: SequenceTaken, *, progress: bool) -> None:
+        """Raises `Uncertain` if nothing has moved for too long."""
+        now = time.monotonic()
+        if progress:
+            self._deadline = now + self._timeout_s
+        elif now > self._deadline:
+            raise Uncertain(f"{error}; nothing of it can be read for {self._timeout_s:g} s")
+        else:
+            time.sleep(_PAUSE_S)
+
+
 class TaskWriter:
     """Writes the rows of one task of one micro-batch."""
 
@@ -62,7 +84,9 @@ class TaskWriter:
         codec: int,
         by_id: bool,
         term: int | None,
+        alone: bool,
     ) -> None:
+        """`alone`: no other attempt can be at the same rows; by id, saves a last look."""
         self._client = client
         self._identity = identity
         self._query = query
@@ -77,8 +101,8 @@ class TaskWriter:
         self._rows_without_key = 0
         #: By position: numbers below this were written by another attempt.
         self._taken: dict[Partition, int] = {}
-        #: By id: another attempt of this task has written.
-        self._disturbed = False
+        #: By id: another attempt may have written, so that an answer may have been meant for it.
+        self._disturbed = not alone
         #: By id: what this micro-batch has written, whoever did.
         self._known: set[bytes] = set()
         self._mine: set[bytes] = set()
@@ -98,6 +122,7 @@ class TaskWriter:
     def close(self) -> dict[Partition, int]:
         """The offsets behind what was written. Raises `Uncertain` if a row is not there."""
         if self._by_id and self._disturbed:
+            self._known.clear()
             for partition in self._next:
                 self._read_back(partition)
             missing = self._mine - self._known
@@ -115,46 +140,44 @@ class TaskWriter:
 
     def _write_lots(self, lots: dict[Partition, Lot]) -> None:
         left = {key: lot.after(self._taken.get(key, 0)) for key, lot in lots.items()}
-        for _ in range(_ROUNDS_MAX):
+        patience = _Patience(self._client.timeout_s)
+        while True:
             try:
                 self._producer.send_all({key: self._encoded(lot) for key, lot in left.items()})
+                break
             except SequenceTaken as error:
                 partition = error.partition
-                self._taken[partition] = taken = self._read_back(partition)
+                taken = self._read_back(partition)
+                patience.wait(error, progress=taken > self._taken.get(partition, 0))
+                self._taken[partition] = taken
                 left = {partition: lots[partition].after(taken)}
-                continue
-            for partition, lot in lots.items():
-                self._next[partition] = lot.sequence + lot.count
-            return
-        raise Uncertain(f"writing to {name_of(partition)}: disturbed {_ROUNDS_MAX} times over")
+        for partition, lot in lots.items():
+            self._next[partition] = lot.sequence + lot.count
 
     def _write_by_id(self, topic: str, batch: pa.RecordBatch) -> None:
-        for _ in range(_ROUNDS_MAX):
-            fresh = self._opened(topic)
-            ids = batch.column("id").cast(pa.binary())
-            if ids.null_count:
-                raise InvalidInput("a row has no id; the column 'id' must be set in every row")
+        patience = _Patience(self._client.timeout_s)
+        ids = batch.column("id").cast(pa.binary())
+        if ids.null_count:
+            raise InvalidInput("a row has no id; the column 'id' must be set in every row")
+        partitions = self._opened(topic)
+        while True:
             known = pa.array(sorted(self._known), pa.binary())
             wanted = batch.filter(pc.invert(pc.is_in(ids, value_set=known))) if known else batch
-            if not wanted.num_rows:
-                self._mine.update(ids.to_pylist())
-                return
-            lots = self._lots(topic, _with_id_header(wanted))
+            lots = self._lots(topic, _with_id_header(wanted)) if wanted.num_rows else {}
             try:
                 self._producer.send_all({key: self._encoded(lot) for key, lot in lots.items()})
-            except SequenceTaken:
-                self._disturbed = True
+                break
+            except SequenceTaken as error:
                 self._producer.forget()
-                for partition in fresh:
+                before = len(self._known)
+                for partition in partitions:
                     self._read_back(partition)
-                continue
-            for partition, lot in lots.items():
-                self._next[partition] = lot.sequence + lot.count
-            written = ids.to_pylist()
-            self._known.update(written)
-            self._mine.update(written)
-            return
-        raise Uncertain(f"writing to topic {topic!r}: disturbed {_ROUNDS_MAX} times over")
+                patience.wait(error, progress=len(self._known) > before)
+        for partition, lot in lots.items():
+            self._next[partition] = lot.sequence + lot.count
+        written = ids.to_pylist()
+        self._known.update(written)
+        self._mine.update(written)
 
     def _opened(self, topic: str) -> list[Partition]:
         """All partitions of a topic, read back once before the first row goes there."""
