@@ -1,0 +1,64 @@
+"""Which works came before: the ids of one partition of an input topic, for a time to live.
+
+Promise: a record is a repetition exactly if an earlier record of its partition has the same
+identity and a time later than its own minus the time to live. That is a function of the log and of
+nothing else: whoever reads the partition, from whichever point, with or without a cache, comes to
+the same answer. Equal ids share a partition, because the id is the record's key.
+
+An id that keeps coming stays known: what counts is when it was last seen. (Counting from when it
+was last accepted would make the answer depend on the whole log before it, not on one window.)
+
+Memory: two generations. A generation is closed when it spans the time to live; closing one drops
+the one before. So there are never more ids than two times the time to live brings, and no record
+pays for more than one look-up. A record with a time so far back that its window reaches into what
+was dropped is not guessed at: `lacks` says so, and the caller reads that window from the log.
+
+Not here: reading the log (see `work_task`).
+"""
+
+
+class Seen:
+    """The identities in one partition before `position`, back to `covers_ms`."""
+
+    def __init__(
+        self, *, remember_ms: int, position: int, covers_ms: int, forgets: bool = True
+    ) -> None:
+        """With `forgets` False nothing is dropped: for a short life, to judge very late records."""
+        self.remember_ms = remember_ms
+        #: The next offset: all before it, within what is covered, is known.
+        self.position = position
+        #: Times from here on are known completely.
+        self.covers_ms = covers_ms
+        self._old: dict[bytes, int] = {}
+        self._young: dict[bytes, int] = {}
+        self._young_since_ms: int | None = None
+        self._newest_ms = covers_ms
+        self._forgets = forgets
+
+    def __len__(self) -> int:
+        return len(self._old) + len(self._young)
+
+    def lacks(self, at_ms: int) -> bool:
+        """Whether what is known is not enough to judge a record of that time."""
+        return at_ms - self.remember_ms < self.covers_ms - 1
+
+    def repeats(self, identity: bytes, at_ms: int) -> bool:
+        """Whether the record is a repetition; it is known from here on."""
+        last_ms = self._young.get(identity)
+        if last_ms is None:
+            last_ms = self._old.get(identity)
+        repeated = last_ms is not None and last_ms > at_ms - self.remember_ms
+        self._young[identity] = at_ms if last_ms is None else max(at_ms, last_ms)
+        self._turn(at_ms)
+        return repeated
+
+    def _turn(self, at_ms: int) -> None:
+        """Closes the young generation when it spans the time to live, and drops the old one."""
+        if self._young_since_ms is None:
+            self._young_since_ms = at_ms
+        self._newest_ms = max(self._newest_ms, at_ms)
+        if self._forgets and self._newest_ms - self._young_since_ms >= self.remember_ms:
+            if self._old:
+                self.covers_ms = max(self.covers_ms, max(self._old.values()) + 1)
+            self._old, self._young = self._young, {}
+            self._young_since_ms = self._newest_ms
