@@ -74,7 +74,13 @@ def session_settings(master: str, conf: dict[str, str]) -> dict[str, str]:
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes `format("dovetail")` known to a session."""
+    """Makes `format("dovetail")` known to a session; a session that knows it is left alone."""
+    from pyspark.errors import AnalysisException
+
     from dovetail.pipeline.source import DovetailSource
 
-    spark.dataSource.register(DovetailSource)
+    try:
+        spark.dataSource.register(DovetailSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
