@@ -35,6 +35,7 @@ ARROWS = {
         "coordination",
         "ledger",
         "outbox",
+        "pipeline",
         "sdk",
         "settings",
         "stream",

@@ -12,6 +12,7 @@ from dovetail.cli import (
     group,
     node,
     outbox,
+    pipeline,
     produce,
     relay,
     storage,
@@ -73,5 +74,6 @@ app.add_typer(timeline_messages.app, name="timeline")
 app.add_typer(group.app, name="group")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(stream.app, name="stream")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(storage.app, name="storage")
 app.add_typer(config.app, name="config")

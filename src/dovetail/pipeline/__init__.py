@@ -7,12 +7,33 @@
     client                                Kafka requests over plain sockets, for a Python worker
     source  sink  identity                `format("dovetail")`, reading and writing
     jobs                                  archive, replay, statistics
+    team  connectors  graph  work_types   teams, how they are connected, and what is refused   pure
+    codecs  envelope  outcome             works and what became of them, on the wire     pure
+    work_plan  seen  progress  picture    which is tried again; came before; how far     pure
+    worker  worker_child  work_task       the user's function in a process; a task of Spark
+    frontend  engine  master              submit and ask; run the teams; one among several
 
 Everything here speaks the Kafka protocol in versions that Kafka 3 and 4 have, and works on a real
 Kafka too. Nothing here is imported by a node: Spark, Arrow and Java are needed only by who uses
 them (`pip install 'dovetail[spark]'`).
 """
 
+from dovetail.pipeline.frontend import FrontEnd, WorkFailed, create_topics
+from dovetail.pipeline.graph import Pipeline
+from dovetail.pipeline.outcome import Failure, FailureKind, Outcome, Reject
 from dovetail.pipeline.session import register, spark_session
+from dovetail.pipeline.team import Team
 
-__all__ = ["register", "spark_session"]
+__all__ = [
+    "Failure",
+    "FailureKind",
+    "FrontEnd",
+    "Outcome",
+    "Pipeline",
+    "Reject",
+    "Team",
+    "WorkFailed",
+    "create_topics",
+    "register",
+    "spark_session",
+]

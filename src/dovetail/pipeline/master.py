@@ -1,0 +1,134 @@
+"""Masters of a pipeline: one runs its teams, the others stand by, warm.
+
+    standby ──elected──► master of a term ──lost──► standby
+    starts Spark,         starts the engine from     stops the engine
+    warms it up           the shared checkpoint
+
+Who may try is decided by an election (`dovetail.stream`: by majority, by strength, or by the
+coordination service). Who succeeds is decided where things are stored: the checkpoint has one
+entry for each micro-batch, and the first to create it wins; the broker stores each row of it once;
+and a task of a term below one that has committed is refused (`identity`). So an old master that
+wakes up can neither repeat what its successor did nor go on beside it.
+
+A standby has its Spark session started, and has run a small job through it: Python workers are
+forked, classes are loaded. That is most of what a start costs.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dovetail.coordination import Coordinator
+from dovetail.logging import get_logger
+from dovetail.pipeline.engine import Engine
+from dovetail.pipeline.graph import Pipeline
+from dovetail.stream import (
+    Algorithm,
+    ClusterMember,
+    HttpTransport,
+    KafkaSharedLog,
+    StreamSettings,
+    VoteFile,
+)
+from dovetail.stream.stream import campaigner_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = get_logger("pipeline")
+
+#: Told what happened: a state (`standby`, `master`, `lost`) and the term.
+Told = Callable[[str, int], None]
+
+
+def masters_log(pipeline: Pipeline) -> str:
+    """The topic in which the masters of a pipeline find each other, unless one is set."""
+    return f"dovetail.{pipeline.name}.masters"
+
+
+def member_of(
+    settings: StreamSettings, bootstrap: str, *, coordinator: Coordinator | None = None
+) -> ClusterMember:
+    """A member of the masters' election. Raises `InvalidSetting`."""
+    settings.check()
+    return ClusterMember(
+        settings.endpoint,
+        algorithm=settings.algorithm,
+        times=settings.times,
+        shared_log=KafkaSharedLog(
+            bootstrap,
+            topic=settings.coordination_stream_id,
+            environment=settings.environment_identifier,
+            timeout_ms=settings.timeout_ms,
+        ),
+        # With a coordination service the members need not reach each other.
+        transport=None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings),
+        vote_file=VoteFile(settings.vote_path),
+        campaigner=campaigner_of(settings, coordinator, None),
+    )
+
+
+def warm_up(spark: "SparkSession") -> None:
+    """Runs a small job, so that the first real one finds everything loaded."""
+
+    def same(batches):  # type: ignore[no-untyped-def]
+        yield from batches
+
+    spark.range(0, 64, numPartitions=4).mapInArrow(same, "id long").count()
+
+
+class Master:
+    """One driver among several: leads when it is elected, stands by else."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        spark: "SparkSession",
+        member: ClusterMember,
+        *,
+        bootstrap: str,
+        checkpoint: str,
+        told: Told | None = None,
+    ) -> None:
+        self._pipeline, self._spark, self._member = pipeline, spark, member
+        self._bootstrap, self._checkpoint = bootstrap, checkpoint
+        self._told = told or (lambda _state, _term: None)
+        #: The engine, while this is the master.
+        self.engine: Engine | None = None
+
+    async def run(self) -> None:
+        """Takes part until it is cancelled. Raises what ended the member or the engine."""
+        await asyncio.to_thread(warm_up, self._spark)
+        async with self._member as member:
+            self._told("standby", 0)
+            while True:
+                leadership = await member.lead()
+                _log.info("this driver is the master", term=leadership.term)
+                self._told("master", leadership.term)
+                await self._lead(leadership.term, leadership.lost)
+                self._told("lost", leadership.term)
+
+    async def _lead(self, term: int, lost: asyncio.Event) -> None:
+        engine = Engine(
+            self._pipeline,
+            self._spark,
+            bootstrap=self._bootstrap,
+            checkpoint=self._checkpoint,
+            term=term,
+        )
+        over = threading.Event()
+        watching: asyncio.Future[None] | None = None
+        gone = asyncio.ensure_future(lost.wait())
+        try:
+            await asyncio.to_thread(engine.start)
+            self.engine = engine
+            watching = asyncio.ensure_future(asyncio.to_thread(engine.watch, until=over))
+            await asyncio.wait({watching, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.engine = None
+            over.set()
+            gone.cancel()
+            await asyncio.to_thread(engine.stop)
+            if watching is not None:
+                await watching

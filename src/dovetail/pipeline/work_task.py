@@ -1,0 +1,365 @@
+"""What a task of Spark does for a team: records in, outcomes and new works out.
+
+    records of a range of one partition
+      → works        `envelope`
+      → without repetitions                        `seen`, from this process's cache or the log
+      → without those that ended in an earlier run of this micro-batch   (read back)
+      → outcomes     `worker`
+      → rows for the sink: outcome first, then what follows from it
+
+Exactly one outcome (T5), the argument. The sink stores each row id of a micro-batch once, whoever
+runs it and however often (`identity`). The row of an outcome is named after its record's place and
+goes to the results topic, also if the work failed: then it is a failure mark, without a value. So
+a work has one outcome, whichever attempt was first. Rows are stored in the order in which they are
+made, by topic, and the results topic comes first: a forwarded work or a dead letter is stored only
+after its outcome. A run that comes after a crash reads the outcomes of its predecessor first and
+does not run those functions again: it only makes what follows from them, from the stored result.
+So what follows agrees with the outcome, even if the function would have decided otherwise this
+time.
+
+What is left: two attempts at the very same time (a paused driver's task wakes up) of a function
+that decides differently each time. Then there is still one outcome, but what was forwarded may
+come from the other attempt. Connectors must be functions of the result.
+"""
+
+import atexit
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
+from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
+from dovetail.pipeline.envelope import Header, Work, place_of, work_of
+from dovetail.pipeline.fetching import fetch
+from dovetail.pipeline.graph import Stage
+from dovetail.pipeline.identity import ID_HEADER, group_of, identity_of
+from dovetail.pipeline.outcome import KIND, TRACEBACK, DeadLetter, outcome_of
+from dovetail.pipeline.seen import Seen
+from dovetail.pipeline.team import WorkKind
+from dovetail.pipeline.worker import Done, Ended, Worker
+
+#: Works whose outcomes are handed to the sink together; memory holds two or three such lots.
+LOT_WORKS = 5_000
+#: Caches of ids in one process; a partition that was not used for longest is read anew.
+CACHES_MAX = 64
+#: Teams whose workers are kept by one process.
+WORKERS_MAX = 8
+
+ROWS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS_TYPE),
+        pa.field("id", pa.binary()),
+    ]
+)
+ROWS_SQL = (
+    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
+    "id binary"
+)
+_FAR_FUTURE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which task of which micro-batch this is."""
+
+    query: str
+    batch: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of an input topic."""
+
+    work: Work
+    offset: int
+    at_ms: int
+    #: Whether the id is the producer's; else it is the record's place, which never repeats.
+    named: bool
+    #: Names what is made of this record, for the sink: its place, which is the same in every run.
+    row_id: bytes
+
+
+class TeamTask:
+    """Runs a team's function over the records of one task."""
+
+    def __init__(self, stage: Stage, bootstrap: str, run: str) -> None:
+        """`run` names the life of the master: workers of an earlier one are not used again."""
+        self._stage, self._bootstrap, self._run = stage, bootstrap, run
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows for the sink. For `mapInArrow`."""
+        ended: dict[bytes, Ended] | None = None
+        for batch in batches:
+            for start in range(0, batch.num_rows, LOT_WORKS):
+                part = batch.slice(start, LOT_WORKS)
+                fresh = self._fresh(list(records_of(part)), _partition_of(part))
+                if not fresh:
+                    continue
+                if ended is None:
+                    ended = self._ended_before(_attempt())
+                yield self._rows(self._perform(fresh, ended))
+
+    def _fresh(self, records: list[Record], partition: Partition) -> list[Record]:
+        seen = _seen(self._bootstrap, self._stage.remember_ms, partition, records)
+        fresh = [
+            record
+            for record in records
+            if not record.named or not seen.repeats(record.work.identity, record.at_ms)
+        ]
+        seen.position = records[-1].offset + 1
+        return fresh
+
+    def _perform(
+        self, records: list[Record], ended: dict[bytes, Ended]
+    ) -> list[tuple[Record, Ended]]:
+        again = [record for record in records if record.row_id in ended]
+        first = [record for record in records if record.row_id not in ended]
+        outcomes = _worker(self._stage, self._run).run([record.work for record in first])
+        followed = self._followed(again, [ended[record.row_id] for record in again])
+        return [*zip(again, followed, strict=True), *zip(first, outcomes, strict=True)]
+
+    def _followed(self, records: list[Record], ended: list[Ended]) -> list[Ended]:
+        """What follows from outcomes that an earlier run stored."""
+        stored = [
+            Work(record.work.id, one.result)
+            for record, one in zip(records, ended, strict=True)
+            if isinstance(one, Done)
+        ]
+        if not stored:
+            return [_of(record.work, one) for record, one in zip(records, ended, strict=True)]
+        # The connectors run where they always do, behind a function that gives the stored result.
+        stage = replace(self._stage, team=f"{self._stage.team}:again", work=_as_stored)
+        followed = iter(_worker(replace(stage, kind=WorkKind.ITEM), self._run).run(stored))
+        return [
+            _of(record.work, next(followed) if isinstance(one, Done) else one)
+            for record, one in zip(records, ended, strict=True)
+        ]
+
+    def _ended_before(self, attempt: Attempt | None) -> dict[bytes, Ended]:
+        """The outcomes that an earlier run of this task has stored, by the ids of their rows."""
+        if attempt is None:
+            return {}
+        client = client_of(self._bootstrap)
+        topic = self._stage.topics.results
+        identity = identity_of(attempt.query, batch=attempt.batch, task=attempt.task)
+        partitions = [(topic, number) for number in client.partitions([topic])[topic]]
+        latest = client.offsets(dict.fromkeys(partitions, LATEST))
+        earliest = client.offsets(dict.fromkeys(partitions, EARLIEST))
+        stored = client.committed(group_of(attempt.query))
+        found: dict[bytes, Ended] = {}
+        for partition in partitions:
+            start = max(earliest[partition], stored.get(partition, (0, ""))[0])
+            for fetched in fetch(client, partition, start, latest[partition]):
+                views = [
+                    view
+                    for view in fetched.batches
+                    if identity.wrote(producer_id=view.producer_id, epoch=view.producer_epoch)
+                ]
+                if views:
+                    found |= _outcomes(views, partition)
+        return found
+
+    def _rows(self, outcomes: list[tuple[Record, Ended]]) -> pa.RecordBatch:
+        """Outcomes first: the sink stores topics in the order in which they come."""
+        rows, topics = _Rows(), self._stage.topics
+        for record, one in outcomes:
+            key = record.work.key
+            if isinstance(one, Done):
+                rows.add(topics.results, key, one.result, _carried(record.work), record.row_id)
+            else:
+                marks = [header for header in one.headers() if header[0] != TRACEBACK]
+                rows.add(topics.results, key, None, marks, record.row_id)
+        for record, one in outcomes:
+            work = record.work
+            if isinstance(one, DeadLetter):
+                letter_id = b"%b!" % record.row_id
+                rows.add(topics.dead, work.key, work.payload, one.headers(), letter_id)
+                continue
+            for number, forward in enumerate(one.forwards):
+                parent = work.id if forward.id != work.id else work.parent
+                next_work = Work(
+                    forward.id, forward.payload, parent=parent, traceparent=work.traceparent
+                )
+                rows.add(
+                    self._stage.targets[forward.target].input_topic,
+                    next_work.key,
+                    forward.payload,
+                    next_work.headers(),
+                    b"%b>%d" % (record.row_id, number),
+                )
+        return rows.batch()
+
+
+def _as_stored(result: Any) -> Any:
+    return result
+
+
+def _of(work: Work, ended: Ended) -> Ended:
+    if isinstance(ended, Done):
+        return Done(work, ended.result, ended.forwards)
+    return DeadLetter(work, ended.failure, ended.attempts)
+
+
+class _Rows:
+    """Rows for the sink, as columns that grow."""
+
+    def __init__(self) -> None:
+        self._columns: tuple[list[Any], ...] = ([], [], [], [], [])
+
+    def add(
+        self, topic: str, key: bytes, value: bytes | None, headers: list[Header], row_id: bytes
+    ) -> None:
+        pairs = [{"key": name, "value": content} for name, content in headers]
+        for column, cell in zip(self._columns, (topic, key, value, pairs, row_id), strict=True):
+            column.append(cell)
+
+    def batch(self) -> pa.RecordBatch:
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(self._columns, ROWS, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of a batch of the source."""
+    topic, number = _partition_of(batch)
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    headers = batch.column("headers").to_pylist()
+    columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
+    for key, value, offset, at_us, pairs in zip(*columns, times, headers, strict=True):
+        found = [(pair["key"], pair["value"] or b"") for pair in pairs] if pairs else None
+        place = place_of(topic, number, offset) if key is None else ""
+        work = work_of(place=place, key=key, value=value, headers=found)
+        yield Record(work, offset, at_us // 1000, key is not None, b"%d-%d" % (number, offset))
+
+
+def _partition_of(batch: pa.RecordBatch) -> Partition:
+    return batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+
+
+def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended]:
+    columns = to_arrow(
+        views,
+        topic=partition[0],
+        partition=partition[1],
+        offset_min=0,
+        offset_end=_FAR_FUTURE,
+        with_headers=True,
+    )
+    found: dict[bytes, Ended] = {}
+    cells = (columns.column(name).to_pylist() for name in ("key", "value", "headers"))
+    for key, value, pairs in zip(*cells, strict=True):
+        headers = {pair["key"]: pair["value"] or b"" for pair in pairs or ()}
+        told = outcome_of(
+            "", dead=KIND in headers, place="", key=key, value=value, headers=headers.items()
+        )
+        work = Work(told.id, told.payload)
+        found[headers.get(ID_HEADER, b"")] = (
+            Done(work, told.payload, ())
+            if told.failure is None
+            else DeadLetter(work, told.failure, told.attempts)
+        )
+    return found
+
+
+def _carried(work: Work) -> list[Header]:
+    return Work(work.id, b"", parent=work.parent, traceparent=work.traceparent).headers()
+
+
+def _attempt() -> Attempt | None:
+    """The task that this process runs; None outside of a stream."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        return None
+    query = task.getLocalProperty("sql.streaming.queryId")
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return None
+    return Attempt(query, int(batch), task.partitionId())
+
+
+# --- what a process keeps from task to task -----------------------------------------------------
+
+_caches: OrderedDict[tuple[str, Partition], Seen] = OrderedDict()
+_workers: OrderedDict[tuple[str, str, str], Worker] = OrderedDict()
+
+
+def _worker(stage: Stage, run: str) -> Worker:
+    name = (stage.pipeline, stage.team, run)
+    if name not in _workers:
+        if not _workers:
+            atexit.register(_close_workers)
+        stale = [other for other in _workers if other[:2] == name[:2]]
+        surplus = list(_workers)[: max(0, len(_workers) + 1 - WORKERS_MAX)]
+        for other in {*stale, *surplus}:
+            _workers.pop(other).close()
+        _workers[name] = Worker(stage)
+    _workers.move_to_end(name)
+    return _workers[name]
+
+
+def _close_workers() -> None:
+    while _workers:
+        _workers.popitem()[1].close()
+
+
+def _seen(bootstrap: str, remember_ms: int, partition: Partition, records: list[Record]) -> Seen:
+    """What was seen before the first of the records, brought up to it from the log."""
+    name = (bootstrap, partition)
+    start, oldest_ms = records[0].offset, min(record.at_ms for record in records)
+    seen = _caches.pop(name, None)
+    if seen is None or seen.remember_ms != remember_ms or seen.position > start:
+        seen = _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=True)
+    elif seen.position < start:
+        _catch_up(bootstrap, partition, seen, start)
+    if seen.lacks(oldest_ms):
+        # Not kept: it would grow with every late record.
+        return _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=False)
+    _caches[name] = seen
+    if len(_caches) > CACHES_MAX:
+        _caches.popitem(last=False)
+    return seen
+
+
+def _read_window(
+    bootstrap: str,
+    partition: Partition,
+    remember_ms: int,
+    start: int,
+    oldest_ms: int,
+    *,
+    forgets: bool,
+) -> Seen:
+    window_ms = max(0, oldest_ms - remember_ms)
+    first = client_of(bootstrap).offsets({partition: window_ms})[partition]
+    position = start if first < 0 else min(first, start)
+    seen = Seen(remember_ms=remember_ms, position=position, covers_ms=window_ms, forgets=forgets)
+    _catch_up(bootstrap, partition, seen, start)
+    return seen
+
+
+def _catch_up(bootstrap: str, partition: Partition, seen: Seen, end: int) -> None:
+    """Reads what lies between what is known and `end`."""
+    for fetched in fetch(client_of(bootstrap), partition, seen.position, end):
+        batch = to_arrow(
+            fetched.batches,
+            topic=partition[0],
+            partition=partition[1],
+            offset_min=seen.position,
+            offset_end=end,
+            with_headers=True,
+        )
+        if batch.num_rows:
+            for record in records_of(batch):
+                if record.named:
+                    seen.repeats(record.work.identity, record.at_ms)
+    seen.position = end
