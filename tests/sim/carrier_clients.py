@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from crc32c import crc32c
-from tests.sim.carriers import CLOCK, Life, spawn
+from tests.sim.carriers import CLOCK, Life
 from tests.sim.processes import of_nobody, settle
+from tests.sim.storage_hosts import spawn
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged, DovetailError, NotOwner, ProducerFenced, TopicUnknown
@@ -201,9 +202,14 @@ class Stream:
 async def keep_producing(
     stream: Stream, lives: Callable[[], list[Life]], rng: random.Random, pause_s: float
 ) -> None:
-    """A producer until its topic goes: sends to any carrier that has the partition open."""
-    while not stream.deleted:
+    """A producer until its topic goes: sends to any carrier that has the partition open.
+
+    It goes on sending while the topic is deleted, as long as somebody takes it.
+    """
+    while True:
         there = [life for life in lives() if stream.open_at(life) is not None]
+        if stream.deleted and not there:
+            return
         if there:
             await stream.produce(rng.choice(there), stream.acknowledged + rng.randint(1, 6))
         await asyncio.sleep(rng.random() * pause_s)

@@ -9,15 +9,22 @@ happened, not have happened, or happen a second later, as with etcd.
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from tests.sim.carrier_history import Author, History
-from tests.sim.processes import Process, Wire, exchange, here, of_nobody
-from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
+from tests.sim.processes import Process, Wire, exchange
+from tests.sim.storage_hosts import (
+    CarrierNodes,
+    StorageClient,
+    StorageHost,
+    answer,
+    raise_failure,
+    spawn,
+)
+from tests.sim.world import MemoryCoordinator, VirtualClock
 
 from dovetail.broker.membership import CARRIER_ROLE, NODES, Member, Membership
-from dovetail.buffers import Buffer
 from dovetail.coordination.protocol import (
     Change,
     Delete,
@@ -33,25 +40,21 @@ from dovetail.coordination.protocol import (
 from dovetail.errors import (
     CoordinationDown,
     DovetailError,
-    Unavailable,
     Uncertain,
     WatchGap,
 )
-from dovetail.ledger import Ensembles, StorageNode
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.holding import Held
-from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.ledger import Ensembles
 from dovetail.ledger.selection import least_loaded
-from dovetail.ledger.store import LedgerStore, StoreSettings
+from dovetail.log import chain
+from dovetail.log.catalog import PARTITIONS
+from dovetail.log.claims import DELETED
 from dovetail.log.service import Log
 from dovetail.log.sweeping import sweep
 from dovetail.log.topic import TopicConfig
 
-STORE = StoreSettings(segment_bytes=16_000, disk_free_bytes_min=0, reserve_bytes=4_000)
 CLOCK = VirtualClock()
 
-#: How long a storage node and the coordination service are waited for.
-STORAGE_WAIT_S = 0.8
+#: How long the coordination service is waited for.
 COORDINATION_WAIT_S = 0.7
 #: A watch that has heard nothing for so long asks again.
 WATCH_WAIT_S = 1.0
@@ -120,20 +123,19 @@ class CoordinationClient:
     """A `Coordinator` at the other end of a wire."""
 
     def __init__(
-        self, service: SimCoordination, wire: Wire, author: Author, rng: random.Random
+        self, life: "Life", service: SimCoordination, wires: "CarrierWires", rng: random.Random
     ) -> None:
+        self._life = life
         self._service = service
-        self._wire = wire
-        self._author = author
+        self._calls = wires.calls
+        self._watches = wires.watches
         self._rng = rng
 
-    async def _ask(
-        self, work: Callable[[], Coroutine[Any, Any, Any]], *, wait_s: float = COORDINATION_WAIT_S
-    ) -> Any:
+    async def _ask(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await exchange(
-            self._wire,
+            self._calls,
             lambda reply: spawn(answer(work, reply)),
-            wait_s=wait_s,
+            wait_s=COORDINATION_WAIT_S,
             lost=CoordinationDown("the coordination service does not answer"),
         )
 
@@ -148,18 +150,19 @@ class CoordinationClient:
     async def transact(
         self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
     ) -> Outcome:
-        if self._wire.requests.cut and self._rng.random() < 0.5:
+        self._life.check_claims(self._service, changes, conditions)
+        if self._calls.requests.cut and self._rng.random() < 0.5:
             await asyncio.sleep(COORDINATION_WAIT_S)
             raise CoordinationDown("no connection to the coordination service")
 
         def serve(reply: Callable[[object], None]) -> None:
             try:
-                reply(self._service.apply_as(self._author, changes, conditions))
+                reply(self._service.apply_as(self._life.author, changes, conditions))
             except DovetailError as error:
                 reply(error)
 
         outcome: Outcome = await exchange(
-            self._wire,
+            self._calls,
             serve,
             wait_s=COORDINATION_WAIT_S,
             lost=Uncertain("the transaction was not answered"),
@@ -177,9 +180,13 @@ class CoordinationClient:
         while True:
             asked_from = after
             try:
-                news = await self._ask(
-                    lambda at=asked_from: self._service.news(prefix, int(at)),
+                news = await exchange(
+                    self._watches,
+                    lambda reply, at=int(asked_from): spawn(  # type: ignore[misc]
+                        answer(lambda: self._service.news(prefix, at), reply)
+                    ),
                     wait_s=WATCH_WAIT_S + COORDINATION_WAIT_S,
+                    lost=CoordinationDown("the watch hears nothing"),
                 )
             except CoordinationDown:
                 fate = self._rng.random()
@@ -206,198 +213,17 @@ class CoordinationClient:
         pass
 
 
-def spawn(work: Coroutine[Any, Any, None]) -> None:
-    """A task that belongs to no process."""
-    task = asyncio.get_running_loop().create_task(work, context=of_nobody())
-    task.add_done_callback(_raise_failure)
+class CarrierWires:
+    """What joins a carrier to the others; calls and watches of coordination fail apart too."""
 
+    def __init__(self, hosts: Iterable[int], rng: random.Random) -> None:
+        self.calls = Wire(rng)
+        self.watches = Wire(rng)
+        self.storage = {number: Wire(rng) for number in hosts}
 
-def _raise_failure(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        raise task.exception()  # type: ignore[misc]
-
-
-async def answer(
-    work: Callable[[], Coroutine[Any, Any, Any]], reply: Callable[[object], None]
-) -> None:
-    """Does the work of a server and answers."""
-    try:
-        outcome = await work()
-    except DovetailError as error:
-        outcome = error
-    reply(outcome)
-
-
-class StorageHost:
-    """A storage node over all its lives: the real store on a faulty disk."""
-
-    def __init__(self, number: int, rng: random.Random, fault: Callable[[str], None]) -> None:
-        self.number = number
-        self._rng = rng
-        self._fault = fault
-        self.disk = FaultyDisk(rng)
-        self.disk.power_cut = PowerCut
-        self.store: LedgerStore
-        self.node: SimStorageNode | None = None
-        #: When it went away last; carriers hear of it when its lease ends.
-        self.away_since: float | None = None
-        self.start()
-
-    def start(self) -> None:
-        if self.node is not None:
-            return
-        self.disk.calls_until_cut = None
-        self.store = LedgerStore(self.disk, STORE, self._rng)
-        assert self.store.report.damaged == []
-        self.node = node = SimStorageNode(self.store, self._rng)
-        self.away_since = None
-        node.dead.add_done_callback(lambda _: self._on_dead(node))
-
-    def crash(self) -> None:
-        """Power cut, now."""
-        if self.node is not None and not self.node.dead.done():
-            self.node.dead.set_result(None)
-
-    def _on_dead(self, node: SimStorageNode) -> None:
-        if self.node is not node or node.dead.cancelled():
-            return
-        self._fault("storage node lost its power")
-        self.node = None
-        self.away_since = asyncio.get_running_loop().time()
-        self.disk.crash()
-        asyncio.get_running_loop().call_later(self._rng.random() * 3, self.start)
-
-    def serve(
-        self,
-        work: Callable[[SimStorageNode], Coroutine[Any, Any, Any]],
-        reply: Callable[[object], None],
-    ) -> None:
-        """Does what a request asks, if the node is there; a node that dies says nothing."""
-        node = self.node
-        if node is None or node.dead.done():
-            if self._rng.random() < 0.5:
-                reply(Unavailable(f"storage node {self.number} refuses connections"))
-            return
-        spawn(answer(lambda: work(node), lambda o: None if node.dead.done() else reply(o)))
-
-
-class StorageClient:
-    """A `StorageNode` at the other end of a wire."""
-
-    def __init__(self, host: StorageHost, wire: Wire) -> None:
-        self._host = host
-        self._wire = wire
-
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Callable[[DovetailError | None], None],
-    ) -> None:
-        process, sent = here(), bytes(payload)
-        done = False
-
-        def tell(outcome: DovetailError | None) -> None:
-            nonlocal done
-            if not done:
-                done = True
-                timer.cancel()
-                answer(outcome)
-
-        def arrive() -> None:
-            node = self._host.node
-            if node is None or node.dead.done():
-                return
-            node.append(
-                ledger,
-                entry,
-                term=term,
-                confirmed=confirmed,
-                payload=sent,
-                answer=lambda o: self._wire.answers.send(lambda: process.call(tell, o)),
-            )
-
-        lost = Uncertain(f"storage node {self._host.number} did not answer")
-        timer = asyncio.get_running_loop().call_later(STORAGE_WAIT_S, tell, lost)
-        self._wire.requests.send(arrive)
-
-    async def _ask(
-        self, work: Callable[[SimStorageNode], Coroutine[Any, Any, Any]], lost: type[DovetailError]
-    ) -> Any:
-        return await exchange(
-            self._wire,
-            lambda reply: self._host.serve(work, reply),
-            wait_s=STORAGE_WAIT_S,
-            lost=lost(f"storage node {self._host.number} did not answer"),
-        )
-
-    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
-        state: LedgerState = await self._ask(lambda node: node.fence(ledger, term), Uncertain)
-        return state
-
-    async def delete(self, ledger: LedgerId) -> None:
-        await self._ask(lambda node: node.delete(ledger), Uncertain)
-
-    async def read(
-        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
-    ) -> list[Entry]:
-        found: list[Entry] = await self._ask(
-            lambda node: node.read(ledger, first, last=last, bytes_max=bytes_max), Unavailable
-        )
-        return found
-
-    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
-        found: Entry | None = await self._ask(
-            lambda node: node.read_for_recovery(ledger, entry, term), Unavailable
-        )
-        return found
-
-    async def ledgers(self) -> set[LedgerId]:
-        found: set[LedgerId] = await self._ask(lambda node: node.ledgers(), Unavailable)
-        return found
-
-    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
-        found: Held = await self._ask(
-            lambda node: node.held(ledger, first=first, last=last), Unavailable
-        )
-        return found
-
-
-class _Nodes:
-    """The storage nodes, as one carrier reaches them; it hears late who went away."""
-
-    def __init__(
-        self,
-        hosts: dict[int, StorageHost],
-        clients: dict[int, StorageClient],
-        rng: random.Random,
-        ttl_ms: int,
-    ) -> None:
-        self._hosts = hosts
-        self._clients = clients
-        self._rng = rng
-        self._ttl_s = ttl_ms / 1000
-
-    def node(self, number: int) -> StorageNode:
-        return self._clients[number]
-
-    def away(self) -> tuple[int, ...]:
-        now = asyncio.get_running_loop().time()
-        return tuple(
-            number
-            for number, host in self._hosts.items()
-            if host.away_since is not None and now - host.away_since >= self._ttl_s
-        )
-
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
-        there = [n for n in self._hosts if n not in (*without, *self.away())]
-        if len(there) < count:
-            raise Unavailable(f"{count} storage nodes are needed and {len(there)} are there")
-        return tuple(self._rng.sample(there, count))
+    def heal(self) -> None:
+        for wire in (self.calls, self.watches, *self.storage.values()):
+            wire.heal()
 
 
 class Life:
@@ -409,17 +235,16 @@ class Life:
         *,
         service: SimCoordination,
         hosts: dict[int, StorageHost],
-        wires: dict[int, Wire],
-        coordination_wire: Wire,
+        wires: CarrierWires,
         config: TopicConfig,
         ttl_ms: int,
         rng: random.Random,
     ) -> None:
         self.author = author
         self.process = Process(f"carrier {author.number}, life {author.life}")
-        self._client = CoordinationClient(service, coordination_wire, author, rng)
+        self._client = CoordinationClient(self, service, wires, rng)
         self._hosts = hosts
-        self._wires = wires
+        self._wires = wires.storage
         self._config = config
         self._ttl_ms = ttl_ms
         self._rng = rng
@@ -435,7 +260,7 @@ class Life:
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """A task of this process."""
         task = asyncio.get_running_loop().create_task(work, context=self.process.context.copy())
-        task.add_done_callback(_raise_failure)
+        task.add_done_callback(raise_failure)
 
     async def _live(self) -> None:
         number = self.author.number
@@ -446,7 +271,7 @@ class Life:
             log = Log(
                 node_id=number,
                 coordinator=self._client,
-                ensembles=Ensembles(_Nodes(self._hosts, clients, self._rng, self._ttl_ms)),
+                ensembles=Ensembles(CarrierNodes(self._hosts, clients, self._rng, self._ttl_ms)),
                 clock=CLOCK,
                 defaults=self._config,
                 tail_bytes_max=self._rng.choice([0, 5_000, 1 << 20]),
@@ -466,6 +291,25 @@ class Life:
             await asyncio.sleep(1)
             log.holdings.hand_on_stuck()
         self.process.kill()
+
+    def check_claims(
+        self,
+        service: SimCoordination,
+        changes: Sequence[Change],
+        conditions: Sequence[Unchanged],
+    ) -> None:
+        """What it is about to claim belongs to nobody who is alive, as far as it knows itself."""
+        for change, condition in zip(changes, conditions, strict=False):
+            found = service.look(change.key)
+            if not (isinstance(change, Put) and change.key.startswith(PARTITIONS) and found):
+                continue
+            before, after = chain.decode(found.value), chain.decode(change.value)
+            taken = after.term > before.term and found.revision == condition.revision
+            if taken and after.owner != DELETED and self.membership is not None:
+                others = self.membership.carriers().alive - {self.author.number}
+                assert before.owner not in others, (
+                    f"{self.author} takes {change.key} from {before.owner}, which lives"
+                )
 
     def node_is_back(self, number: int) -> None:
         """A storage node is there again; a carrier's node tells its writers."""

@@ -105,7 +105,7 @@ class FaultyDisk:
     def crash(self) -> None:
         """Power cut: unsynced bytes and names are at the mercy of chance."""
         names: dict[str, _Content] = {}
-        for name in self._files.keys() | self._durable_names.keys():
+        for name in sorted(self._files.keys() | self._durable_names.keys()):
             now, then = self._files.get(name), self._durable_names.get(name)
             kept = now if now is then or self._rng.random() < 0.5 else then
             if kept is not None:

@@ -1,0 +1,196 @@
+"""The simulation of carriers can fail: each planted bug makes it red within a few seeds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.sim.test_carrier_scenes import delete_behind_the_owner
+from tests.sim.test_carriers_sim import run
+
+from dovetail.coordination.protocol import ABSENT, Put, Unchanged
+from dovetail.errors import NotOwner, TopicUnknown, Uncertain
+from dovetail.log import chain, holdings, ownership, partition, topic_work
+from dovetail.log.catalog import Catalog, IdBlocks, partition_key
+from dovetail.log.chain import PartitionRecord
+from dovetail.log.claims import NOBODY
+from dovetail.log.holdings import Holdings
+from dovetail.log.ownership import ChainKeeper
+from dovetail.log.partition import Partition
+
+SEEDS_MAX = 60
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def replace_claim(monkeypatch: pytest.MonkeyPatch, claim: Any) -> None:
+    monkeypatch.setattr(ownership, "claim", claim)
+    monkeypatch.setattr(topic_work, "claim", claim)
+
+
+def claim_without_compare_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who claims overwrites what is there, whatever happened since it was read."""
+
+    async def claim(coordinator: Any, key: str, *, owner: int, may_claim: Any) -> ChainKeeper:
+        found = await coordinator.get(key)
+        if found is None:
+            raise TopicUnknown(key)
+        before = chain.decode(found.value)
+        if not may_claim(before):
+            raise NotOwner(key)
+        claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
+        outcome = await coordinator.transact([Put(key, chain.encode(claimed))])
+        return ChainKeeper(coordinator, key, claimed, outcome.revision)
+
+    replace_claim(monkeypatch, claim)
+
+
+def living_owner_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that is not open here is claimed, whoever has it."""
+    original = holdings.Claims.decide
+
+    def greedy(self: Any, known: Any, carriers: Any, held: Any, *, now_ms: float) -> Any:
+        decision = original(self, known, carriers, held, now_ms=now_ms)
+        if self._node_id in carriers.willing:
+            decision.claim += [p for p in known if p not in held and p not in decision.claim]
+        return decision
+
+    monkeypatch.setattr(holdings.Claims, "decide", greedy)
+    monkeypatch.setattr(Holdings, "_may_claim", lambda self, record: True)
+
+
+def mending_steals_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed append a former owner claims what another has by now."""
+    original = partition.take_over
+
+    async def take_over(*args: Any, may_claim: Any, **named: Any) -> Any:
+        return await original(*args, may_claim=lambda record: True, **named)
+
+    async def mend(self: Any, cause: Any) -> None:
+        monkeypatch.setattr(partition, "take_over", take_over)
+        try:
+            await original_mend(self, cause)
+        finally:
+            monkeypatch.setattr(partition, "take_over", original)
+
+    original_mend = Partition._mend
+    monkeypatch.setattr(Partition, "_mend", mend)
+
+
+def registered_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition's key is written also where there is one."""
+
+    async def register(self: Any, record: Any, owners: Any) -> None:
+        places = [holdings.Place(record.id, number) for number in range(record.partitions)]
+        dealt = owners(places)
+        for place in places:
+            fresh = PartitionRecord(*place, owner=dealt.get(place, NOBODY))
+            key, value = partition_key(*place), chain.encode(fresh)
+            outcome = await self._coordinator.transact([Put(key, value)])
+            self._partition_mirror.note(key, value, outcome.revision)
+
+    monkeypatch.setattr(Catalog, "register_partitions", register)
+
+
+def given_before_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The successor is named first, and takes the chain as it is, without fencing."""
+    original = Partition.close
+
+    async def close(self: Any, *, successor: int | None = None) -> None:
+        if successor is not None and self.serving:
+            await ownership.hand_on(
+                self.context.coordinator,
+                self._key,
+                owner=self.context.node_id,
+                successor=successor,
+            )
+        await original(self)
+
+    async def trusting(ensembles: Any, record: Any, term: Any, now_ms: int) -> Any:
+        for info in record.open:
+            record = chain.with_closed(record, ownership._empty(info, record.closed_end))
+        return record, await ownership._producers_of_last(ensembles, record, now_ms)
+
+    monkeypatch.setattr(Partition, "close", close)
+    monkeypatch.setattr(ownership, "_close_all", trusting)
+
+
+def deleted_without_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The master of a deletion removes the ledgers that it sees; the owner goes on."""
+
+    async def claim(coordinator: Any, key: str, *, owner: int, may_claim: Any) -> ChainKeeper:
+        found = await coordinator.get(key)
+        if found is None:
+            raise TopicUnknown(key)
+        return ChainKeeper(coordinator, key, chain.decode(found.value), found.revision)
+
+    monkeypatch.setattr(topic_work, "claim", claim)
+
+
+def uncertain_change_of_the_chain_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change of the chain without an answer counts as not made."""
+
+    async def change(self: Any, decide: Any) -> None:
+        async with self._lock:
+            record = decide(self.record)
+            if record == self.record:
+                return
+            try:
+                outcome = await self._coordinator.transact(
+                    [Put(self._key, chain.encode(record))],
+                    conditions=[Unchanged(self._key, self._revision)],
+                )
+            except Uncertain:
+                return
+            if not outcome.applied:
+                raise NotOwner(self._key)
+            self.record, self._revision = record, outcome.revision
+
+    monkeypatch.setattr(ChainKeeper, "change", change)
+
+
+def uncertain_block_of_ids_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of ids is used although nobody said that it was given."""
+
+    async def take(self: Any) -> None:
+        found = await self._coordinator.get(self._key)
+        start = 1 if found is None else int(found.value)
+        revision = ABSENT if found is None else found.revision
+        self._next, self._end = start, start + self._block
+        try:
+            await self._coordinator.transact(
+                [Put(self._key, str(start + self._block).encode())],
+                conditions=[Unchanged(self._key, revision)],
+            )
+        except Uncertain:
+            return
+
+    monkeypatch.setattr(IdBlocks, "_take_block", take)
+
+
+#: A bug, what finds it, and the seed to begin with: near one that finds it, to save time.
+PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
+    (claim_without_compare_and_set, run, 5),
+    (living_owner_is_ignored, run, 0),
+    (mending_steals_back, run, 3),
+    (registered_without_looking, run, 1),
+    (given_before_it_is_closed, run, 0),
+    (deleted_without_a_claim, delete_behind_the_owner, 0),
+    (uncertain_change_of_the_chain_is_none, run, 7),
+    (uncertain_block_of_ids_is_taken, run, 0),
+]
+
+
+@pytest.mark.parametrize(("plant", "play", "first"), PLANTS)
+def test_a_planted_bug_of_carriers_is_found(
+    plant: Plant, play: Callable[[int], object], first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R1: the simulation goes red."""
+    plant(monkeypatch)
+    for seed in range(first, first + SEEDS_MAX):
+        try:
+            play(seed)
+        except Exception as error:
+            print(f"{plant.__name__} was found by seed {seed}: {error!r}"[:300])
+            return
+    pytest.fail(f"{plant.__name__} was not found in {SEEDS_MAX} seeds")

@@ -1,0 +1,113 @@
+"""Claiming a partition and handing it on, when answers are lost and others are faster."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from dovetail.clock import SystemClock
+from dovetail.coordination import EmbeddedCoordinator, Put
+from dovetail.coordination.protocol import Change, KeyValue, Outcome, Unchanged
+from dovetail.errors import NotOwner, TopicUnknown, Uncertain
+from dovetail.log import chain
+from dovetail.log.catalog import partition_key
+from dovetail.log.chain import PartitionRecord
+from dovetail.log.ownership import ChainKeeper, claim, hand_on
+
+KEY = partition_key("t", 0)
+
+
+class Lossy:
+    """A service that does what it is asked, and whose answers to transactions are lost."""
+
+    def __init__(self, service: EmbeddedCoordinator) -> None:
+        self._service = service
+
+    async def get(self, key: str) -> KeyValue | None:
+        return await self._service.get(key)
+
+    async def transact(
+        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
+    ) -> Outcome:
+        await self._service.transact(changes, conditions=conditions)
+        raise Uncertain("the answer was lost")
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[EmbeddedCoordinator]:
+    async with await EmbeddedCoordinator.open(tmp_path / "c.db", clock=SystemClock()) as opened:
+        await opened.transact([Put(KEY, chain.encode(PartitionRecord("t", 0, term=4, owner=9)))])
+        yield opened
+
+
+async def stored(service: EmbeddedCoordinator) -> PartitionRecord:
+    found = await service.get(KEY)
+    assert found is not None
+    return chain.decode(found.value)
+
+
+def anybodys(record: PartitionRecord) -> bool:
+    return True
+
+
+async def test_a_claim_without_an_answer_is_not_believed(service: EmbeddedCoordinator) -> None:
+    """L9: the record may be another process's under the same number; only an answer is proof."""
+    lossy = Lossy(service)
+    with pytest.raises(Uncertain):
+        await claim(lossy, KEY, owner=1, may_claim=anybodys)  # type: ignore[arg-type]
+    assert ((await stored(service)).term, (await stored(service)).owner) == (5, 1)
+    mine = await claim(service, KEY, owner=1, may_claim=lambda record: record.owner == 1)
+    assert mine.record.term == 6
+
+
+async def test_a_claim_is_refused_by_what_is_stored(service: EmbeddedCoordinator) -> None:
+    """L9: whoever decided on an old view is told, and nothing has changed."""
+    before = await stored(service)
+    with pytest.raises(NotOwner, match="node 9 under term 4"):
+        await claim(service, KEY, owner=1, may_claim=lambda record: record.owner == 1)
+    with pytest.raises(TopicUnknown):
+        await claim(service, partition_key("t", 1), owner=1, may_claim=anybodys)
+    assert await stored(service) == before
+
+
+async def test_of_two_claims_at_once_one_wins(service: EmbeddedCoordinator) -> None:
+    """L9: compare-and-set; the other learns it."""
+
+    class Slow(Lossy):
+        async def transact(
+            self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
+        ) -> Outcome:
+            await claim(service, KEY, owner=2, may_claim=anybodys)
+            return await self._service.transact(changes, conditions=conditions)
+
+    with pytest.raises(NotOwner, match="claimed by another"):
+        await claim(Slow(service), KEY, owner=1, may_claim=anybodys)  # type: ignore[arg-type]
+    assert ((await stored(service)).term, (await stored(service)).owner) == (5, 2)
+
+
+async def test_a_chain_changes_under_its_term_only(service: EmbeddedCoordinator) -> None:
+    """L9: a change whose answer was lost is found again; a former owner's is refused."""
+    mine = await claim(service, KEY, owner=1, may_claim=anybodys)
+    found = await service.get(KEY)
+    assert found is not None
+    lossy = ChainKeeper(Lossy(service), KEY, mine.record, found.revision)  # type: ignore[arg-type]
+
+    def trimmed(record: PartitionRecord) -> PartitionRecord:
+        return chain.trimmed(record, log_start=7)[0]
+
+    await lossy.change(trimmed)
+    assert (await stored(service)).log_start == lossy.record.log_start == 7
+    await claim(service, KEY, owner=2, may_claim=anybodys)
+    with pytest.raises(NotOwner):
+        await mine.change(lambda record: chain.trimmed(record, log_start=9)[0])
+    assert (await stored(service)).log_start == 7
+
+
+async def test_only_the_owner_names_a_successor(service: EmbeddedCoordinator) -> None:
+    """L9: the term stays, so that the successor's claim is the next one."""
+    await hand_on(service, KEY, owner=1, successor=2)
+    assert (await stored(service)).owner == 9
+    await hand_on(service, KEY, owner=9, successor=2)
+    assert ((await stored(service)).term, (await stored(service)).owner) == (4, 2)
+    await hand_on(service, partition_key("t", 1), owner=9, successor=2)
+    assert await service.get(partition_key("t", 1)) is None
