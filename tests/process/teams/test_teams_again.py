@@ -1,0 +1,191 @@
+"""A micro-batch that is run again after a crash at any row: one outcome for each work.
+
+Without Spark: the task's two halves, as Spark runs them, on a real node, with a function that
+decides differently every time and an attempt that dies after any number of stored rows.
+"""
+
+import json
+import random
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.conftest import RunningNode
+
+from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, work_task
+from dovetail.pipeline.client import LATEST, client_of
+from dovetail.pipeline.decoder import to_arrow
+from dovetail.pipeline.fetching import fetch
+from dovetail.pipeline.identity import group_of, identity_of
+from dovetail.pipeline.work_task import Attempt, TeamTask
+from dovetail.pipeline.writing import TaskWriter
+
+
+def moody(job: int) -> dict[str, int]:
+    if random.random() < 0.3:
+        raise RuntimeError("not in the mood")
+    return {"job": job, "total": random.randrange(2), "mood": random.randrange(10**9)}
+
+
+def moods() -> Pipeline:
+    a, b, c = (
+        Team(name, work, attempts=1) for name, work in (("a", moody), ("b", dict), ("c", dict))
+    )
+    a.route_to(lambda result: result["total"] > 0, b, c)
+    return Pipeline(f"m{uuid.uuid4().hex[:8]}", a, b, c)
+
+
+def read(node: RunningNode, topic: str) -> Iterator[tuple[bytes, Any, dict[str, bytes]]]:
+    client = client_of(node.bootstrap)
+    for number in client.partitions([topic])[topic]:
+        end = client.offsets({(topic, number): LATEST})[topic, number]
+        for fetched in fetch(client, (topic, number), 0, end):
+            batch = to_arrow(
+                fetched.batches,
+                topic=topic,
+                partition=number,
+                offset_min=0,
+                offset_end=end,
+                with_headers=True,
+            )
+            for row in batch.to_pylist():
+                headers = {pair["key"]: pair["value"] for pair in row["headers"] or ()}
+                yield row["key"], row["value"], headers
+
+
+def input_batches(node: RunningNode, topic: str, end: int) -> list[pa.RecordBatch]:
+    return [
+        to_arrow(
+            fetched.batches,
+            topic=topic,
+            partition=0,
+            offset_min=0,
+            offset_end=end,
+            with_headers=True,
+        )
+        for fetched in fetch(client_of(node.bootstrap), (topic, 0), 0, end)
+    ]
+
+
+class Killed(Exception):
+    """The attempt ends here."""
+
+
+def attempt(
+    node: RunningNode, task: TeamTask, who: Attempt, given: list[pa.RecordBatch], rows_max: int
+) -> None:
+    """Runs the task and stores its rows in small portions, as far as `rows_max`."""
+    writer = TaskWriter(
+        client_of(node.bootstrap),
+        identity_of(who.query, batch=who.batch, task=who.task),
+        query=who.query,
+        topic=None,
+        codec=0,
+        by_id=True,
+        term=None,
+        alone=False,
+    )
+    stored = 0
+    try:
+        for rows in task(given):
+            for start in range(0, rows.num_rows, 7):
+                if stored >= rows_max:
+                    raise Killed
+                writer.write(rows.slice(start, 7))
+                stored += 7
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """T5, T4: attempts die after any row; nothing is doubled or lost, and what follows agrees."""
+    rng = random.Random(seed)
+    pipeline = moods()
+    topics = {name: pipeline.topics(name) for name in pipeline.teams}
+    create_topics(pipeline, node.bootstrap)
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        ids = front.submit_many(range(60))
+        front.submit_many(range(60), ids)
+    who = Attempt(uuid.uuid4().hex, 0, 0)
+    monkeypatch.setattr(work_task, "_attempt", lambda: who)
+    monkeypatch.setattr(work_task, "LOT_WORKS", 25)
+    given = input_batches(node, topics["a"].input, 120)
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    for _ in range(4):
+        with pytest.raises(Killed):
+            attempt(node, task, who, given, rng.randrange(0, 40))
+    attempt(node, task, who, given, 10**9)
+
+    outcomes = {
+        key.decode(): (value, headers) for key, value, headers in read(node, topics["a"].results)
+    }
+    assert Counter(key.decode() for key, _, _ in read(node, topics["a"].results)) == Counter(ids)
+    dead = Counter(key.decode() for key, _, _ in read(node, topics["a"].dead))
+    failed = [name for name, (value, _) in outcomes.items() if value is None]
+    assert dead == Counter(failed), "a dead letter for each failure mark, and no other"
+    for name, holds in (("b", True), ("c", False)):
+        forwarded = {key.decode(): json.loads(v) for key, v, _ in read(node, topics[name].input)}
+        told = {
+            key: result
+            for key, (value, _) in outcomes.items()
+            if value is not None and ((result := json.loads(value))["total"] > 0) is holds
+        }
+        assert forwarded == told, "what was forwarded is the stored result, not another mood"
+
+
+def test_a_cache_that_is_behind_or_lost_is_rebuilt_from_the_log(node: RunningNode) -> None:
+    """T4: another process of Spark, or a restarted one, comes to the same answer."""
+    team = Team("a", int, remember="1h")
+    pipeline = Pipeline(f"c{uuid.uuid4().hex[:8]}", team)
+    create_topics(pipeline, node.bootstrap)
+    topic = pipeline.topics().input
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        front.submit_many(range(10), [str(n) for n in range(10)])
+        front.submit_many(range(15), [str(n) for n in range(15)])
+    [table] = [pa.Table.from_batches(input_batches(node, topic, 25))]
+    [batch] = table.combine_chunks().to_batches()
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+
+    def done(start: int, count: int) -> list[str]:
+        return [
+            key.decode()
+            for rows in task([batch.slice(start, count)])
+            for key in rows.column("key").to_pylist()
+        ]
+
+    late = [str(n) for n in range(10, 15)]
+    work_task._caches.clear()
+    assert done(10, 15) == late, "nothing is cached: the window is read"
+    assert done(10, 15) == late, "the cache is ahead: the window is read again"
+    work_task._caches.clear()
+    assert done(0, 5) == [str(n) for n in range(5)]
+    assert done(12, 13) == late, "the cache is behind: what lies between is read"
+
+
+def test_works_without_ids_are_each_their_own(node: RunningNode) -> None:
+    """T4: a foreign producer that sets no key loses nothing."""
+    from confluent_kafka import Producer
+
+    pipeline = Pipeline(f"k{uuid.uuid4().hex[:8]}", Team("a", int))
+    create_topics(pipeline, node.bootstrap)
+    topic = pipeline.topics().input
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for _ in range(3):
+        producer.produce(topic, value=b"1")
+    assert producer.flush(30) == 0
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    [rows] = list(task(input_batches(node, topic, 3)))
+    assert rows.column("key").to_pylist() == [f"{topic}-0-{n}".encode() for n in range(3)]
+
+
+def test_the_group_of_the_sink_is_not_the_group_of_the_team() -> None:
+    """T11: positions for display and positions for reading back do not mix."""
+    assert group_of("dovetail.p.a") != moods().stages()[0].group
