@@ -62,9 +62,9 @@ class Connector:
             target = self.otherwise or target
         base = self._id(work_id)
         if self.kind is not ConnectorKind.SPRAY:
-            return [Forward(target, base, self._transformed(result))]
+            return [Forward(target, base, self._transformed(result), self.after_ms)]
         return [
-            Forward(target, WorkId(f"{base}/{number}"), self._transformed(item))
+            Forward(target, WorkId(f"{base}/{number}"), self._transformed(item), self.after_ms)
             for number, item in enumerate(_items(result))
         ]
 
@@ -87,6 +87,8 @@ class Forward:
     target: str
     id: WorkId
     job: Any
+    #: How long it is to wait before it reaches the team.
+    after_ms: int = 0
 
 
 def _items(result: Any) -> Iterable[Any]:

@@ -25,6 +25,7 @@ from dovetail.pipeline.client import client_of
 from dovetail.pipeline.frontend import create_topics
 from dovetail.pipeline.graph import Pipeline, Stage
 from dovetail.pipeline.progress import TeamProgress, ends_of, progress_of
+from dovetail.pipeline.work_delays import Courier
 from dovetail.pipeline.work_task import ROWS_SQL, TeamTask
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Engine:
         self._run = uuid.uuid4().hex
         self._running = [_Running(stage) for stage in pipeline.stages()]
         self._stopped = threading.Event()
+        self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
 
     def __enter__(self) -> Self:
         self.start()
@@ -91,10 +93,14 @@ class Engine:
         create_topics(self._pipeline, self._bootstrap)
         for one in self._running:
             one.query = self._query(one.stage)
+        if self._courier is not None:
+            self._courier.start()
 
     def stop(self) -> None:
         """Ends the queries; what they have not finished is done by the next master."""
         self._stopped.set()
+        if self._courier is not None:
+            self._courier.stop()
         for one in self._running:
             if one.query is not None:
                 one.query.stop()

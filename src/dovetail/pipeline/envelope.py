@@ -5,6 +5,7 @@
     headers  dovetail-parent      the work that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
              dovetail-not-before  milliseconds since the epoch before which it is not due
+             dovetail-to          on the topic of delays: the input topic that it goes to
              traceparent          as in W3C Trace Context; carried along, never read
 
 Headers that say nothing are left out: a plain work costs no byte more than its key and value. A
@@ -23,6 +24,7 @@ WorkId = NewType("WorkId", str)
 PARENT = "dovetail-parent"
 ATTEMPTS = "dovetail-attempts"
 NOT_BEFORE = "dovetail-not-before"
+TO = "dovetail-to"
 TRACEPARENT = "traceparent"
 
 #: Ids are keys, kept in memory for the time to live; derived ids need room behind the parent's.

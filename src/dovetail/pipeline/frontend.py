@@ -28,7 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
 from dovetail.pipeline.codecs import Codec
 from dovetail.pipeline.envelope import Work, WorkId, checked_id
-from dovetail.pipeline.graph import Pipeline, Stage
+from dovetail.pipeline.graph import Pipeline, Stage, delays_topic
 from dovetail.pipeline.outcome import KIND, RECORD_BYTES_MAX, Failure, Outcome, outcome_of
 
 #: How long a submission is tried; Kafka's delivery.timeout.ms.
@@ -60,6 +60,9 @@ def create_topics(pipeline: Pipeline, bootstrap: str, *, timeout_s: float = 30.0
     except KafkaException as error:
         raise Unavailable(f"broker {bootstrap} does not answer: {error.args[0].str()}") from error
     wanted = [topic for stage in pipeline.stages() for topic in _topics_of(stage)]
+    if pipeline.has_delays:
+        keep = {"retention.ms": str(_KEEP_MS_MIN)}
+        wanted.append(NewTopic(delays_topic(pipeline.name), 1, config=keep))
     missing = [topic for topic in wanted if topic.topic not in there]
     if missing:
         for name, future in admin.create_topics(missing, request_timeout=timeout_s).items():

@@ -22,6 +22,11 @@ from dovetail.pipeline.work_types import fits, item_type, job_type, name_of, res
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
 
 
+def delays_topic(pipeline: str) -> str:
+    """The topic for works of a pipeline that are not due yet."""
+    return f"{pipeline}.delays"
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
     """The topics of one team."""
@@ -54,6 +59,11 @@ class Stage:
     topics: Topics
     connectors: tuple[Connector, ...]
     targets: dict[str, Target]
+
+    @property
+    def delays_topic(self) -> str:
+        """Where works go that are not due yet."""
+        return delays_topic(self.pipeline)
 
     @property
     def group(self) -> str:
@@ -98,6 +108,11 @@ class Pipeline:
     def entry(self) -> str:
         """The team that works are submitted to if none is named: the first that is listed."""
         return next(iter(self.teams))
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether a connector makes works wait."""
+        return any(edge.connector.after_ms for edge in self.edges)
 
     def team(self, name: str | None = None) -> Team:
         """A team by name, the entry for None. Raises `NotFound`."""

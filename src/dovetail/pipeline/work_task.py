@@ -23,6 +23,7 @@ come from the other attempt. Connectors must be functions of the result.
 """
 
 import atexit
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ import pyarrow as pa
 
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
-from dovetail.pipeline.envelope import Header, Work, place_of, work_of
+from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.graph import Stage
 from dovetail.pipeline.identity import ID_HEADER, group_of, identity_of
@@ -169,6 +170,7 @@ class TeamTask:
     def _rows(self, outcomes: list[tuple[Record, Ended]]) -> pa.RecordBatch:
         """Outcomes first: the sink stores topics in the order in which they come."""
         rows, topics = _Rows(), self._stage.topics
+        now_ms = time.time_ns() // 1_000_000
         for record, one in outcomes:
             key = record.work.key
             if isinstance(one, Done):
@@ -184,16 +186,15 @@ class TeamTask:
                 continue
             for number, forward in enumerate(one.forwards):
                 parent = work.id if forward.id != work.id else work.parent
-                next_work = Work(
-                    forward.id, forward.payload, parent=parent, traceparent=work.traceparent
-                )
-                rows.add(
-                    self._stage.targets[forward.target].input_topic,
-                    next_work.key,
-                    forward.payload,
-                    next_work.headers(),
-                    b"%b>%d" % (record.row_id, number),
-                )
+                topic = self._stage.targets[forward.target].input_topic
+                due_ms = forward.after_ms and now_ms + forward.after_ms
+                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, work.traceparent)
+                headers = next_work.headers()
+                if due_ms:
+                    headers.append((TO, topic.encode()))
+                    topic = self._stage.delays_topic
+                row_id = b"%b>%d" % (record.row_id, number)
+                rows.add(topic, next_work.key, forward.payload, headers, row_id)
         return rows.batch()
 
 

@@ -60,6 +60,7 @@ class ForwardedWork:
     target: str
     id: WorkId
     payload: bytes
+    after_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,8 @@ class Worker:
                 elif isinstance(told[0], bytes):
                     plan.done(number)
                     forwards = tuple(
-                        ForwardedWork(target, WorkId(work_id), job)
-                        for target, work_id, job in told[1]
+                        ForwardedWork(target, WorkId(work_id), job, after_ms)
+                        for target, work_id, job, after_ms in told[1]
                     )
                     results[number] = Done(works[number], told[0], forwards)
                 else:

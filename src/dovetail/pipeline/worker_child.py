@@ -1,8 +1,8 @@
 """The inside of a worker's process: jobs come in, outcomes go out, the user's code runs between.
 
-    frames in    [[number, id, payload], ...]                             one chunk of works
-    frames out   [[number, result, [[target, id, payload], ...]], ...]    results
-                 [[number, kind, reason, traceback], ...]                 failures
+    frames in    [[number, id, payload], ...]                                 one chunk of works
+    frames out   [[number, result, [[target, id, payload, ms], ...]], ...]  results
+                 [[number, kind, reason, traceback], ...]                     failures
     shared page  which works of the chunk are begun and which ended, and since when the present
                  one runs: what is left to read when this process is dead or stuck
 
@@ -133,7 +133,7 @@ class _Outcomes:
         for connector in self._stage.connectors:
             for forward in connector.forward(WorkId(work_id), result):
                 job = self._written(self._encoders[forward.target], forward.job)
-                forwards.append((forward.target, forward.id, job))
+                forwards.append((forward.target, forward.id, job, forward.after_ms))
                 size += len(job)
         return (number, payload, forwards), size
 

@@ -1,0 +1,68 @@
+"""Delayed works: through a timeline, on a real node, without Spark."""
+
+import time
+import uuid
+
+from confluent_kafka import Consumer, Producer
+from tests.conftest import RunningNode
+
+from dovetail.pipeline import Pipeline, Team, create_topics
+from dovetail.pipeline.connectors import Connector, ConnectorKind
+from dovetail.pipeline.envelope import NOT_BEFORE, TO, WorkId
+from dovetail.pipeline.graph import delays_topic
+from dovetail.pipeline.work_delays import Courier
+
+
+def test_a_delay_travels_with_the_forward() -> None:
+    """T12: `after` is told for every work that a connector makes."""
+    spray = Connector(ConnectorKind.SPRAY, "b", after_ms=900_000)
+    assert [one.after_ms for one in spray.forward(WorkId("a"), [1, 2])] == [900_000, 900_000]
+
+
+def test_delayed_works_reach_their_team_when_they_are_due(node: RunningNode) -> None:
+    """T12: not before, not lost by a courier that is replaced, headers kept."""
+    a, b = Team("a", int), Team("b", int)
+    a.pipe_to(b, after="15m")
+    pipeline = Pipeline(f"d{uuid.uuid4().hex[:8]}", a, b)
+    create_topics(pipeline, node.bootstrap)
+    target = pipeline.topics("b").input
+    due_ms = time.time_ns() // 1_000_000 + 1_500
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    for number in range(20):
+        producer.produce(
+            delays_topic(pipeline.name),
+            key=f"w{number}",
+            value=b"7",
+            headers=[
+                (NOT_BEFORE, b"%d" % (due_ms + 20 * number)),
+                (TO, target.encode()),
+                ("dovetail-parent", b"p"),
+            ],
+        )
+    assert producer.flush(30) == 0
+    first = Courier(pipeline.name, node.bootstrap)
+    first.start()
+    first.stop()
+    courier = Courier(pipeline.name, node.bootstrap)
+    courier.start()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([target])
+    found: dict[bytes, int] = {}
+    deadline = time.monotonic() + 30
+    while len(found) < 20 and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            assert message.headers() == [("dovetail-parent", b"p")]
+            assert message.value() == b"7"
+            found[message.key()] = message.timestamp()[1]
+    courier.stop()
+    consumer.close()
+    assert set(found) == {b"w%d" % number for number in range(20)}
+    early = {k: ms for k, ms in found.items() if ms < due_ms + 20 * int(k[1:])}
+    assert not early
