@@ -27,7 +27,7 @@ ARROWS = {
     "broker": {"coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
     "outbox": {"settings"},
     "stream": {"coordination"},
-    "pipeline": {"coordination", "kafka", "settings", "stream"},
+    "pipeline": {"coordination", "kafka", "sdk", "settings", "stream"},
     "console": {"settings"},
     "cli": {
         "broker",

@@ -11,6 +11,7 @@
     codecs  envelope  outcome             works and what became of them, on the wire     pure
     work_plan  seen  progress  picture    which is tried again; came before; how far     pure
     worker  worker_child  work_task       the user's function in a process; a task of Spark
+    work_delays                           works that are not due yet, through a timeline
     frontend  engine  master              submit and ask; run the teams; one among several
 
 Everything here speaks the Kafka protocol in versions that Kafka 3 and 4 have, and works on a real
