@@ -25,6 +25,8 @@ WORKERS_MAX = 10_000
 CONCURRENCY_MAX = 10_000
 ATTEMPTS_MAX = 1_000
 BATCH_MAX = 100_000
+#: A backoff is waited for inside the micro-batch, and everything behind it waits too.
+BACKOFF_MS_MAX = 60_000
 
 
 class WorkKind(StrEnum):
@@ -100,6 +102,11 @@ class Team:
             batch_max=_bounded(name, "batch", batch, BATCH_MAX),
             result_bytes_max=_positive(name, "result_bytes_max", size),
         )
+        if self.policy.backoff_ms_max > BACKOFF_MS_MAX:
+            raise InvalidInput(
+                f"team {name!r}: backoff_max={backoff_max!r} would hold up its micro-batch; the "
+                f"limit is {BACKOFF_MS_MAX} ms"
+            )
         self._check_kind()
         self.input_topic = _topic(name, input_topic)
         self.results_topic = _topic(name, results_topic)

@@ -201,6 +201,7 @@ def test_only_what_is_surely_wrong_is_refused(given: Any, wanted: Any, expected:
         ({"kind": "rows"}, "no kind 'rows'"),
         ({"codec": "pickle"}, "no codec 'pickle'; there are arrow, json, msgpack, raw"),
         ({"timeout": 0}, "timeout must be above 0"),
+        ({"backoff_max": "5m"}, "would hold up its micro-batch"),
         ({"kind": "batch", "concurrency": 2}, "concurrency is for functions of one job"),
         ({"kind": "arrow", "codec": "raw"}, "take json or msgpack"),
         ({"input_topic": "a b"}, "no name of a topic"),
