@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import (
+    archive,
     bench,
     cluster,
     config,
@@ -15,6 +16,8 @@ from dovetail.cli import (
     pipeline,
     produce,
     relay,
+    replay,
+    stats,
     storage,
     stream,
     timeline_messages,
@@ -70,6 +73,9 @@ app.command("bench", epilog=bench.EPILOG)(bench.bench)
 app.add_typer(cluster.app, name="cluster")
 app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(topic.app, name="topic")
+app.command("archive", epilog=archive.EPILOG)(archive.archive)
+app.command("replay", epilog=replay.EPILOG)(replay.replay)
+app.command("stats", epilog=stats.EPILOG)(stats.stats)
 app.add_typer(timeline_messages.app, name="timeline")
 app.add_typer(group.app, name="group")
 app.add_typer(outbox.app, name="outbox")

@@ -1,9 +1,9 @@
 """Records to columns and back: compiled where the installation found a compiler, else in Python.
 
-Measured on 2 cores with other work running, messages of 100 bytes in batches of 1000, a second:
-decoding 9.1 million compiled and 0.19 million in Python; confluent-kafka's `consume(10000)` with
-all fields, fetch included, 0.25 to 0.5 million. Encoding 11 million compiled, 0.17 million in
-Python. (`python -m bench.pipeline --only records` measures it anew.)
+Measured on 2 cores under load 7 to 9, messages of 100 bytes with a key, a second
+(`python -m bench.pipeline --only records`): decoding 4.4 million compiled, 0.10 million in Python;
+encoding 4.9 and 0.07 million. With the fetch from a node and the checksums: 3.8 million compiled,
+where confluent-kafka's `consume(10000)` with all fields gives 0.24 million.
 """
 
 from dovetail.pipeline import _plain_records as plain

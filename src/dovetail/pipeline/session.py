@@ -73,6 +73,15 @@ def session_settings(master: str, conf: dict[str, str]) -> dict[str, str]:
     return chosen | given
 
 
+def session_running() -> bool:
+    """Whether this process has a session already; `spark_session` then gives that one."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        return False
+    return SparkSession.getActiveSession() is not None
+
+
 def register(spark: "SparkSession") -> None:
     """Makes `format("dovetail")` known to a session; a session that knows it is left alone."""
     from pyspark.errors import AnalysisException

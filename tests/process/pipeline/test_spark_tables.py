@@ -17,9 +17,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.conftest import RunningNode
+from typer.testing import CliRunner
 
 pytest.importorskip("pyspark")
+import pyarrow.dataset
 
+from dovetail.cli.app import app
 from dovetail.errors import Unavailable
 from dovetail.pipeline import spark_session
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient
@@ -324,3 +327,40 @@ def test_a_session_can_be_taught_twice(spark: Any) -> None:
     register(spark)
     with pytest.raises(Exception, match="which topics to read"):
         spark.read.format("dovetail").option("bootstrap", "127.0.0.1:1").load()
+
+
+def test_archive_replay_and_statistics(
+    spark: Any, node: RunningNode, client: KafkaClient, tmp_path: Path
+) -> None:
+    """T13: a topic to Parquet, and again only what is new; a range of it back into a topic; counts
+    per window."""
+    source, target = topic_of(node), topic_of(node)
+    day_ms, first_ms = 86_400_000, 1_700_006_400_000
+    produce(node, source, range(300), timestamp=first_ms, headers=[("h", b"x")])
+    archive = str(tmp_path / "archive")
+    assert command(node, "archive", source, "--to", archive)["records"] == 300
+    produce(node, source, range(300, 400), timestamp=first_ms + day_ms)
+    assert command(node, "archive", source, "--to", archive)["records"] == 100
+    files = pyarrow.dataset.dataset(archive, partitioning="hive").to_table()
+    assert sorted(int(value) for value in files.column("value").to_pylist()) == list(range(400))
+    assert Counter(files.column("day").to_pylist()) == {"2023-11-15": 300, "2023-11-16": 100}
+    later = ["--from", "2023-11-16T00:00Z"]
+    replayed = command(node, "replay", source, "--to", target, "--archive", archive, *later)
+    assert replayed["records"] == 100
+    assert stored(client, target) == list(range(300, 400))
+    produce(node, source, [400], timestamp=first_ms)
+    days = command(node, "stats", source, "--window", "1 day")
+    assert [row["records"] for row in days] == [301, 100]
+    assert days[0]["late_ms_max"] == day_ms
+    assert days[1]["late_ms_max"] == 0
+    assert abs(days[1]["keys"] - 100) <= 10
+    assert days[1]["bytes"] == sum(len(f"k{n}") + len(f"{n}") for n in range(300, 400))
+    assert 1 <= days[0]["skew"] <= 2
+
+
+def command(node: RunningNode, *arguments: str) -> Any:
+    """What a command of `dovetail` answers."""
+    given = [*arguments, "--master", "local[2]", "--bootstrap", node.bootstrap, "--json"]
+    answer = CliRunner().invoke(app, given)
+    assert answer.exit_code == 0, answer.output
+    return json.loads(answer.stdout)

@@ -1,0 +1,149 @@
+"""Topic to Spark to topic with no function, and what a micro-batch costs when there is no work.
+
+The limit is the same query with nothing of ours in it: Parquet files through `mapInArrow` to a
+sink that drops everything. `local[2]`, one session for all, after one round that warms it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from bench.cases.spark_records import fill
+from bench.client import create_topic
+from bench.node import Node
+from bench.run import Run
+from bench.table import Line
+from dovetail.pipeline import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_CASE = "b tables"
+_UNIT = "messages/s"
+_PARTITIONS = 4
+#: What the issue asks for.
+_OF_PARQUET = 0.6
+_RATE_MIN = 300_000.0
+_TRIGGER_MS_MAX = 250.0
+
+_COST_NOTE = (
+    "one row a micro-batch, source and sink, 4 partitions of which one has data; the parts are "
+    "Spark's own durationMs (median)."
+)
+
+
+def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The function that does nothing."""
+    return batches
+
+
+def _rate(run: Run, count: int, work: Callable[[], None]) -> float:
+    work()
+    best = 0.0
+    for _ in range(run.rounds):
+        started = time.perf_counter()
+        work()
+        best = max(best, count / (time.perf_counter() - started))
+    return best
+
+
+def measure(run: Run) -> list[Line]:
+    count = run.sized(2_000_000, quick=100_000)
+    with Node(Path(run.folder) / "tables") as node:
+        spark = spark_session("bench", master="local[2]")
+        try:
+            return [*_through(run, spark, node, count), *_micro_batch(run, spark, node)]
+        finally:
+            spark.stop()
+
+
+def _read(spark: "SparkSession", node: Node, topic: str) -> "DataFrame":
+    reader = spark.read.format("dovetail").option("bootstrap", node.bootstrap)
+    return reader.option("subscribe", topic).load().select("key", "value")
+
+
+def _through(run: Run, spark: "SparkSession", node: Node, count: int) -> list[Line]:
+    files = str(Path(run.folder).absolute() / "parquet")
+    source = create_topic(node.bootstrap, "in", partitions=_PARTITIONS)
+    run.step("writing messages")
+    fill(node.bootstrap, source, count, partitions=_PARTITIONS)
+    _read(spark, node, source).write.parquet(files)
+
+    def parquet() -> None:
+        frame = spark.read.parquet(files).mapInArrow(same, "key binary, value binary")
+        frame.write.format("noop").mode("overwrite").save()
+
+    def dropped() -> None:
+        _read(spark, node, source).write.format("noop").mode("overwrite").save()
+
+    def through() -> None:
+        target = create_topic(node.bootstrap, "out", partitions=_PARTITIONS)
+        writer = _read(spark, node, source).write.format("dovetail").mode("append")
+        writer.option("bootstrap", node.bootstrap).option("topic", target).save()
+
+    rates = {}
+    for name, work in (("parquet", parquet), ("dropped", dropped), ("through", through)):
+        run.step(name)
+        rates[name] = _rate(run, count, work)
+        run.told(f"  {name}: {rates[name]:,.0f} {_UNIT}")
+    limit = "Parquet, mapInArrow, null sink"
+    return [
+        Line(_CASE, "topic to null sink", rates["dropped"], _UNIT, limit, rates["parquet"]),
+        Line(
+            _CASE,
+            "topic to topic",
+            rates["through"],
+            _UNIT,
+            limit,
+            rates["parquet"],
+            ratio_min=_OF_PARQUET,
+        ),
+        Line(_CASE, "topic to topic", rates["through"], _UNIT, "floor", _RATE_MIN, ratio_min=1.0),
+    ]
+
+
+def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
+    source, target = (
+        create_topic(node.bootstrap, name, partitions=_PARTITIONS) for name in ("in", "out")
+    )
+    batches = run.sized(60, quick=15)
+    fill(node.bootstrap, source, batches, partitions=1)
+    run.step("one row at a time")
+    reader = spark.readStream.format("dovetail").option("bootstrap", node.bootstrap)
+    frame = reader.options(
+        subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="1"
+    ).load()
+    writer = frame.select("key", "value").writeStream.format("dovetail")
+    query = (
+        writer.options(bootstrap=node.bootstrap, topic=target)
+        .option("checkpointLocation", str(Path(run.folder).absolute() / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    # The first ones start workers and compile plans.
+    parts = [
+        progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]
+    ]
+    warm = parts[len(parts) // 2 :]
+    run.told(f"  {len(parts)} micro-batches, the later half counted")
+    lines = []
+    for part in ("triggerExecution", "addBatch", "commitOffsets", "walCommit", "latestOffset"):
+        took = statistics.median(one.get(part, 0) for one in warm)
+        rule = part == "triggerExecution"
+        lines.append(
+            Line(
+                _CASE,
+                f"micro-batch of one row: {part}",
+                took,
+                "ms",
+                "aim on an idle machine" if rule else "",
+                _TRIGGER_MS_MAX if rule else None,
+                note=_COST_NOTE if rule else "",
+            )
+        )
+    return lines

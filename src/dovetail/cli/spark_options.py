@@ -1,0 +1,78 @@
+"""What the commands that are Spark jobs share: master, range of time, a session that ends."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.position import parse_position
+from dovetail.errors import DovetailError, InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from dovetail.pipeline.jobs import Range
+
+MasterOption = Annotated[
+    str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077, yarn, ...")
+]
+SinceOption = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="Records not older than this.")
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Records older than this.")
+]
+
+
+def range_of(since: str | None, until: str | None) -> "Range":
+    """The range between two times. Raises `InvalidInput`."""
+    from dovetail.pipeline.jobs import Range
+
+    return Range(_moment("--from", since), _moment("--until", until))
+
+
+def _moment(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    position = parse_position(text)
+    if position.kind != "time":
+        raise InvalidInput(f"{option} {text}; write a time such as 2026-01-31T08:00")
+    return position.number
+
+
+@contextmanager
+def started(name: str, master: str) -> "Iterator[SparkSession]":
+    """A session for one job; one that was there before is used, and left running.
+
+    What Spark fails with becomes an error that a command can print.
+    """
+    from dovetail.pipeline.session import session_running, spark_session
+
+    found = session_running()
+    spark = spark_session(f"dovetail {name}", master=master, **_QUIET)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield spark
+    except DovetailError:
+        raise
+    except PySparkException as error:
+        said = error.getMessage() or str(error)
+        raise Unavailable(f"Spark: {last_words(said)}") from error
+    finally:
+        if not found:
+            spark.stop()
+
+
+#: Bars of Spark's own would be written over ours.
+_QUIET = {"spark.ui.showConsoleProgress": "false"}
+
+
+def last_words(message: str) -> str:
+    """What a Python worker raised, out of all that Spark tells around it; else the first line."""
+    lines = [line.strip() for line in message.splitlines()]
+    raised = [line for line in lines if line.startswith("dovetail.errors.")]
+    if raised:
+        return raised[-1].partition(": ")[2]
+    return next((line for line in lines if line), "failed, and did not say why")
