@@ -10,7 +10,7 @@ SOAK_ROUNDS ?= 200
 help: ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/ready: pyproject.toml constraints.txt scripts/setup
+.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/pipeline/_records.c
 	@scripts/setup dev bench
 	@touch $@
 
@@ -39,8 +39,9 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
 	@scripts/system-packages redis-server:redis-server nats-server:nats-server beanstalkd:beanstalkd
+	@scripts/java
 	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
-	for program in log cluster outbox stream deals timeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
+	for program in log cluster outbox stream deals timeline pipeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
