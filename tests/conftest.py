@@ -16,9 +16,14 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tests.database_servers import maria_server, postgres_server  # noqa: F401 - fixtures
 from tests.stopping import pause_process
+
+# How long an example takes is no property of the product, and other work runs beside it.
+hypothesis.settings.register_profile("house", deadline=None)
+hypothesis.settings.load_profile("house")
 
 # Tables are rendered for a terminal of this width, whatever the tests run in.
 os.environ["COLUMNS"] = "140"

@@ -144,7 +144,10 @@ class Carrier:
     async def _hand_on_stuck(self) -> None:
         while True:
             await asyncio.sleep(STUCK_CHECK_MS / 1000)
-            self.log.holdings.hand_on_stuck()
+            try:
+                self.log.holdings.hand_on_stuck()
+            except Exception as error:  # noqa: BLE001 - as above
+                _log.warning("nothing was handed on", error=repr(error))
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

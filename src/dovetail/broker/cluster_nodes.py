@@ -15,6 +15,7 @@ from dovetail.broker.remote_storage import RemoteStorageNode
 from dovetail.errors import Unavailable
 from dovetail.ledger import StorageNode
 from dovetail.ledger.selection import Candidate, Selection
+from dovetail.wire.peer import PeerSettings
 
 
 class ClusterNodes:
@@ -29,13 +30,16 @@ class ClusterNodes:
         local: tuple[int, StorageNode] | None,
         select: Selection,
         rng: random.Random,
+        bytes_in_flight_max: int,
     ) -> None:
+        """`bytes_in_flight_max` is for one storage node; no less than the door lets in."""
         self._membership = membership
         self._disks = disks
         self._client_id = client_id
         self._local = local
         self._select = select
         self._rng = rng
+        self._peer_settings = PeerSettings(bytes_in_flight_max=bytes_in_flight_max)
         self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -49,6 +53,9 @@ class ClusterNodes:
             if known is None:
                 raise Unavailable(f"storage node {number} is not there")
             return known[1]
+        identity = self._disks.identity(number)
+        if identity is None:
+            raise Unavailable(f"the disk of storage node {number} is not known yet")
         address = (member.host, member.port)
         if known is not None and known[0] != address:
             self._start_closing(known[1])
@@ -56,7 +63,15 @@ class ClusterNodes:
         if known is None:
             known = (
                 address,
-                RemoteStorageNode(*address, client_id=self._client_id, rng=self._rng),
+                # Whoever else listens there one day must not answer in its name: an empty disk
+                # would deny what this one acknowledged.
+                RemoteStorageNode(
+                    *address,
+                    client_id=self._client_id,
+                    identity=identity,
+                    settings=self._peer_settings,
+                    rng=self._rng,
+                ),
             )
             self._remote[number] = known
         return known[1]
@@ -78,7 +93,7 @@ class ClusterNodes:
 
     def away(self) -> tuple[int, ...]:
         """Those that joined once and do not hold their lease now."""
-        there = self._membership.members()
+        there = self._membership.storage()
         return tuple(sorted(number for number in self._disks.numbers() if number not in there))
 
     async def close(self) -> None:

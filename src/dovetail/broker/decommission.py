@@ -28,7 +28,7 @@ from enum import Enum
 import msgspec
 
 from dovetail.broker.identity import STORAGE
-from dovetail.broker.membership import STORAGE_ROLE, Membership
+from dovetail.broker.membership import Membership
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Unchanged
 from dovetail.coordination.mirror import Mirror
 from dovetail.coordination.protocol import Change, Revision
@@ -196,10 +196,13 @@ class SeenStorage:
     def __init__(self, membership: Membership, states: StorageStates) -> None:
         self._membership = membership
         self._states = states
+        self._lives: dict[int, str] = {}
 
     def present(self) -> frozenset[int]:
-        members = self._membership.members().values()
-        return frozenset(m.node_id for m in members if STORAGE_ROLE in m.roles)
+        """A node that was started anew since the last look is left out once: it was away."""
+        now = {number: member.incarnation for number, member in self._membership.storage().items()}
+        before, self._lives = self._lives, now
+        return frozenset(n for n, life in now.items() if before.get(n, life) == life)
 
     def given_up(self) -> frozenset[int]:
         return self._states.given_up()

@@ -5,15 +5,17 @@ of entries that it once acknowledged, and a recovery would believe it. So the nu
 disk's identity for good; another disk is refused, and needs another number.
 """
 
+import fcntl
 import os
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from crc32c import crc32c
 
 from dovetail.coordination import ABSENT, Coordinator, Put, Revision, Unchanged
 from dovetail.coordination.mirror import Mirror
-from dovetail.errors import Damaged, InvalidSetting
+from dovetail.errors import Damaged, InvalidSetting, Unavailable
 
 _NAME = "identity"
 
@@ -51,10 +53,10 @@ async def bind_disk(
 
 
 class Disks:
-    """The numbers of all storage nodes that ever joined, as last seen."""
+    """The storage nodes that ever joined, with the identities of their disks, as last seen."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self._numbers: set[int] = set()
+        self._identities: dict[int, str] = {}
         self._mirror = Mirror(coordinator, STORAGE, apply=self._apply, settled=lambda: None)
 
     async def start(self) -> None:
@@ -66,14 +68,36 @@ class Disks:
         await self._mirror.stop()
 
     def numbers(self) -> frozenset[int]:
-        return frozenset(self._numbers)
+        return frozenset(self._identities)
+
+    def identity(self, number: int) -> str | None:
+        """Who must answer for this number; None if it never joined."""
+        return self._identities.get(number)
 
     def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
         number = int(key.removeprefix(STORAGE))
         if value is None:
-            self._numbers.discard(number)
+            self._identities.pop(number, None)
         else:
-            self._numbers.add(number)
+            self._identities[number] = value.decode()
+
+
+def lock_folder(folder: Path) -> Callable[[], None]:
+    """Makes the ledgers this process's alone; call what is returned to let them go.
+
+    Two processes would cut each other's newest segment. Raises `Unavailable` if another has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise Unavailable(
+            f"{folder} is in use by another process; end that one first, or give this node a data "
+            "folder of its own (node.data_dir)"
+        ) from error
+    return lambda: os.close(descriptor)
 
 
 def holds_ledgers(folder: Path) -> bool:

@@ -63,6 +63,8 @@ class Member(msgspec.Struct, frozen=True):
     #: Bytes that a storage node holds; what new ledgers are dealt by.
     stored_bytes: int = 0
     partitions: int = 0
+    #: Its storage took itself out after a failed sync: nothing new is placed there.
+    storage_out: bool = False
     #: What keeps it from serving fully; empty when it is healthy.
     reasons: tuple[str, ...] = ()
 
@@ -98,6 +100,14 @@ class Membership:
     def members(self) -> dict[int, Member]:
         """All nodes that hold their lease, by number."""
         return self._members
+
+    def storage(self) -> dict[int, Member]:
+        """The storage nodes among them that can store something."""
+        return {
+            number: member
+            for number, member in self._members.items()
+            if STORAGE_ROLE in member.roles and not member.storage_out
+        }
 
     def carriers(self) -> Carriers:
         """The carriers among them."""
@@ -156,6 +166,8 @@ class Membership:
                     await self._hold_once(describe, known, lease)
             except DovetailError as error:
                 _log.warning("not announced; trying again", error=str(error))
+            except Exception as error:  # noqa: BLE001 - without a lease the node is none
+                _log.error("announcing met a defect", error=repr(error))
             finally:
                 self._lease = None
             await asyncio.sleep(RETRY_MS / 1000)
@@ -235,7 +247,7 @@ class Membership:
             frozenset(m.node_id for m in alive), frozenset(m.node_id for m in fit)
         )
         lives = {
-            (m.node_id, m.incarnation, m.leaving or m.declining, m.roles)
+            (m.node_id, m.incarnation, m.leaving or m.declining or m.storage_out, m.roles)
             for m in self._members.values()
         }
         if lives == self._lives:

@@ -25,7 +25,13 @@ from dovetail.broker.decommission import (
     StorageStates,
     check_may_start,
 )
-from dovetail.broker.identity import Disks, bind_disk, disk_identity, holds_ledgers
+from dovetail.broker.identity import (
+    Disks,
+    bind_disk,
+    disk_identity,
+    holds_ledgers,
+    lock_folder,
+)
 from dovetail.broker.membership import (
     CARRIER_ROLE,
     OVERSEER_ROLE,
@@ -163,6 +169,7 @@ class Node:
         service = None
         if STORAGE_ROLE in roles:
             ledgers = data_dir / "ledgers"
+            self._stack.callback(lock_folder(ledgers))
             identity = disk_identity(ledgers)
             await bind_disk(
                 coordinator,
@@ -258,6 +265,7 @@ class Node:
             local=None if self._storage is None else (node_id, self._storage),
             select=selection_named(self._settings.log.selection),
             rng=random.SystemRandom(),
+            bytes_in_flight_max=2 * self._settings.kafka.request_bytes_in_flight_max,
         )
         self._stack.push_async_callback(nodes.close)
         self._states = StorageStates(coordinator, on_change=self._wake_repair)
@@ -308,6 +316,7 @@ class Node:
             http=http_url,
             stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
             partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+            storage_out=self._storage is not None and self._storage.out_because is not None,
             reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
         )
 
@@ -401,6 +410,8 @@ class Node:
     def _on_out(self, because: str) -> None:
         if not self._metrics.storage_out._value.get():
             _log.error("storage took itself out", because=because)
+            if self._membership is not None:
+                self._membership.renew()
         self._metrics.storage_out.set(1)
 
     async def _start_door(self, service: StorageService | None) -> int:

@@ -73,13 +73,15 @@ class Sentry:
                 pass
             else:
                 met = True
+                connected_s = asyncio.get_running_loop().time()
                 try:
                     await reader.read()
                 except OSError:
                     pass
                 finally:
                     writer.close()
-                continue
+                if asyncio.get_running_loop().time() - connected_s > CONNECT_MS / 1000:
+                    continue  # A long one broke: is there still somebody?
             await asyncio.sleep(RETRY_MS / 1000)
         now = self._membership.members().get(member.node_id)
         if now is None or now.incarnation != member.incarnation:

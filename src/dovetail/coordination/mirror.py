@@ -97,9 +97,13 @@ class Mirror:
             except DovetailError as error:
                 _log.warning("not followed for a while", prefix=self._prefix, error=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
+            except Exception as error:  # noqa: BLE001 - a node that follows no more is blind
+                _log.error("following met a defect", prefix=self._prefix, error=repr(error))
+                await asyncio.sleep(RETRY_MS / 1000)
             try:
                 revision = await self._read_all()
-            except DovetailError:
+            except Exception as error:  # noqa: BLE001 - as above
+                _log.warning("not read; trying again", prefix=self._prefix, error=repr(error))
                 await asyncio.sleep(RETRY_MS / 1000)
 
     def _take(self, key: str, value: bytes | None, revision: Revision) -> None:

@@ -246,10 +246,12 @@ class Ensembles:
                 )
             except NotFound as error:
                 worst = worst if isinstance(worst, Damaged | Unavailable) else error
-            except (Damaged, Unavailable) as error:
+            except Damaged as error:
+                # Who was away may have it: that passes, damage does not.
+                worst = worst if isinstance(worst, Unavailable) else error
+                self.on_damaged(placement.ledger, number)
+            except Unavailable as error:
                 worst = error
-                if isinstance(error, Damaged):
-                    self.on_damaged(placement.ledger, number)
         raise worst
 
     async def read_forward(
@@ -332,6 +334,10 @@ class _Recovery:
             effects = self._machine.on_refused(error)
         except DovetailError as error:
             effects = self._machine.on_failed(effect.node, error)
+        except Exception as error:
+            if not self._result.done():  # Nobody would wait for the end of it otherwise.
+                self._result.set_exception(error)
+            raise
         self._perform(effects)
 
     def _write_back(self, effect: recovery.WriteBack) -> None:

@@ -9,6 +9,7 @@ answers is the order of appends.
 """
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,14 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, EntryUnknown, LedgerUnknown, StorageOut
+from dovetail.errors import (
+    Damaged,
+    DovetailError,
+    EntryUnknown,
+    LedgerUnknown,
+    StorageOut,
+    Unavailable,
+)
 from dovetail.ledger.holding import Held
 from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.ledger.store import (
@@ -145,9 +153,16 @@ class LocalStorageNode:
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
     ) -> list[Entry]:
-        return await self._loop.run_in_executor(
-            self._readers, lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max)
-        )
+        try:
+            return await self._loop.run_in_executor(
+                self._readers,
+                lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
+            )
+        except OSError as error:
+            what = f"entry {first} of ledger {ledger} can not be read: {error}"
+            if error.errno == errno.EIO:
+                raise Damaged(what) from error
+            raise Unavailable(what) from error
 
     async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
         await self.fence(ledger, term)

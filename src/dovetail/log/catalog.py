@@ -258,9 +258,12 @@ class Catalog:
     async def _fresh(self, name: str) -> TopicRecord | None:
         """The topic as it is now; what is known of it is brought up to date."""
         key = topic_key(name)
-        found = await self._coordinator.get(key)
+        # A range, because it has a revision also for what is not there: an answer that was late on
+        # its way must not hide a topic that was made since.
+        snapshot = await self._coordinator.range(key)
+        found = next((item for item in snapshot.items if item.key == key), None)
         if found is None:
-            self._apply_topic(key, None, ABSENT)
+            self._topic_mirror.note(key, None, snapshot.revision)
             return None
         self._topic_mirror.note(key, found.value, found.revision)
         return _decode(found.value)

@@ -164,13 +164,16 @@ class Claims:
         decision = Decision()
         if carriers != self._carriers:
             self._carriers, self._since_ms = carriers, now_ms
+        if self._node_id not in carriers.alive:
+            return decision
+        for place, holding in holdings.items():
+            # Also when it wants nothing new: nobody else may take what has its name on it.
+            if holding.owner == self._node_id and place not in held:
+                decision.claim.append(place)
         if self._node_id not in carriers.willing:
             return decision
         vacant = [p for p, h in holdings.items() if h.owner not in carriers.alive]
         self._claim_vacant(decision, vacant, holdings, carriers, held, now_ms)
-        for place, holding in holdings.items():
-            if holding.owner == self._node_id and place not in held:
-                decision.claim.append(place)
         if not vacant and len(carriers.willing) > 1:
             settled_ms = self._since_ms + SETTLE_MS
             plan = moves(holdings, carriers.willing, giver=self._node_id)

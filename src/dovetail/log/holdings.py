@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
+from dovetail.ledger.selection import least_loaded
 from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import DELETED, Claims, Decision, Place, deal
@@ -33,6 +34,9 @@ _AT_ONCE = 32
 
 #: A partition that could not be opened for want of something that may come back is tried again.
 REOPEN_MS = 1000
+
+#: One that is damaged is tried again too, for a peer of the damaged node that was away.
+_DAMAGED_AGAIN_MS = 30_000
 
 #: Attempts to open a partition before another carrier is asked to.
 _ATTEMPTS_ALONE = 3
@@ -164,7 +168,7 @@ class Holdings:
             if record is not None and place not in self._held:
                 held = _Held(record.name, place.number, record.config)
                 self._held[place] = held
-                held.work = _start(self._open(place, held))
+                self._start(place, held, self._open(place, held))
         for place, taker in decision.give:
             self._give(place, taker)
         if self._alarm is not None:
@@ -182,8 +186,7 @@ class Holdings:
             if record is None:
                 self._forget(place, held)
             elif partition is None:
-                if held.work is None and holding.owner != self._context.node_id:
-                    self._forget(place, held)  # It could not be opened here; another tries.
+                continue
             elif holding.term > partition.term and not partition.mending:
                 # Also under our own number: a former life, or one that has replaced us, claimed it.
                 partition.lose(NotOwner(f"{partition.name} belongs to node {holding.owner} now"))
@@ -213,7 +216,7 @@ class Holdings:
                 _log.warning("partition lost", partition=partition.name, error=str(error))
                 held.partition = None
                 self._withdraw(held.name, held.number)
-                held.work = _start(self._forget_later(place, held))
+                self._start(place, held, self._forget_later(place, held))
                 return
 
     async def _forget_later(self, place: Place, held: _Held) -> None:
@@ -244,8 +247,8 @@ class Holdings:
             except DovetailError as error:
                 self._out_of_service(held, error)
                 if not error.retriable:
-                    held.work = None
-                    return
+                    await asyncio.sleep(_DAMAGED_AGAIN_MS / 1000)
+                    continue
                 attempts += 1
                 if attempts >= _ATTEMPTS_ALONE and await self._hand_on(place):
                     break
@@ -294,7 +297,7 @@ class Holdings:
             await self._close(partition, taker)
             self._done(place, held)
 
-        held.work = _start(give())
+        self._start(place, held, give())
 
     def hand_on_stuck(self) -> None:
         """Hands on what could not be mended for a while; called from time to time."""
@@ -328,7 +331,12 @@ class Holdings:
     def _successors(self) -> dict[Place, int]:
         """Who should have what is held here, if this node had it no more."""
         others = self._peers.carriers().willing - {self._context.node_id}
-        dealt = deal(self._held.keys(), self._catalog.holdings(), others, self._claims.select)
+        known = self._catalog.holdings()
+        try:
+            dealt = deal(self._held.keys(), known, others, self._claims.select)
+        except DovetailError as error:  # The user's own strategy failed; giving back must not.
+            _log.error("successors by load, not by the strategy", error=str(error))
+            dealt = deal(self._held.keys(), known, others, least_loaded)
         return {place: order[0] for place, order in dealt.items()}
 
     async def _close(self, partition: Partition, successor: int | None) -> None:
@@ -346,13 +354,14 @@ class Holdings:
     def _now(self) -> float:
         return self._context.clock.monotonic_ms()
 
+    def _start(self, place: Place, held: _Held, work: Coroutine[None, None, None]) -> None:
+        """Works on a partition; a defect leaves it free to be claimed again, not forgotten."""
+        task = held.work = asyncio.get_running_loop().create_task(work)
 
-def _start(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-    task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(_report)
-    return task
+        def ended(task: "asyncio.Task[None]") -> None:
+            if task.cancelled() or task.exception() is None:
+                return
+            _log.error("a partition met a defect", error=repr(task.exception()))
+            asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, held)
 
-
-def _report(task: "asyncio.Task[None]") -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("a partition met a defect", error=repr(task.exception()))
+        task.add_done_callback(ended)

@@ -77,7 +77,8 @@ class ChainKeeper:
         """After a refusal or no answer: under our own term it was our own change, if it was one."""
         found = await self._coordinator.get(self._key)
         stored = None if found is None else chain.decode(found.value)
-        if found is None or stored is None or stored.term != self.record.term:
+        mine = (self.record.term, self.record.owner)
+        if found is None or stored is None or (stored.term, stored.owner) != mine:
             raise NotOwner(f"{self._key} was changed by another owner")
         self.record, self._revision = stored, found.revision
 
@@ -118,15 +119,18 @@ async def claim(
 
 
 async def hand_on(coordinator: Coordinator, key: str, *, owner: int, successor: int) -> None:
-    """Names the node that is to claim the partition next, if `owner` still has it."""
-    found = await coordinator.get(key)
-    record = None if found is None else chain.decode(found.value)
-    if found is None or record is None or record.owner != owner:
-        return
-    named = msgspec.structs.replace(record, owner=successor)
-    await coordinator.transact(
-        [Put(key, chain.encode(named))], conditions=[Unchanged(key, found.revision)]
-    )
+    """Names the node that is to claim the partition next, as long as `owner` has it."""
+    while True:
+        found = await coordinator.get(key)
+        record = None if found is None else chain.decode(found.value)
+        if found is None or record is None or record.owner != owner:
+            return
+        named = msgspec.structs.replace(record, owner=successor)
+        outcome = await coordinator.transact(
+            [Put(key, chain.encode(named))], conditions=[Unchanged(key, found.revision)]
+        )
+        if outcome.applied:
+            return
 
 
 async def take_over(

@@ -444,11 +444,11 @@ class Partition:
         """
         if self._state is _State.OPENING and self._mending is not None:
             await self._mending
+        if self._rolling is not None:
+            await asyncio.wait([self._rolling])
         if self._state is _State.BROKEN and self._mending is not None:
             self._mending.cancel()
             await asyncio.wait([self._mending])
-        if self._rolling is not None:
-            await asyncio.wait([self._rolling])
         if self._state is _State.WRITING:
             self._send_checkpoint(self.open_ledgers[-1])
             self._state = _State.CLOSED

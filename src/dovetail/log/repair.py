@@ -233,7 +233,8 @@ class Repairer:
             _log.warning("repair goes on later", partition=partition.name, error=str(error))
             return
         self.report.lacking[partition.name] = lacking
-        if not lacking:
+        examined = {info.ledger for info in record.closed}
+        if not lacking and all(info.ledger in examined for info in partition.record.closed):
             self._resting[partition.name] = (partition.record, stamp)
 
     # Ledgers

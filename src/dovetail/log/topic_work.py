@@ -24,6 +24,7 @@ from dovetail.errors import DovetailError, NotOwner, TopicUnknown
 from dovetail.ledger import Ensembles
 from dovetail.ledger.selection import Selection
 from dovetail.log.catalog import Catalog, partition_key
+from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import DELETED, TURN_MS, Place, deal
 from dovetail.log.holdings import Holdings
 from dovetail.log.ownership import claim
@@ -38,6 +39,7 @@ _OWNERS_WAIT_MS = 10_000
 
 #: Pause before a step that failed is tried again.
 _AGAIN_MS = 1000
+_AGAIN_MS_MAX = 15_000
 
 #: A partition without a key is left to whoever is adding it for so long.
 _REGISTER_MS = 2000
@@ -103,12 +105,17 @@ class TopicWork:
 
     async def delete(self, record: TopicRecord) -> None:
         """Clients see it no more when this returns; its bytes go in the background."""
-        record = await self._catalog.change(
-            record,
-            lambda known: msgspec.structs.replace(
-                known, state=TopicState.DELETING, master=self._node_id
-            ),
-        )
+        self._working[record.id] = _current_task()
+        try:
+            record = await self._catalog.change(
+                record,
+                lambda known: msgspec.structs.replace(
+                    known, state=TopicState.DELETING, master=self._node_id
+                ),
+            )
+        except BaseException:
+            self._working.pop(record.id, None)
+            raise
         self._start_deletion(record)
 
     async def deletions_done(self) -> None:
@@ -149,24 +156,24 @@ class TopicWork:
     async def _delete(self, record: TopicRecord) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def empty(number: int) -> None:
+        async def empty(partition: PartitionRecord) -> None:
             async with limit:
-                try:
-                    keeper = await claim(
-                        self._coordinator,
-                        partition_key(record.id, number),
-                        owner=DELETED,
-                        may_claim=lambda _: True,
-                    )
-                except TopicUnknown:
-                    return  # A former master was here before.
-                for info in keeper.record.ledgers:
+                if partition.owner != DELETED:  # Else it was claimed for this before.
+                    try:
+                        keeper = await claim(
+                            self._coordinator,
+                            partition_key(record.id, partition.partition),
+                            owner=DELETED,
+                            may_claim=lambda _: True,
+                        )
+                    except TopicUnknown:
+                        return  # A former master was here before.
+                    partition = keeper.record
+                for info in partition.ledgers:
                     await self._ensembles.delete(info.placement)
 
         stored = await self._catalog.partitions(record.id)
-        emptied = await asyncio.gather(
-            *(empty(partition.partition) for partition in stored), return_exceptions=True
-        )
+        emptied = await asyncio.gather(*map(empty, stored), return_exceptions=True)
         for outcome in emptied:
             if outcome is not None:
                 raise outcome
@@ -210,6 +217,7 @@ class TopicWork:
     async def _until_done(
         self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
     ) -> None:
+        pause_ms = _AGAIN_MS
         while True:
             try:
                 await step()
@@ -225,7 +233,8 @@ class TopicWork:
                     state=record.state.value,
                     error=str(error),
                 )
-                await asyncio.sleep(_AGAIN_MS / 1000)
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, _AGAIN_MS_MAX)
 
     # What others left
 

@@ -257,3 +257,11 @@ def test_balance_waits_until_the_carriers_have_settled() -> None:
     assert [taker for _, taker in settled.give] == [2, 2]
     half = set(sorted(mine)[:1])
     assert len(one.decide(mine, carriers(1, 2), half, now_ms=1e9).give) <= 1, "given what it has"
+
+
+def test_who_declines_still_claims_what_has_its_name_on_it() -> None:
+    """L9: nobody else may take it, so it would be nobody's."""
+    named = {Place("a", 0): Holding(3, 2)}
+    there = carriers(1, leaving=(2,))
+    assert claims(2).decide(named, there, set(), now_ms=0.0).claim == [Place("a", 0)]
+    assert claims(1).decide(named, there, set(), now_ms=1e9).claim == []

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from dovetail.ledger import (
 from dovetail.ledger.holding import Span, held_in
 from dovetail.log.batch import check_batch
 from dovetail.log.chain import LedgerInfo
+from dovetail.log.claims import DELETED
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage
 from dovetail.log.records import decode_batch, encode_batch
@@ -330,6 +332,8 @@ async def test_what_no_chain_names_is_swept_away(cluster: Cluster) -> None:
     await cluster.send(partition, b"a")
     info = await cluster.roll(partition)
     away = min(info.placement.nodes)
+    while LedgerId(info.ledger) not in await cluster.storage[away].ledgers():
+        await asyncio.sleep(0)  # Two of three acknowledge; this one may be the third.
     cluster.dead.add(away)
     await partition.trim(info.offset_end)
     assert LedgerId(info.ledger) in await cluster.storage[away].ledgers()
@@ -409,3 +413,53 @@ def test_bytes_are_spread_over_time() -> None:
     assert rate.take(1, now_ms=500) == 250
     assert rate.take(1_000_000, now_ms=60_000) == 0
     assert rate.take(1, now_ms=60_000) == 1000
+
+
+async def test_a_ledger_that_is_closed_during_a_pass_is_looked_at_by_the_next(
+    cluster: Cluster,
+) -> None:
+    """L10: what was not looked at is not taken for whole."""
+    partition = await cluster.partition()
+    await cluster.send(partition, b"a")
+    first = await cluster.roll(partition)
+    await cluster.repairer.mend(partition)
+    lost = max(partition.open_ledgers[0].writer.placement.nodes)
+    cluster.dead |= {lost, *({1, 2, 3, 4} - set(first.placement.nodes))}
+    await cluster.send(partition, b"b", b"c")
+    await cluster.repairer.mend(partition)
+    cluster.dead.discard(lost)
+    cluster.clock.advance(AFTER_MS + 1)
+    held = cluster.storage[lost].held
+
+    async def slow_held(*args: Any, **named: Any) -> Any:
+        await cluster.until(lambda: len(partition.record.closed) == 2)
+        return await held(*args, **named)
+
+    cluster.storage[lost].held = slow_held  # type: ignore[method-assign]
+    await cluster.repairer.mend(partition)
+    cluster.storage[lost].held = held  # type: ignore[method-assign]
+    assert await cluster.lacks(partition.record.closed[-1])
+    await cluster.repairer.mend(partition)
+    assert not await cluster.lacks(partition.record.closed[-1])
+
+
+async def test_a_deletion_that_waits_for_a_node_writes_nothing_meanwhile(cluster: Cluster) -> None:
+    """L8: the partitions are claimed for it once."""
+    await cluster.log.create_topic("gone", partitions=5)
+    for number in range(5):
+        await cluster.send(cluster.log.partition("gone", number), b"a")
+    record = cluster.log.topic("gone")
+    cluster.dead.add(1)
+    await cluster.log.delete_topic("gone")
+
+    async def owners_and_terms() -> list[tuple[int, int]]:
+        return [(p.owner, p.term) for p in await cluster.log.catalog.partitions(record.id)]
+
+    while any(owner != DELETED for owner, _ in await owners_and_terms()):
+        await asyncio.sleep(0.01)
+    before = await owners_and_terms()
+    await asyncio.sleep(1.2)  # One more attempt, at the least.
+    assert await owners_and_terms() == before
+    cluster.dead.clear()
+    await cluster.log.deletions_done()
+    assert await owners_and_terms() == []

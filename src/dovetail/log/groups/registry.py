@@ -16,6 +16,7 @@ from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC, PartitionJournal
 from dovetail.log.groups.types import (
     CommittedOffset,
+    GroupError,
     GroupId,
     GroupListing,
     GroupSettings,
@@ -126,7 +127,11 @@ class GroupRegistry:
             await journal.shorten(coordinator)
 
     async def _forget(self, coordinator: GroupCoordinator, topic: str) -> None:
-        await coordinator.forget_topic(topic)
+        """However often it takes: a position that stays would be taken for the next topic's."""
+        while any(here is coordinator for here, _ in self._here.values()):
+            if await coordinator.forget_topic(topic) is GroupError.NONE:
+                return
+            await asyncio.sleep(_AGAIN_MS / 1000)
 
     # Partitions that come and go
 
