@@ -74,6 +74,8 @@ class Engine:
         self._run = uuid.uuid4().hex
         self._running = [_Running(stage) for stage in pipeline.stages()]
         self._stopped = threading.Event()
+        #: Held while queries are started again or stopped: none is started after the end.
+        self._changing = threading.Lock()
         self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
 
     def __enter__(self) -> Self:
@@ -91,8 +93,12 @@ class Engine:
     def start(self) -> None:
         """Makes the topics that are missing, and starts the queries."""
         create_topics(self._pipeline, self._bootstrap)
-        for one in self._running:
-            one.query = self._query(one.stage)
+        try:
+            for one in self._running:
+                one.query = self._query(one.stage)
+        except BaseException:
+            self.stop()
+            raise
         if self._courier is not None:
             self._courier.start()
 
@@ -101,17 +107,19 @@ class Engine:
         self._stopped.set()
         if self._courier is not None:
             self._courier.stop()
-        for one in self._running:
-            if one.query is not None:
-                one.query.stop()
-                self._commit(one)
+        with self._changing:
+            for one in self._running:
+                if one.query is not None:
+                    one.query.stop()
+                    self._commit(one)
 
     def watch(self, *, until: threading.Event | None = None) -> None:
         """Keeps the queries running until it is stopped. Raises `Unavailable` if one can not."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             for one in self._running:
-                self._look(one)
-                self._commit(one)
+                with self._changing:
+                    self._look(one)
+                    self._commit(one)
             self._stopped.wait(_LOOK_S)
 
     def progress(self) -> list[TeamProgress]:
@@ -136,10 +144,11 @@ class Engine:
     def _drained(self, one: _Running, deadline: float) -> int:
         """Waits until one team has done what is in its topic now; the number of its micro-batch."""
         while True:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self._stopped.is_set():
                 reason = one.reasons[-1] if one.reasons else "it is still working"
                 raise Unavailable(f"team {one.stage.team!r} was not done in time: {reason}")
-            self._look(one)
+            with self._changing:
+                self._look(one)
             if one.query is None:
                 time.sleep(_LOOK_S)
                 continue
@@ -165,7 +174,12 @@ class Engine:
             _log.warning("positions not committed", team=one.stage.team, reason=str(error))
 
     def _look(self, one: _Running) -> None:
+        if self._stopped.is_set():
+            return
         if one.query is not None and one.query.isActive:
+            told = one.query.lastProgress if one.failures else None
+            if told is not None and int(told["batchId"]) > one.failed_batch:
+                one.failures, one.reasons = 0, []
             return
         now = time.monotonic()
         if one.query is not None:
