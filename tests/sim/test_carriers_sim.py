@@ -352,8 +352,9 @@ def pause(world: World, life: Life) -> None:
 
 
 def stop(world: World, life: Life) -> None:
-    world.fault("carrier stopped")
-    life.stop()
+    if not life.leaving:
+        world.fault("carrier stopped")
+        life.stop()
 
 
 def cut_coordination(world: World, life: Life) -> None:

@@ -95,12 +95,14 @@ class TopicWork:
     async def create(self, record: TopicRecord) -> TopicRecord:
         """Returns when the topic is ready. Raises `TopicExists`."""
         record = msgspec.structs.replace(record, master=self._node_id)
-        self._working[record.id] = _current_task()
+        self._working[record.id] = task = _current_task()
         try:
             await self._catalog.announce(record)
             return await self._create(record)
         finally:
-            del self._working[record.id]
+            # Another carrier may have finished it, and this one be deleting it by now.
+            if self._working.get(record.id) is task:
+                del self._working[record.id]
             self.reconsider()
 
     async def delete(self, record: TopicRecord) -> None:
