@@ -336,7 +336,7 @@ class Node:
             self._stack.push_async_callback(catalog.stop)
         else:
             catalog = self._carrier.log.catalog
-        self._overseer = Overseer(members, catalog)
+        self._overseer = Overseer(here.node_id, members, catalog)
         self._overseer.start()
         self._stack.push_async_callback(self._overseer.stop)
 

@@ -41,7 +41,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
     partitions: int
     stored_bytes: int
-    #: None until it has answered once, and when it did not answer last.
+    #: None until it has answered once, when it did not answer last, and for the overseer itself.
     latency_ms: float | None
     #: Topics that it handles, with the number of partitions that it owns.
     topics: dict[str, int]
@@ -78,7 +78,11 @@ class ClusterReport(msgspec.Struct, frozen=True):
 class Overseer:
     """Answers questions about the cluster; measures latencies between `start` and `stop`."""
 
-    def __init__(self, members: Callable[[], Mapping[int, Member]], catalog: Catalog) -> None:
+    def __init__(
+        self, node_id: int, members: Callable[[], Mapping[int, Member]], catalog: Catalog
+    ) -> None:
+        """`node_id` is the overseer's own, which need not ask itself."""
+        self._node_id = node_id
         self._members = members
         self._catalog = catalog
         self._peers: dict[tuple[int, str, int], Peer] = {}
@@ -145,7 +149,8 @@ class Overseer:
         while True:
             members = dict(self._members())
             await self._forget(members)
-            await asyncio.gather(*(self._probe(member) for member in members.values()))
+            others = [m for number, m in members.items() if number != self._node_id]
+            await asyncio.gather(*map(self._probe, others))
             await asyncio.sleep(PROBE_MS / 1000)
 
     async def _forget(self, members: Mapping[int, Member]) -> None:

@@ -217,7 +217,10 @@ async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
 async def test_a_client_goes_on_at_another_carrier_when_its_own_is_gone(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B5, B13: producers and consumers that know several addresses; nothing is lost or doubled."""
+    """B5, B13: producers and consumers that know several addresses; nothing is lost.
+
+    What was in work when the carrier went may come again after its lease, and nothing else.
+    """
     doors = [Door(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
     done: dict[bytes, int] = {}
@@ -244,8 +247,9 @@ async def test_a_client_goes_on_at_another_carrier_when_its_own_is_gone(
                 await asyncio.sleep(0.02)
         counts = (await d.timeline("t").describe()).counts
         assert (counts.due, counts.leased, counts.dead) == (0, 0, 0)
-        assert set(done.values()) == {1}
+        again = sum(times - 1 for times in done.values())
     await doors[1].stop()
+    assert again <= 4, "more than was in work at the time"
 
 
 async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
