@@ -31,6 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail.errors import OffsetOutOfRange
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
 from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
@@ -318,10 +319,16 @@ def _seen(bootstrap: str, remember_ms: int, partition: Partition, records: list[
     name = (bootstrap, partition)
     start, oldest_ms = records[0].offset, min(record.at_ms for record in records)
     seen = _caches.pop(name, None)
-    if seen is None or seen.remember_ms != remember_ms or seen.position > start:
+    if seen is not None and seen.remember_ms == remember_ms and seen.position <= start:
+        try:
+            _catch_up(bootstrap, partition, seen, start)
+        except OffsetOutOfRange:
+            # Retention was faster than this process; what is left is read anew.
+            seen = None
+    else:
+        seen = None
+    if seen is None:
         seen = _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=True)
-    elif seen.position < start:
-        _catch_up(bootstrap, partition, seen, start)
     if seen.lacks(oldest_ms):
         # Not kept: it would grow with every late record.
         return _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=False)
@@ -349,7 +356,7 @@ def _read_window(
 
 
 def _catch_up(bootstrap: str, partition: Partition, seen: Seen, end: int) -> None:
-    """Reads what lies between what is known and `end`."""
+    """Reads what lies between what is known and `end`. Raises `OffsetOutOfRange`."""
     for fetched in fetch(client_of(bootstrap), partition, seen.position, end):
         batch = to_arrow(
             fetched.batches,
