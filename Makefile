@@ -51,4 +51,5 @@ sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
 soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_ROUNDS=500
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
+	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/pipeline
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py

@@ -41,7 +41,8 @@ that do not know of each other: it must be off for rows by id.)
 What it rests on: the broker remembers a producer for a day (Kafka's default too), so that an
 attempt that was paused for longer is refused by nothing; a checkpoint on a file system that
 creates files atomically; for rows by position, a plan that is not changed between a failure and
-the run that repairs it. It holds on a plain Kafka alike: nothing here is an extension.
+the run that repairs it. Nothing here is an extension: a plain Kafka
+has the same rules for ids, epochs and sequences (not tried on one yet).
 
 Epochs have 15 bits. Every 32,768 micro-batches the producer id changes with the epoch's return to
 0; the argument above does not use that both belong to one producer, except for refusing n-1 early.
