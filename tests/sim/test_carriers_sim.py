@@ -41,7 +41,7 @@ from tests.sim.processes import ProcessLoop, Wire, end_everything
 from tests.sim.storage_hosts import StorageHost
 
 from dovetail.broker import membership
-from dovetail.errors import DovetailError, TopicExists
+from dovetail.errors import DovetailError, TopicExists, TopicUnknown
 from dovetail.ledger.quorum import Quorum
 from dovetail.log import checkpoint
 from dovetail.log.topic import TopicConfig, TopicRecord, TopicState
@@ -309,6 +309,8 @@ class World:
             except TopicExists:
                 # Somebody's request that was held until now may have been faster.
                 assert name in self.history.topics, f"{name} was deleted and is refused"
+            except TopicUnknown:
+                pass  # Such a request has deleted it again.
             else:
                 assert not taken, f"{name} was given twice"
 
