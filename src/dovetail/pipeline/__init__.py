@@ -14,9 +14,9 @@
     work_delays                           works that are not due yet, through a timeline
     frontend  engine  master              submit and ask; run the teams; one among several
 
-Everything here speaks the Kafka protocol in versions that Kafka 3 and 4 have, and works on a real
-Kafka too. Nothing here is imported by a node: Spark, Arrow and Java are needed only by who uses
-them (`pip install 'dovetail[spark]'`).
+Everything here speaks the Kafka protocol in versions that Kafka 3 and 4 have, and is meant for a
+real Kafka too. Nothing here is imported by a node: Spark, Arrow and Java are needed only by who
+uses them (`pip install 'dovetail[spark]'`).
 """
 
 from dovetail.pipeline.frontend import FrontEnd, WorkFailed, create_topics

@@ -98,7 +98,7 @@ class TaskWriter:
         #: The next number of each partition.
         self._next: dict[Partition, int] = {}
         self._bounds: dict[Partition, int] | None = None
-        self._rows_without_key = 0
+        self._rows_done: dict[str, int] = {}
         #: By position: numbers below this were written by another attempt.
         self._taken: dict[Partition, int] = {}
         #: By id: another attempt may have written, so that an answer may have been meant for it.
@@ -216,9 +216,11 @@ class TaskWriter:
         if "partition" in batch.schema.names:
             assigned = self._named_partitions(topic, batch, count)
         else:
-            first = self._rows_without_key + (self._identity.producer_id & 0xFFFFF) * RUN_ROWS
+            # By the row's number in its topic: a later attempt may get other Arrow batches.
+            done = self._rows_done.get(topic, 0)
+            first = done + (self._identity.producer_id & 0xFFFFF) * RUN_ROWS
             assigned = records.assign(rows.keys, batch.num_rows, count, first, RUN_ROWS)
-            self._rows_without_key += batch.num_rows
+            self._rows_done[topic] = done + batch.num_rows
         starts, order = (memoryview(data) for data in records.group(assigned, count))
         bounds = starts.cast("i")
         lots = {}

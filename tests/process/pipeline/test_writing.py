@@ -175,6 +175,41 @@ def test_attempts_that_die_leave_each_row_once(
 
 
 @pytest.mark.parametrize("seed", range(4))
+def test_rows_without_keys_for_several_topics_keep_their_places(
+    node: RunningNode, client: KafkaClient, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5: by position: where a row goes does not depend on how its attempt's rows are cut."""
+    monkeypatch.setattr(writing, "RUN_ROWS", 7)
+    chance = random.Random(seed)
+    topics = [new_topic(node), new_topic(node)]
+    query = topics[0]
+    for attempt in range(3):
+        task = TaskWriter(
+            client,
+            identity_of(query, batch=0, task=0),
+            query=query,
+            topic=None,
+            codec=0,
+            by_id=False,
+            term=None,
+            alone=False,
+        )
+        pieces = list(cut(list(range(900)), chance))
+        if attempt < 2:
+            pieces = pieces[: chance.randint(0, len(pieces))]
+        for piece in pieces:
+            columns = {
+                "value": pa.array([b"%d" % n for n in piece], pa.binary()),
+                "topic": pa.array([topics[n % 3 == 0] for n in piece]),
+            }
+            task.write(pa.record_batch(columns))
+        task.close()
+    for number, topic in enumerate(topics):
+        found = sorted(int(row["value"]) for row in rows_of(client, topic))
+        assert found == [n for n in range(900) if (n % 3 == 0) == bool(number)]
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_twins_that_write_at_once_write_each_row_once(
     node: RunningNode, client: KafkaClient, topic: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
