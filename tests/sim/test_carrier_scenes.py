@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from tests.sim.carrier_clients import NoAnswer, Stream, ask, start
 from tests.sim.carrier_history import Author
+from tests.sim.carrier_world import World, repeatable
 from tests.sim.carriers import Life
 from tests.sim.processes import ProcessLoop, end_everything
-from tests.sim.test_carriers_sim import World, repeatable
 
 from dovetail.coordination import Put
 from dovetail.errors import DovetailError, Fenced
