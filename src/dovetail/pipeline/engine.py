@@ -206,6 +206,9 @@ class Engine:
         one.query, one.begin_again = None, now + pause_s
 
     def _query(self, stage: Stage) -> "StreamingQuery":
+        # Sources are looked up in the session that is active on this thread, and a thread that did
+        # not make the session has none. Making a table, be it empty, sets it.
+        self._spark.createDataFrame([], "id long")
         task = TeamTask(stage, self._bootstrap, self._run)
         records = (
             self._spark.readStream.format("dovetail")
