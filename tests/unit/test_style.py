@@ -43,7 +43,7 @@ ARROWS = {
     },
 }
 #: What every room may know.
-GROUND = {"buffers", "clock", "errors", "logging"}
+GROUND = {"buffers", "clock", "errors", "logging", "web"}
 
 
 def _tracked() -> list[Path]:

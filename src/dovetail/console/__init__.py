@@ -5,6 +5,6 @@ For Prometheus: `/metrics`. For a person: `/`, which names them. All of it only 
 here can change a node, and nothing in the node waits for it.
 """
 
-from dovetail.console.http import HttpServer, NodeStatus, create_app, http_of, serve_http
+from dovetail.console.http import NodeStatus, create_app, http_of, serve_http
 
-__all__ = ["HttpServer", "NodeStatus", "create_app", "http_of", "serve_http"]
+__all__ = ["NodeStatus", "create_app", "http_of", "serve_http"]

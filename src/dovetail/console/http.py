@@ -8,14 +8,11 @@ The server shares the loop, so a loop that hangs fails its probes, which is what
 Not here: what live and ready mean (see `broker`), and signals, which belong to the process.
 """
 
-import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
-import uvicorn
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
@@ -23,17 +20,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from dovetail.errors import Unavailable
 from dovetail.settings import HttpSettings
+from dovetail.web import WebServer, serve_web
 
 #: Requests served at once. Probes and scrapes are a handful; a flood gets 503 and costs little.
 REQUESTS_CONCURRENT_MAX = 100
 
 #: How long `stop` waits for answers under way. They take milliseconds; then they are cut off.
 STOP_GRACE_S = 2
-
-#: Largest header block. A scrape sends under 1 KiB.
-HEADER_BYTES_MAX = 16 * 1024
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -113,77 +107,19 @@ def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
     )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn as a guest: it takes no signals, and says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-
-class HttpServer:
-    """A running HTTP server."""
-
-    def __init__(self, server: _Server, task: asyncio.Task[None], *, host: str, port: int) -> None:
-        self._server = server
-        self._task = task
-        self.host = host
-        self.port = port
-
-    @property
-    def url(self) -> str:
-        """Where it is reached from this machine, without a slash at the end."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
-
-    async def stop(self) -> None:
-        """Ends the server after the answers under way; safe to call again."""
-        self._server.should_exit = True
-        await self._task
-
-
-async def serve_http(app: Starlette, host: str, port: int) -> HttpServer:
+async def serve_http(app: Starlette, host: str, port: int) -> WebServer:
     """Serves `app` in the current loop; returns once it listens. Port 0 takes any free one.
 
     Raises `Unavailable` if the address cannot be taken.
     """
-    listener = _listen(host, port)
-    port_bound: int = listener.getsockname()[1]
-    server = _Server(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            ws="none",
-            http="h11",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            limit_concurrency=REQUESTS_CONCURRENT_MAX,
-            timeout_graceful_shutdown=STOP_GRACE_S,
-            h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-        )
+    return await serve_web(
+        app,
+        host,
+        port,
+        requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
+        stop_grace_s=STOP_GRACE_S,
+        hint="choose another address with http.host and http.port, or http.enabled = false",
     )
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    listening = asyncio.create_task(server.listening.wait())
-    try:
-        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    finally:
-        listening.cancel()
-    if task.done():
-        task.result()
-        raise Unavailable(f"the HTTP server on {host}:{port_bound} ended as soon as it began")
-    return HttpServer(server, task, host=host, port=port_bound)
 
 
 @contextlib.asynccontextmanager
@@ -194,23 +130,3 @@ async def http_of(node: ServedNode, settings: HttpSettings) -> AsyncIterator[str
         yield server.url
     finally:
         await server.stop()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise Unavailable(
-            f"cannot serve HTTP on {host}:{port}: {error.strerror or error}; "
-            "choose another address with http.host and http.port, or http.enabled = false"
-        ) from error
-    return listener

@@ -17,12 +17,13 @@ from dovetail.clock import Clock, SystemClock
 from dovetail.errors import DovetailError, InvalidSetting, ProtocolViolation, Refused, Unavailable
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.stream.election import Identity
-from dovetail.stream.endpoint import Endpoint, serve
+from dovetail.stream.endpoint import serve
 from dovetail.stream.identifiers import MemberName
 from dovetail.stream.messages import MESSAGE_BYTES_MAX, Message
 from dovetail.stream.settings import StreamSettings
 from dovetail.stream.signature import Sealer
 from dovetail.stream.transport import Directory, Receive
+from dovetail.web import WebServer
 
 SIGNATURE_HEADER = "x-dovetail-signature"
 #: A message and its envelope.
@@ -47,7 +48,7 @@ class HttpTransport:
         self._log = RateLimitedLog(get_logger("stream"), self._clock)
         self._sealer: Sealer | None = None
         self._receive: Receive | None = None
-        self._endpoint: Endpoint | None = None
+        self._endpoint: WebServer | None = None
 
     async def start(self, me: Identity, receive: Receive, directory: Directory) -> None:
         try:

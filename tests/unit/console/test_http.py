@@ -7,8 +7,9 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from dovetail.console import HttpServer, create_app, serve_http
+from dovetail.console import create_app, serve_http
 from dovetail.errors import Unavailable
+from dovetail.web import WebServer
 
 
 class Status:
@@ -23,7 +24,7 @@ class Status:
         return not self.reasons, self.reasons
 
 
-async def started(status: Status, registry: CollectorRegistry | None = None) -> HttpServer:
+async def started(status: Status, registry: CollectorRegistry | None = None) -> WebServer:
     return await serve_http(create_app(status, registry or CollectorRegistry()), "127.0.0.1", 0)
 
 
