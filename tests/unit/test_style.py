@@ -43,7 +43,7 @@ ARROWS = {
     },
 }
 #: What every room may know.
-GROUND = {"buffers", "clock", "errors", "logging", "web"}
+GROUND = {"buffers", "clock", "errors", "exposition", "logging", "tracing", "web"}
 
 
 def _tracked() -> list[Path]:

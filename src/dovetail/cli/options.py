@@ -34,6 +34,14 @@ TimeoutOption = Annotated[
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 CompressionOption = Annotated[Compression, typer.Option("--compression", help="Of the batches.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
+MetricsPortOption = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Serve metrics on this port; 0: any free one."),
+]
+MetricsHostOption = Annotated[
+    str | None,
+    typer.Option("--metrics-host", help="Address for metrics; default: metrics.host."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,19 @@ def target_of(ctx: typer.Context, bootstrap: str | None, timeout: str | None) ->
         flags.append(Flag("client.timeout_ms", timeout, "--timeout"))
     settings = settings_of(ctx, flags=flags)
     return Target(settings.bootstrap(), settings.client.timeout_ms / 1000.0)
+
+
+def metrics_flags(port: int | None, host: str | None) -> "list[Flag]":
+    """Settings that `--metrics-port` and `--metrics-host` stand for."""
+    from dovetail.settings import Flag
+
+    flags = []
+    if port is not None:
+        flags.append(Flag("metrics.enabled", True, "--metrics-port"))
+        flags.append(Flag("metrics.port", port, "--metrics-port"))
+    if host is not None:
+        flags.append(Flag("metrics.host", host, "--metrics-host"))
+    return flags
 
 
 def examples(*lines: str) -> str:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+from dovetail.cli.options import (
+    ConfigOption,
+    MetricsHostOption,
+    MetricsPortOption,
+    SetOption,
+    examples,
+    metrics_flags,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -36,10 +44,8 @@ def relay(
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", min=1, help="Topics, or shards, at once.")
     ] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option("--metrics-port", help="Serve metrics on this port of 127.0.0.1; 0: any."),
-    ] = None,
+    metrics_port: MetricsPortOption = None,
+    metrics_host: MetricsHostOption = None,
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
@@ -58,17 +64,19 @@ def relay(
         "outbox.workers": ("--workers", workers),
     }
     flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+    flags += metrics_flags(metrics_port, metrics_host)
     settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
     configure_logging(format=settings.logging.format, level=settings.logging.level)
     log = get_logger("outbox")
     running = relay_of(settings)
     stopping = stop_on_signals(running)
     running.start()
-    if metrics_port is not None:
-        from prometheus_client import start_http_server
+    if settings.metrics.enabled:
+        from dovetail.exposition import serve_metrics
 
-        server, _ = start_http_server(metrics_port, "127.0.0.1", running.metrics.registry)
-        log.info("metrics served", port=server.server_port)
+        where = settings.metrics
+        server = serve_metrics(running.metrics.registry, where.host, where.port)
+        log.info("metrics served", url=server.url, port=server.port)
     log.info("relay started", workers=running.options.workers, kafka=settings.outbox_bootstrap())
     stopping.wait()
     running.stop()

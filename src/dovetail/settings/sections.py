@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from dovetail.errors import InvalidSetting
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
+from dovetail.settings.metrics import MetricsSettings
 from dovetail.settings.outbox import OutboxSettings
 from dovetail.settings.stream import SharedStreamSettings
+from dovetail.settings.tracing import TracingSettings
 
 _KIB = 1024
 _MIB = 1024**2
@@ -432,6 +434,8 @@ class Settings(BaseModel):
     outbox: OutboxSettings = OutboxSettings()
     stream: SharedStreamSettings = SharedStreamSettings()
     timeline: TimelineSettings = TimelineSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
     client: ClientSettings = ClientSettings()
 

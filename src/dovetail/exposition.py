@@ -1,0 +1,56 @@
+"""Metrics over HTTP for processes without a web server of their own: a relay, a driver.
+
+One daemon thread answers `/metrics`, in the format that the scraper asks for. A scrape never waits
+for the process's work, and the work never waits for a scrape.
+"""
+
+from threading import Thread
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+
+from dovetail.errors import Unavailable
+
+# When a series began is of no use here, and doubles the page.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class MetricsServer:
+    """Serves a registry until it is stopped, or the process ends."""
+
+    def __init__(self, server: WSGIServer, thread: Thread, host: str) -> None:
+        self._server, self._thread = server, thread
+        self.host, self.port = host, int(server.server_port)
+
+    @property
+    def url(self) -> str:
+        """Where it is scraped."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/metrics"
+
+    def stop(self) -> None:
+        """Ends it; scrapes under way are answered."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
+    """Serves `registry`, with the process's own memory, processor time and open files added.
+
+    Port 0 takes any free one. Raises `Unavailable` if the address can not be taken.
+    """
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another "
+            "address with metrics.host and metrics.port, or metrics.enabled = false"
+        ) from error
+    ProcessCollector(registry=registry)
+    return MetricsServer(server, thread, host)
