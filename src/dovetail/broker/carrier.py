@@ -114,7 +114,10 @@ class Carrier:
             self._run(self.repairer.run(self.log.partitions))
 
     def backend(
-        self, brokers: Callable[[], dict[int, Broker]], storage_nodes: Callable[[], int]
+        self,
+        brokers: Callable[[], dict[int, Broker]],
+        brokers_gone: Callable[[], dict[int, Broker]],
+        storage_nodes: Callable[[], int],
     ) -> Backend:
         """What the Kafka front works on; clients are told these addresses."""
         log = self._settings.log
@@ -126,6 +129,7 @@ class Carrier:
             cluster_id=self._cluster_id,
             node_id=self._settings.node.node_id,
             brokers=brokers,
+            brokers_gone=brokers_gone,
             topic_auto_create=log.topic_auto_create,
             partitions_default=log.partitions_default,
             storage_nodes=storage_nodes,

@@ -36,6 +36,9 @@ LOAD_MS = 2000
 #: How long a carrier that could not serve what it had gets nothing new.
 DECLINE_MS = 30_000
 
+#: How long a node that went is remembered, for clients that are on their way from it.
+GONE_MS = 5000
+
 OVERSEER_ROLE = "overseer"
 CARRIER_ROLE = "carrier"
 STORAGE_ROLE = "storage"
@@ -80,6 +83,8 @@ class Membership:
         self._clock = clock
         self._ttl_ms = ttl_ms
         self._members: dict[int, Member] = {}
+        #: Nodes that went, and until when they are remembered.
+        self._gone: dict[int, tuple[Member, float]] = {}
         self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._tell)
         self._holding: asyncio.Task[None] | None = None
         self._lease: LeaseKeeper | None = None
@@ -100,6 +105,11 @@ class Membership:
     def members(self) -> dict[int, Member]:
         """All nodes that hold their lease, by number."""
         return self._members
+
+    def gone(self) -> list[Member]:
+        """Nodes that went moments ago."""
+        now_ms = self._clock.monotonic_ms()
+        return [member for member, until_ms in self._gone.values() if now_ms < until_ms]
 
     def storage(self) -> dict[int, Member]:
         """The storage nodes among them that can store something."""
@@ -235,7 +245,9 @@ class Membership:
     def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
         number = int(key.removeprefix(NODES))
         if value is None:
-            self._members.pop(number, None)
+            member = self._members.pop(number, None)
+            if member is not None:
+                self._gone[number] = (member, self._clock.monotonic_ms() + GONE_MS)
         else:
             self._members[number] = msgspec.json.decode(value, type=Member)
 

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import random
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -358,11 +358,10 @@ class Node:
         def brokers() -> dict[int, Broker]:
             if membership is None:
                 return {here.node_id: here}
-            return {
-                member.node_id: Broker(member.node_id, member.host, member.port)
-                for member in membership.members().values()
-                if CARRIER_ROLE in member.roles
-            }
+            return _brokers_of(membership.members().values())
+
+        def brokers_gone() -> dict[int, Broker]:
+            return {} if membership is None else _brokers_of(membership.gone())
 
         carrier = Carrier(
             self._settings,
@@ -377,7 +376,7 @@ class Node:
         await self._stack.enter_async_context(carrier)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        self._front = FrontDoor(carrier.backend(brokers, self._count_storage))
+        self._front = FrontDoor(carrier.backend(brokers, brokers_gone, self._count_storage))
         return carrier
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
@@ -470,6 +469,14 @@ class Node:
 
     def moved(self, bytes_in: int, bytes_out: int) -> None:
         self._metrics.moved(bytes_in, bytes_out)
+
+
+def _brokers_of(members: Iterable[Member]) -> dict[int, Broker]:
+    return {
+        member.node_id: Broker(member.node_id, member.host, member.port)
+        for member in members
+        if CARRIER_ROLE in member.roles
+    }
 
 
 def _raise_file_limit() -> None:

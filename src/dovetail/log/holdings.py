@@ -47,6 +47,11 @@ _STUCK_MS = 5000
 #: Pause after losing a race for a partition; by then the view has the winner.
 _RACE_MS = 100
 
+#: How long a carrier that has given everything away stays, to tell clients where it went. They ask
+#: every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and with
+#: librdkafka that is a second later.
+_LINGER_MS = 300
+
 #: Told of a partition that is served from now on, or no more.
 Opened = Callable[[TopicRecord, int, Partition], None]
 Gone = Callable[[str, int], None]
@@ -147,6 +152,8 @@ class Holdings:
             )
         )
         self._held.clear()
+        if successors:
+            await asyncio.sleep(_LINGER_MS / 1000)
 
     # Deciding
 

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 from tests.etcd_server import EtcdCluster, Gate, running_cluster
 
-from dovetail.broker.membership import CARRIER_ROLE, NODES, STORAGE_ROLE, Member, Membership
+from dovetail.broker.membership import (
+    CARRIER_ROLE,
+    GONE_MS,
+    NODES,
+    STORAGE_ROLE,
+    Member,
+    Membership,
+)
 from dovetail.clock import SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -119,6 +126,21 @@ async def test_nodes_see_each_other_come_and_go(coordinator: Coordinator) -> Non
             assert one.membership.members()[3].roles == (STORAGE_ROLE,)
         await one.until(lambda: len(one.membership.members()) == 1)
         assert one.alive == {1}
+
+
+async def test_who_went_is_remembered_for_a_while(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K7: clients on their way from a node that went still find it listed, for seconds."""
+    async with joined(coordinator, 1) as one:
+        async with joined(coordinator, 2) as two:
+            await one.until(lambda: one.alive == {1, 2})
+            assert one.membership.gone() == []
+        await one.until(lambda: one.alive == {1})
+        assert [member.node_id for member in one.membership.gone()] == [two.number]
+        later_ms = CLOCK.monotonic_ms() + GONE_MS
+        monkeypatch.setattr(CLOCK, "monotonic_ms", lambda: later_ms, raising=False)
+        assert one.membership.gone() == []
 
 
 async def test_loads_are_renewed_and_disturb_nobody(coordinator: Coordinator) -> None:

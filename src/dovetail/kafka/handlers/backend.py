@@ -41,6 +41,8 @@ class Backend:
     node_id: int
     #: All carriers that are alive, this one among them.
     brokers: Callable[[], dict[int, Broker]]
+    #: Those that went moments ago, which clients may still be leaving.
+    brokers_gone: Callable[[], dict[int, Broker]]
     topic_auto_create: bool
     partitions_default: int
     #: How many storage nodes belong to the cluster; a record can have so many copies.

@@ -14,7 +14,12 @@ _CONTROLLERS = 2
 
 
 async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
-    """The cluster and its topics, or those that are asked for."""
+    """The cluster and its topics, or those that are asked for.
+
+    Brokers that went moments ago are still listed, though nothing is led by them: librdkafka that
+    reads in one answer "the leader is another" and "the old leader is no broker any more" loses the
+    partition's way and finds it again a second later.
+    """
     if request.topics is None or (call.api_version == 0 and not request.topics):
         topics = [_known(backend, record) for record in backend.log.topics()]
     else:
@@ -25,7 +30,7 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
     return m.MetadataResponse(
         brokers=tuple(
             m.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
-            for broker in backend.brokers().values()
+            for broker in (backend.brokers_gone() | backend.brokers()).values()
         ),
         cluster_id=backend.cluster_id,
         controller_id=backend.node_id,
