@@ -24,6 +24,7 @@ from dovetail.cli import (
     topic,
     up,
 )
+from dovetail.cli.doctor import command as doctor
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
 from dovetail.cli.outcome import EXIT_CODES_HELP, RootGroup
 
@@ -70,6 +71,7 @@ app.command("node", epilog=node.EPILOG)(node.node)
 app.command("produce", epilog=produce.EPILOG)(produce.produce)
 app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("bench", epilog=bench.EPILOG)(bench.bench)
+app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(cluster.app, name="cluster")
 app.command("relay", epilog=relay.EPILOG)(relay.relay)
 app.add_typer(topic.app, name="topic")

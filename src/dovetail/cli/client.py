@@ -62,6 +62,7 @@ __all__ = [
     "partitions_of",
     "resolve",
     "topic_of",
+    "topics_metadata",
     "topics_of",
     "wait_for",
 ]
@@ -201,10 +202,14 @@ def _silent(doing: str, target: Target, reason: str) -> Unreachable:
     )
 
 
+def topics_metadata(admin: AdminClient, target: Target) -> Any:
+    """Brokers and topics as the node tells them. Never creates a topic."""
+    return call("listing topics", target, lambda: admin.list_topics(timeout=target.timeout_s))
+
+
 def topics_of(admin: AdminClient, target: Target) -> dict[str, TopicMetadata]:
     """All topics of the node by name. Never creates one."""
-    metadata = call("listing topics", target, lambda: admin.list_topics(timeout=target.timeout_s))
-    topics: dict[str, TopicMetadata] = metadata.topics
+    topics: dict[str, TopicMetadata] = topics_metadata(admin, target).topics
     return topics
 
 

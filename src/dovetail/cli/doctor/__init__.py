@@ -1,0 +1,18 @@
+"""`dovetail doctor`: is this set-up sound, and if not, what to do.
+
+Each check has two halves. `gather_*` looks and never judges: it returns a frozen fact, in which an
+answer that did not come is a text. `judge_*` is pure: a fact in, a `Finding` out, with a fix for
+whatever is not well. So every judgement is tested both ways, without the machine that ails.
+
+    ok        as it should be
+    warning   works, and will hurt: the fix can wait for a quiet hour
+    failed    does not work, or loses data: exit code 1
+    skipped   nothing to look at here, and why
+
+Nothing is changed: the one thing that is written is a small file in the data folder, which is
+synced and removed again.
+"""
+
+from dovetail.cli.doctor.finding import Finding, State
+
+__all__ = ["Finding", "State"]

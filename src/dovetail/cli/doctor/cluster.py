@@ -1,0 +1,228 @@
+"""What the cluster does: health of nodes, owners of partitions, copies, consumers that fall behind.
+
+The health comes over HTTP from any overseer; partitions and lag over the Kafka protocol, so that
+they are judged on any Kafka too; the copies from the coordination service, which knows which
+ledger lies where.
+"""
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
+
+if TYPE_CHECKING:
+    from dovetail.cli.options import Target
+    from dovetail.settings import Settings
+
+#: Names that are shown in one line; the rest are counted.
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFact:
+    """Nodes that are not healthy, as an overseer sees them, each with its reasons."""
+
+    url: str
+    nodes: int = 0
+    ailing: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesFact:
+    """Storage nodes that are away, with the ledgers that still name them."""
+
+    nodes: int = 0
+    away: Mapping[int, int] | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """The lag of one group, twice; None where it could not be read."""
+
+    group: str
+    members: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsFact:
+    """Partitions, and those that nobody serves."""
+
+    topics: int
+    partitions: int
+    without_leader: tuple[str, ...]
+
+
+def http_address(settings: "Settings") -> str:
+    """Where this machine finds the HTTP of the node that the settings describe."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)
+    return f"http://{host}:{settings.http.port}"
+
+
+def gather_health(url: str, token: str, *, limit_s: float) -> HealthFact:
+    """Asks the node for the cluster as its overseer sees it."""
+    request = urllib.request.Request(f"{url}/v1/cluster")  # noqa: S310 - the user's own node
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=limit_s) as answer:  # noqa: S310
+            report = json.load(answer)
+    except urllib.error.HTTPError as error:
+        return HealthFact(url, error=f"{error.code} {error.reason}")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        return HealthFact(url, error=str(getattr(reason, "strerror", None) or reason).lower())
+    ailing = tuple(
+        f"{node['name']} is {node['health']}: {'; '.join(node['reasons']) or 'no reason given'}"
+        for node in report["nodes"]
+        if node["health"] != "healthy"
+    )
+    return HealthFact(url, len(report["nodes"]), ailing)
+
+
+def judge_health(fact: HealthFact) -> Finding:
+    """Whether every node says of itself that it is well."""
+    if fact.error.startswith("401"):
+        return skipped("health", f"{fact.url} wants a token; set http.token to look there")
+    if fact.error:
+        return skipped("health", f"{fact.url} does not answer ({fact.error}): http.host, http.port")
+    if fact.ailing:
+        return failed(
+            "health",
+            "; ".join(fact.ailing[:NAMED_MAX]),
+            fix="see the log of that node, and docs/operations.md",
+        )
+    return ok("health", f"all {fact.nodes} nodes are healthy" if fact.nodes > 1 else "healthy")
+
+
+def gather_topics(metadata: Any) -> TopicsFact:
+    """From the metadata of a broker."""
+    brokers = set(metadata.brokers)
+    partitions = {
+        f"{topic}-{number}": partition.leader
+        for topic, described in metadata.topics.items()
+        for number, partition in described.partitions.items()
+    }
+    orphans = sorted(name for name, leader in partitions.items() if leader not in brokers)
+    return TopicsFact(len(metadata.topics), len(partitions), tuple(orphans))
+
+
+def judge_topics(fact: TopicsFact) -> Finding:
+    """Whether every partition is served."""
+    if fact.without_leader:
+        return failed(
+            "partitions",
+            f"{len(fact.without_leader)} of {fact.partitions} have no leader: "
+            f"{_named(fact.without_leader)}",
+            fix="wait some seconds for a takeover; then see which node is away, and "
+            "docs/operations.md",
+        )
+    return ok("partitions", f"{fact.partitions} in {fact.topics} topics, all with a leader")
+
+
+def gather_copies(settings: "Settings") -> CopiesFact:
+    """Asks the coordination service which storage nodes are away, and what they hold."""
+    from dovetail.broker.decommission import StorageState, state
+    from dovetail.broker.identity import STORAGE
+    from dovetail.broker.membership import NODES, Member
+    from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+    from dovetail.errors import DovetailError
+
+    where = settings.coordination
+
+    async def read() -> CopiesFact:
+        import msgspec
+
+        etcd = EtcdSettings(tuple(where.endpoints.split(",")), namespace=where.namespace)
+        async with await EtcdCoordinator.open(etcd) as coordinator:
+            known = await coordinator.range(STORAGE)
+            numbers = [int(item.key.removeprefix(STORAGE)) for item in known.items]
+            here = {
+                msgspec.json.decode(item.value, type=Member).node_id
+                for item in (await coordinator.range(NODES)).items
+            }
+            away = {}
+            for number in set(numbers) - here:
+                found = await state(coordinator, number)
+                if found.state is not StorageState.REMOVED and found.ledgers_left:
+                    away[number] = found.ledgers_left
+        return CopiesFact(len(numbers), away)
+
+    try:
+        return asyncio.run(read())
+    except DovetailError as error:
+        return CopiesFact(error=str(error))
+
+
+def judge_copies(fact: CopiesFact | None, *, repair_after_ms: int) -> Finding:
+    """None: one node alone, where there is one copy."""
+    if fact is None:
+        return skipped("copies", "one node alone keeps one copy; a cluster keeps more")
+    if fact.error:
+        return skipped("copies", f"the coordination service does not tell: {fact.error}")
+    if fact.away:
+        named = ", ".join(
+            f"storage node {number} ({left} ledgers)" for number, left in sorted(fact.away.items())
+        )
+        return warning(
+            "copies",
+            f"fewer copies than wanted while away: {named}",
+            fix=f"start it again; after {repair_after_ms / 60_000:g} minutes others take its "
+            "place. For good: dovetail storage drain NUMBER",
+        )
+    return ok("copies", f"all {fact.nodes} storage nodes are there")
+
+
+def gather_lag(target: "Target", *, sample_s: float) -> list[GroupLag]:
+    """The lag of every group, now and `sample_s` later."""
+    from dovetail.cli.lag import read_groups
+
+    first = {found.group: found for found in read_groups(target)}
+    time.sleep(sample_s)
+    return [
+        GroupLag(found.group, found.members, first[found.group].lag, found.lag)
+        for found in read_groups(target)
+        if found.group in first
+    ]
+
+
+def judge_lag(groups: list[GroupLag]) -> Finding:
+    """Whether somebody reads less than is written."""
+    growing = [one for one in groups if one.after > one.before]
+    alone = [one for one in growing if one.members == 0]
+    if alone:
+        return warning(
+            "groups",
+            f"nobody reads, and the lag grows: {_named([_told(one) for one in alone])}",
+            fix="start their consumers; a group that is not wanted any more goes by itself "
+            "(groups.offsets_retention_ms)",
+        )
+    if growing:
+        return warning(
+            "groups",
+            f"the lag grows: {_named([_told(one) for one in growing])}",
+            fix="look again (dovetail top); if it lasts: more members, more partitions, or a "
+            "faster handler",
+        )
+    if not groups:
+        return ok("groups", "none yet")
+    total = sum(one.after for one in groups)
+    return ok("groups", f"{len(groups)}, none falls behind; {total:,} records to read")
+
+
+def _told(one: GroupLag) -> str:
+    return f"{one.group} (from {one.before:,} to {one.after:,})"
+
+
+def _named(names: "list[str] | tuple[str, ...]") -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

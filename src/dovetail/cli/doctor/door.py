@@ -1,0 +1,225 @@
+"""The way in: ports, the node behind them, the address that it tells, its clock."""
+
+import asyncio
+import errno
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
+from dovetail.cli.program import program
+
+if TYPE_CHECKING:
+    from dovetail.cli.options import Target
+
+#: Time to connect to one advertised address.
+_CONNECT_S_MAX = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PortFact:
+    """An address that a node would listen on: free, or why not."""
+
+    what: str
+    setting: str
+    host: str
+    port: int
+    error: str = ""
+    in_use: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """One broker, at the address that clients are told; `error` if that cannot be reached."""
+
+    number: int
+    address: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFact:
+    """Who answers at the address; `named` if somebody chose that address on purpose."""
+
+    bootstrap: str
+    named: bool
+    brokers: tuple[Advertised, ...] = ()
+    nobody: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFact:
+    """The node's clock less ours, known up to half the round trip."""
+
+    offset_ms: float = 0.0
+    uncertain_ms: float = 0.0
+    error: str = ""
+
+
+def gather_port(what: str, setting: str, host: str, port: int) -> PortFact:
+    """Tries to take the address, and lets it go again."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except OSError as error:
+        said = (error.strerror or str(error)).lower()
+        return PortFact(what, setting, host, port, said, error.errno == errno.EADDRINUSE)
+    return PortFact(what, setting, host, port)
+
+
+def judge_port(fact: PortFact, *, node_answers: bool) -> Finding:
+    """Free for a node, or taken by the one that answers."""
+    check, where = f"port for {fact.what}", f"{fact.host}:{fact.port}"
+    if not fact.error:
+        free = "any free port" if fact.port == 0 else where
+        return ok(check, f"{free} can be taken")
+    if fact.in_use and node_answers:
+        return ok(check, f"{where} is taken, by the node that answers")
+    if fact.in_use:
+        return failed(
+            check,
+            f"{where} is taken by something that is no node",
+            fix=f"stop it (`ss -ltnp 'sport = :{fact.port}'` shows it), or set {fact.setting}.port",
+        )
+    return failed(
+        check,
+        f"{where} cannot be taken: {fact.error}",
+        fix=f"set {fact.setting}.host to an address of this machine, {fact.setting}.port to one "
+        "from 1024 on",
+    )
+
+
+def gather_node(target: "Target", *, named: bool) -> NodeFact:
+    """Asks for the brokers, and tries each at the address that it tells."""
+    from dovetail.cli.client import call, check_reachable, client_config
+    from dovetail.cli.outcome import Unreachable
+    from dovetail.errors import DovetailError
+
+    try:
+        check_reachable(target)
+    except Unreachable as error:
+        return NodeFact(target.bootstrap, named, nobody=str(error).partition("\n")[0].rstrip("."))
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(client_config(target))
+    try:
+        listed = call("asking", target, lambda: admin.list_topics(timeout=target.timeout_s))
+    except DovetailError as error:
+        return NodeFact(target.bootstrap, named, error=str(error).partition("\n")[0])
+    brokers = tuple(
+        _reach(number, broker.host, broker.port)
+        for number, broker in sorted(listed.brokers.items())
+    )
+    return NodeFact(target.bootstrap, named, brokers)
+
+
+def _reach(number: int, host: str, port: int) -> Advertised:
+    address = f"{host}:{port}"
+    try:
+        with socket.create_connection((host, port), _CONNECT_S_MAX):
+            return Advertised(number, address)
+    except OSError as error:
+        return Advertised(number, address, (error.strerror or str(error)).lower())
+
+
+def judge_node(fact: NodeFact) -> list[Finding]:
+    """Whether a node answers, and whether clients reach what it tells them."""
+    if fact.nobody and not fact.named:
+        return [
+            warning(
+                "node",
+                f"none runs here ({fact.nobody})",
+                fix=f"start one: {program()} up; or name one elsewhere with --bootstrap",
+            )
+        ]
+    if fact.nobody:
+        return [
+            failed(
+                "node",
+                fact.nobody,
+                fix="start the node, or correct --bootstrap (client.bootstrap)",
+            )
+        ]
+    if fact.error:
+        return [
+            failed(
+                "node",
+                fact.error,
+                fix="see whether it is a Kafka port that listens there, and the log of the node",
+            )
+        ]
+    count = len(fact.brokers)
+    answer = ok("node", f"{fact.bootstrap} answers; {count} broker{'' if count == 1 else 's'}")
+    return [answer, _judge_advertised(fact.brokers)]
+
+
+def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
+    wrong = [broker for broker in brokers if broker.error]
+    told = ", ".join(broker.address for broker in brokers)
+    if not brokers:
+        return failed(
+            "advertised address",
+            "the node names no broker: nobody can produce or consume",
+            fix="see whether a node with the role carrier runs",
+        )
+    if wrong:
+        named = "; ".join(f"broker {b.number} at {b.address}: {b.error}" for b in wrong)
+        return failed(
+            "advertised address",
+            f"clients are told addresses that cannot be reached from here: {named}",
+            fix="set kafka.advertised_host (--advertised-host) on that node to a name or address "
+            "that clients reach",
+        )
+    return ok("advertised address", f"clients are told {told}, which can be reached")
+
+
+def gather_clock(target: "Target") -> ClockFact:
+    """Asks the node for its time, over its own protocol."""
+    from dovetail.errors import DovetailError
+
+    async def ask() -> ClockFact:
+        from dovetail.sdk.link import NetworkLink
+        from dovetail.timeline import frames
+
+        link = NetworkLink(target.bootstrap, client_id="dovetail-doctor")
+        try:
+            async with asyncio.timeout(target.timeout_s):
+                await link.ask(frames.Hello(frames.VERSION), frames.Welcome, changes=False)
+                began_s, sent_ms = time.perf_counter(), time.time() * 1000
+                hello = frames.Hello(frames.VERSION)
+                welcome = await link.ask(hello, frames.Welcome, changes=False)
+                way_ms = (time.perf_counter() - began_s) * 1000 / 2
+        finally:
+            await link.close()
+        # The node tells whole milliseconds, and cuts off the rest.
+        return ClockFact(welcome.now_ms + 0.5 - (sent_ms + way_ms), way_ms + 0.5)
+
+    try:
+        return asyncio.run(ask())
+    except (DovetailError, TimeoutError, OSError) as error:
+        return ClockFact(error=str(error) or "no answer in time")
+
+
+def judge_clock(fact: ClockFact, *, drift_ms_max: int) -> Finding:
+    """Whether the clocks agree well enough for due times."""
+    if fact.error:
+        return skipped("clock", f"the node does not tell its time: {fact.error}")
+    certain_ms = max(0.0, abs(fact.offset_ms) - fact.uncertain_ms)
+    side = "ahead of" if fact.offset_ms > 0 else "behind"
+    text = (
+        f"the node is {abs(fact.offset_ms):,.1f} ms {side} this machine "
+        f"(known up to {fact.uncertain_ms:,.1f} ms)"
+    )
+    fix = "synchronise both clocks: run chrony or systemd-timesyncd on both machines"
+    if certain_ms > drift_ms_max:
+        return failed("clock", f"{text}: above timeline.drift_ms_max, where pushing stops", fix=fix)
+    if certain_ms > drift_ms_max / 4:
+        return warning("clock", f"{text}: on the way to timeline.drift_ms_max", fix=fix)
+    return ok("clock", text)
