@@ -20,9 +20,14 @@ from bench.run import Run
 from bench.table import Line
 from dovetail.broker.remote_storage import RemoteStorageNode
 from dovetail.cli.cluster_plan import Planned
+from dovetail.coordination import Put
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.ledger import Ensembles, LedgerId, Quorum, Term
 from dovetail.ledger.placement import Placement
+from dovetail.log import chain
+from dovetail.log.catalog import partition_key
+from dovetail.log.chain import LedgerInfo, PartitionRecord
 
 _ENTRIES = 1_000_000
 _BYTES = 100
@@ -34,6 +39,8 @@ _TAIL_LONG = 2_000
 _RECOVERY_S_MAX = 2.0
 #: Ledgers of brokers count up from 1.
 _LEDGER = 1_000_000_000
+#: No topic has it, so no broker takes its partitions.
+_TOPIC_ID = "recovery"
 
 
 class _Storage:
@@ -81,6 +88,8 @@ def _measure(
     run.step(f"filling a ledger with {entries:,} entries")
     placement, fill_s = asyncio.run(_fill(cluster.storage(), ledger, entries, tail))
     run.told(f"  filled at {entries / fill_s:,.0f} entries/s")
+    assert cluster.plan is not None
+    asyncio.run(_name(cluster.plan.etcd_endpoints, placement))
     if restarted:
         run.step("killing and starting the storage nodes")
         for one in cluster.storage():
@@ -134,6 +143,18 @@ async def _fill(
     took_s = time.perf_counter() - started
     await nodes.close()
     return placement, took_s
+
+
+async def _name(endpoints: tuple[str, ...], placement: Placement) -> None:
+    """Puts the ledger into a chain, or a storage node that starts would let it go."""
+    record = PartitionRecord(
+        topic_id=_TOPIC_ID,
+        partition=placement.ledger - _LEDGER,
+        ledgers=(LedgerInfo(placement, term=1, opened_ms=0),),
+    )
+    key = partition_key(record.topic_id, record.partition)
+    async with await EtcdCoordinator.open(EtcdSettings(endpoints)) as coordinator:
+        await coordinator.transact([Put(key, chain.encode(record))])
 
 
 async def _recover(
