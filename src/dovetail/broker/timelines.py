@@ -15,13 +15,14 @@ from prometheus_client import CollectorRegistry
 
 from dovetail import __version__
 from dovetail.clock import Clock
-from dovetail.coordination import Coordinator, LeaseKeeper
+from dovetail.coordination import Coordinator
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
 from dovetail.timeline.postgres_store import PostgresStores
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.sqlite_store import SqliteStores
+from dovetail.timeline.standing import Standing
 from dovetail.timeline.store import Stores
 
 _log = get_logger("timeline")
@@ -29,7 +30,20 @@ _log = get_logger("timeline")
 _TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 #: Labels that our own series have.
 _TAGS_TAKEN = frozenset(
-    {"timeline", "op", "request", "state", "window", "role", "direction", "target", "type", "le"}
+    {
+        "direction",
+        "filter",
+        "le",
+        "op",
+        "partner",
+        "request",
+        "role",
+        "state",
+        "target",
+        "timeline",
+        "type",
+        "window",
+    }
 )
 
 
@@ -55,10 +69,12 @@ async def running_timelines(
         yield None
         return
     async with AsyncExitStack() as stack:
-        lease = None
+        standing = None
+        dated: list[str] = []
         if settings.coordination.kind == "etcd":
-            keeper = LeaseKeeper(coordinator, ttl_ms=settings.coordination.lease_ms, clock=clock)
-            lease = (await stack.enter_async_context(keeper)).id
+            dated = settings.coordination.endpoints.split(",")
+            standing = Standing(coordinator, ttl_ms=settings.coordination.lease_ms, clock=clock)
+            await stack.enter_async_context(standing)
         service = TimelineService(
             coordinator,
             stores,
@@ -70,7 +86,9 @@ async def running_timelines(
             rng=random.SystemRandom(),
             address=address,
             version=__version__,
-            lease=lease,
+            roles=settings.node.roles.split(","),
+            standing=standing,
+            dated=dated,
         )
         yield await stack.enter_async_context(service)
 

@@ -80,6 +80,10 @@ class BlockingDovetail:
         """Names of all timelines, with their states."""
         return self.call(self._connected().timelines())
 
+    def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
+        """The carriers of the cluster, the best one for a client of the timeline first."""
+        return self.call(self._connected().brokers(timeline))
+
     def consumer(
         self,
         timeline: str,

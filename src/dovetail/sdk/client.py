@@ -81,6 +81,11 @@ class Dovetail:
         request = frames.ListTimelines()
         return (await self._connected().ask(request, frames.Listed, changes=False)).timelines
 
+    async def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
+        """The carriers of the cluster, the best one for a client of the timeline first."""
+        request = frames.Cluster(timeline)
+        return (await self._connected().ask(request, frames.ClusterState, changes=False)).brokers
+
     def consumer(
         self,
         timeline: str,

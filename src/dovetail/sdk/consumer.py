@@ -27,6 +27,7 @@ from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown
 from dovetail.logging import get_logger
 from dovetail.sdk.link import COMMAND_MS_MAX, Link
 from dovetail.sdk.message import Message, message_of
+from dovetail.sdk.node_clock import NodeClock
 from dovetail.sdk.retry import pause_ms, reason_of
 from dovetail.timeline import frames
 from dovetail.timeline.message import (
@@ -52,8 +53,6 @@ REPORT_S: Final = 1.0
 #: Pause before a carrier that does not answer is asked again.
 _RETRY_S_MIN: Final = 0.05
 _RETRY_S_MAX: Final = 2.0
-#: A clock that differs by more than its uncertainty and this is taken for wrong.
-_CLOCK_MS: Final = 5.0
 
 Handler = Callable[[Message], Any]
 BatchHandler = Callable[[list[Message]], Any]
@@ -97,7 +96,7 @@ class Consumer:
         self._plain = not inspect.iscoroutinefunction(handler)
         self._options = options
         self._connect = connect
-        self._clock = clock
+        self._node = NodeClock(clock)
         self._session = 0
         self._here: dict[Handle, Message] = {}
         self._running: dict[Handle, asyncio.Task[None]] = {}
@@ -105,6 +104,8 @@ class Consumer:
         self._begun: set[asyncio.Task[Any]] = set()
         self._slots = asyncio.Semaphore(options.concurrency)
         self._credit = options.capacity
+        #: Below this, messages are not worth a request.
+        self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
         self._credit_back = asyncio.Event()
         self._deleting: list[Handle] = []
         self._releasing: list[Release] = []
@@ -113,7 +114,6 @@ class Consumer:
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
         self._stopping = asyncio.Event()
-        self._offset_ms = 0.0
         self.handled = 0
         self.failed = 0
         self._told = (0, 0)
@@ -273,13 +273,12 @@ class Consumer:
     # Taking
 
     async def _take(self) -> None:
-        enough = max(1, min(TAKE_MAX, self._options.capacity // 4))
         while not self._stopping.is_set():
-            if self._credit < enough:
+            if self._credit < self._enough:
                 self._credit_back.clear()
                 await self._credit_back.wait()
                 continue
-            limit = min(TAKE_MAX, max(enough, self._credit // OUTSTANDING))
+            limit = min(TAKE_MAX, max(self._enough, self._credit // OUTSTANDING))
             self._credit -= limit
             taken = 0
             line = self._line
@@ -334,7 +333,7 @@ class Consumer:
                     return
                 began = True
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
-                await self._call([message for message in messages if not message.lease_lost])
+                await self._call([message for message in messages if self._is_held(message)])
         except asyncio.CancelledError:
             if began:
                 error = TimeoutError("the consumer stopped before the handler ended")
@@ -346,6 +345,11 @@ class Consumer:
             self._begun.discard(asyncio.current_task())
             self._give_credit(len(messages))
             self._finished.set()
+
+    def _is_held(self, message: Message) -> bool:
+        """Whether the lease is ours; who stood still may wake up behind its end."""
+        message.lease_lost |= message.until_ms <= self._node.now_ms()
+        return not message.lease_lost
 
     async def _call(self, messages: list[Message]) -> None:
         if not messages:
@@ -359,7 +363,7 @@ class Consumer:
 
     async def _until(self, time_ms: int) -> None:
         while True:
-            left_ms = time_ms - (self._clock.wall_ms() - self._offset_ms)
+            left_ms = time_ms - self._node.now_ms()
             if left_ms <= 0:
                 return
             await asyncio.sleep(left_ms / 1000)
@@ -377,16 +381,13 @@ class Consumer:
             self._give_back(message, message.start_ms, counted=False, reason="")
         else:
             self.failed += 1
-            due_ms = self._node_ms() + pause_ms(message.attempt, error)
+            due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
             self._give_back(message, due_ms, counted=True, reason=reason_of(error))
 
     def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
         self._here.pop(message.handle, None)
         self._releasing.append(Release(message.handle, max(0, due_ms), counted, reason))
         self._finished.set()
-
-    def _node_ms(self) -> int:
-        return round(self._clock.wall_ms() - self._offset_ms)
 
     # Telling the carrier
 
@@ -416,12 +417,12 @@ class Consumer:
         while True:
             await asyncio.sleep(pause_s)
             messages = list(self._here.values())
-            until_ms = self._node_ms() + self._options.lease_ms
+            until_ms = self._node.now_ms() + self._options.lease_ms
             for start in range(0, len(messages), TAKE_MAX):
                 await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
             for message in messages:
                 # Two thirds are past, and the next try comes after the end: too late to be sure.
-                if message.until_ms - self._node_ms() < self._options.lease_ms / 3:
+                if message.until_ms - self._node.now_ms() < self._options.lease_ms / 3:
                     self._lose(message)
 
     async def _extend_part(self, messages: Sequence[Message], until_ms: int) -> None:
@@ -449,20 +450,19 @@ class Consumer:
         if task is not None and not self._options.batch:
             task.cancel()
 
+    @property
+    def busy(self) -> bool:
+        """Whether nothing more can be taken, and nothing was finished since the last report."""
+        return self._credit < self._enough and self._told == (self.handled, self.failed)
+
     async def _report(self) -> None:
         while True:
             handled, failed = self.handled - self._told[0], self.failed - self._told[1]
-            sent_ms = self._clock.wall_ms()
-            began_ms = self._clock.monotonic_ms()
+            node = self._node
             request = frames.Report(
-                self._session,
-                handled,
-                failed,
-                False,
-                self._way_ms,
-                self._offset_ms,
-                self._way_ms,
+                self._session, handled, failed, self.busy, node.way_ms, node.offset_ms, node.way_ms
             )
+            node.ask()
             try:
                 answer = await self._commands.ask(request, frames.Reported, changes=False)
             except DovetailError as error:
@@ -470,13 +470,7 @@ class Consumer:
             else:
                 self._told = (self._told[0] + handled, self._told[1] + failed)
                 self.signals = answer.signals
-                self._way_ms = (self._clock.monotonic_ms() - began_ms) / 2
-                offset_ms = sent_ms + self._way_ms - answer.now_ms
-                certain = abs(offset_ms) > self._way_ms + _CLOCK_MS
-                self._offset_ms = offset_ms if certain else 0.0
+                node.on_answer(answer.now_ms)
                 if answer.signals.better and not self._stopping.is_set():
                     await self._move(answer.signals.better)
             await asyncio.sleep(REPORT_S)
-
-    #: Milliseconds from here to the carrier, as last measured.
-    _way_ms = 0.0

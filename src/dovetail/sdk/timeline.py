@@ -15,9 +15,11 @@ from dovetail.errors import (
     TopicUnknown,
     Uncertain,
 )
+from dovetail.logging import get_logger
 from dovetail.sdk.link import Link
 from dovetail.sdk.message import Scheduled
 from dovetail.sdk.moments import Duration, Moment, duration_ms, moment_ms
+from dovetail.sdk.node_clock import NodeClock
 from dovetail.timeline import frames
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import (
@@ -30,10 +32,14 @@ from dovetail.timeline.message import (
     encode_headers,
 )
 
+_log = get_logger("producer")
+
 #: Messages of one request; a larger list is sent in parts, each stored whole or not at all.
 BATCH: Final = 1_000
 #: Attempts to store a batch whose answer was lost or that was refused for a moment.
 ATTEMPTS_MAX: Final = 8
+#: Time between two reports of a producer, which go with what it stores.
+REPORT_MS: Final = 5_000
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 
@@ -63,6 +69,10 @@ class Timeline:
         self._link = link
         self._client_id = client_id
         self._clock = clock
+        self._node = NodeClock(clock)
+        self._report_next_ms = 0.0
+        #: The last that the carrier said about the timeline; None before something was stored.
+        self.signals: frames.Signals | None = None
         self._session: int | None = None
         self._opening = asyncio.Lock()
         #: The name of every batch: sent again after a lost answer, it is stored once.
@@ -116,7 +126,9 @@ class Timeline:
             try:
                 session = await self._open()
                 request = frames.Insert(session, list(messages), batch)
-                return (await self._link.ask(request, frames.InsertedAll)).outcomes
+                outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
+                await self._report(session)
+                return outcomes
             except TopicUnknown:
                 raise
             except NotFound:
@@ -136,6 +148,23 @@ class Timeline:
                 opened = await self._link.ask(request, frames.Opened, changes=False)
                 self._session = opened.session
             return self._session
+
+    async def _report(self, session: int) -> None:
+        """Compares clocks with the carrier, every so often, and learns how the timeline is."""
+        began_ms = self._clock.monotonic_ms()
+        if began_ms < self._report_next_ms:
+            return
+        self._report_next_ms = began_ms + REPORT_MS
+        node = self._node
+        request = frames.Report(session, 0, 0, False, node.way_ms, node.offset_ms, node.way_ms)
+        node.ask()
+        try:
+            answer = await self._link.ask(request, frames.Reported, changes=False)
+        except DovetailError as error:
+            _log.debug("not reported", timeline=self.name, error=str(error))
+            return
+        node.on_answer(answer.now_ms)
+        self.signals = answer.signals
 
     # Changing
 

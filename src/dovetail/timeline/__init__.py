@@ -22,7 +22,9 @@ and may be wrong for a moment without harm.
     selection.py        which broker a client should be at: pure
     signals.py          load, as clients are told it: pure
     catalog.py          which timelines there are, in the coordination service
+    standing.py         a carrier's lease in its cluster, taken anew when it was lost
     roster.py           which carriers there are, and who is at each of them
+    neighbours.py       how far away the others are, and how far their clocks
     frames.py           the requests (`frame_codec`: their bytes)
     session.py          producers and consumers of a timeline, as a carrier knows them
     carrying.py         the doing part around the loader: timers, store, waiting requests

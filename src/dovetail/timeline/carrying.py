@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from dovetail.clock import Clock
@@ -25,7 +26,7 @@ from dovetail.timeline.drift import Drift, Target
 from dovetail.timeline.health import Health
 from dovetail.timeline.loader import Loader, Plan
 from dovetail.timeline.message import Counts, Leased, Release
-from dovetail.timeline.metrics import TimelineMetrics
+from dovetail.timeline.metrics import StoreCommand, TimelineMetrics
 from dovetail.timeline.schedule import firing_at
 from dovetail.timeline.session import (
     SESSION_MS,
@@ -102,13 +103,16 @@ class Carried:
 
     # The store
 
-    async def use(self, op: str, work: Callable[[TimelineStore], Awaitable[Result]]) -> Result:
+    async def use(
+        self, op: StoreCommand, work: Callable[[TimelineStore], Awaitable[Result]]
+    ) -> Result:
         """Runs a command of the store, if storage is well enough; counts how it went."""
         if self._ended is not None:
             raise self._ended
         storage = self._around.health.storage
         storage.admit()
-        began_s = self._loop.time()
+        # The loop's own time stands still while it works, and counts milliseconds.
+        began_s = perf_counter()
         failed = True
         try:
             found = await work(self._store)
@@ -118,7 +122,7 @@ class Carried:
             raise
         finally:
             storage.on_outcome(good=not failed)
-            took_s = self._loop.time() - began_s
+            took_s = perf_counter() - began_s
             self._around.metrics.query(self.record.name, op, took_s, failed=failed)
         return found
 
@@ -144,7 +148,7 @@ class Carried:
                 f"a lease of {lease_ms} ms; timeline {self.record.name!r} gives "
                 f"{LEASE_MS_MIN} to {longest_ms} ms"
             )
-        if self._around.health.peers.parted:
+        if self._around.health.peers.parted(self._now_ms()):
             raise Unavailable("this carrier may be cut off from the cluster; try another one")
         for other in [c for c in self.consumers.values() if c.member.id == member.id]:
             gone = NotFound(f"session {other.id} was replaced by a new one of {member.id!r}")
@@ -244,7 +248,7 @@ class Carried:
         late = [now_ms - _start_ms(message, consumer) + consumer.latency_ms for message in left]
         self.lateness.add(late)
         metrics.late(name, late)
-        metrics.moved(name, "out", sum(len(message.body) for message in left))
+        metrics.moved(name, "out", "consumer", sum(len(message.body) for message in left))
 
     def _arm(self, now_ms: int) -> None:
         if self._timer is not None:
@@ -290,6 +294,7 @@ class Carried:
         count = sum(map(len, result.leased))
         size = sum(len(leased.body) for part in result.leased for leased in part)
         metrics.leases(name, "create", good=count, body_bytes=size)
+        metrics.moved(name, "in", "storage", size)
         if result.died:
             metrics.messages(name, "dead", good=result.died)
 
@@ -344,9 +349,10 @@ class Carried:
         metrics, name = self._around.metrics, self.record.name
         consumers = self.consumers.values()
         metrics.channels(name, consumers=len(consumers), producers=len(self.producers))
-        if consumers:
-            total_ms = sum(consumer.latency_ms for consumer in consumers)
-            metrics.latency(name, total_ms / len(consumers))
+        metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
+        metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
+        busy = sum(consumer.busy for consumer in consumers)
+        self._around.health.on_busy(name, most=2 * busy > len(consumers))
         if began_ms < self._count_next_ms:
             return
         await self.count()

@@ -14,6 +14,7 @@ key that goes with the master's lease. Both steps can be repeated, so two master
     /timelines/last              the last id that was given; no life of a name has that of another
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -67,9 +68,15 @@ class Catalog:
     """The timelines of a cluster."""
 
     def __init__(
-        self, coordinator: Coordinator, stores: Stores, *, node: str, lease: LeaseId | None
+        self,
+        coordinator: Coordinator,
+        stores: Stores,
+        *,
+        node: str,
+        lease: Callable[[], LeaseId] | None,
     ) -> None:
-        """`lease` binds this node's masterships; None where there is one node for ever."""
+        """`lease` gives what binds this node's masterships; None where there is one node for
+        ever."""
         self._coordinator = coordinator
         self._stores = stores
         self._node = node
@@ -158,7 +165,8 @@ class Catalog:
 
     async def _claim(self, name: str) -> bool:
         """Whether this node is the master of an entry now."""
-        mine = Put(_MASTERS + name, self._node.encode(), self._lease)
+        lease = None if self._lease is None else self._lease()
+        mine = Put(_MASTERS + name, self._node.encode(), lease)
         outcome = await self._coordinator.transact(
             [mine], conditions=[Unchanged(_MASTERS + name, ABSENT)]
         )

@@ -4,7 +4,8 @@ A sample is a question with an answer: when we sent it, what their clock said, w
 Their clock was read somewhere in between, so the offset is known up to half the round trip; only
 what is beyond the threshold for certain counts.
 
-Who is wrong? A store or a coordination service is the reference: all carriers share it. Other
+Who is wrong? The store is the reference, because all carriers share it, and the messages' times are
+in it; most members of the coordination service are, where nothing is known of the store. Other
 brokers and clients are each as good as we are, so our own clock is the wrong one only if most of at
 least `WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
 itself, and is told.
@@ -38,7 +39,7 @@ class Target(Enum):
     PRODUCER = "producer"
 
 
-_REFERENCES: Final = frozenset({Target.STORAGE, Target.COORDINATION})
+_REFERENCES: Final = {Target.STORAGE: "storage", Target.COORDINATION: "coordination"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +128,23 @@ class Drift:
         """Whether our own clock is the wrong one."""
         for target in Target:
             offsets = self.offsets(target, now_ms=now_ms)
-            beyond = [item.ms for item in offsets.values() if item.beyond(self._threshold_ms)]
-            if not beyond:
+            if target is Target.COORDINATION and self.offsets(Target.STORAGE, now_ms=now_ms):
                 continue
-            if target in _REFERENCES:
-                return Verdict(
-                    True,
-                    f"the clock is {abs(beyond[0]):.0f} ms "
-                    f"{'behind' if beyond[0] > 0 else 'ahead of'} {target.value}'s, more than the "
-                    f"{self._threshold_ms} ms that are allowed; set it right (NTP)",
-                )
+            enough = 1 if target in _REFERENCES else WITNESSES_MIN
+            beyond = [item.ms for item in offsets.values() if item.beyond(self._threshold_ms)]
             for sign in (1, -1):
                 same = [ms for ms in beyond if ms * sign > 0]
-                if len(offsets) >= WITNESSES_MIN and 2 * len(same) > len(offsets):
-                    return Verdict(
-                        True,
-                        f"the clock is about {abs(statistics.median(same)):.0f} ms "
-                        f"{'behind' if sign > 0 else 'ahead of'} {len(same)} of {len(offsets)} "
-                        f"{target.value}s; set it right (NTP)",
-                    )
+                if len(offsets) >= enough and 2 * len(same) > len(offsets):
+                    return Verdict(True, self._reason(target, same, of=len(offsets)))
         return Verdict(False)
+
+    def _reason(self, target: Target, offsets_ms: list[float], *, of: int) -> str:
+        middle_ms = statistics.median(offsets_ms)
+        way = "behind" if middle_ms > 0 else "ahead of"
+        whose = f"{len(offsets_ms)} of {of} {target.value}s"
+        if target in _REFERENCES:
+            whose = f"{_REFERENCES[target]}'s"
+        return (
+            f"the clock is {abs(middle_ms):.0f} ms {way} {whose}, more than the "
+            f"{self._threshold_ms} ms that are allowed; set it right (NTP)"
+        )

@@ -208,6 +208,10 @@ class BrokerState(Struct, array_like=True, frozen=True):
     reasons: list[str]
     timelines: list[str]
     consumers: int
+    #: Part of one processor that it needs.
+    load: float = 0.0
+    #: Milliseconds to it and back, for whoever answers; None for itself, or if it did not answer.
+    latency_ms: float | None = None
 
 
 class ClusterState(Answer, frozen=True):

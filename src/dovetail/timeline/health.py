@@ -4,8 +4,10 @@
     DRIFT         our clock is wrong (`drift`)            no pushes, no upkeep, no dated writes
     STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest is
                                                           refused at once
-    PARTITION     most of the other brokers vanished      we may be the minority: no new consumers
+    PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
+                  our own lease did
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
+                  most of them are busy                   none to those: they have no credit
     PRODUCER      most requests of a producer fail        it is told how long to wait
 
 Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
@@ -28,6 +30,8 @@ _JUDGED: Final = 40
 _JUDGED_MIN: Final = 10
 #: Successes in a row that end a degradation of storage.
 _RECOVERED: Final = 3
+#: Brokers that vanished are dead after this: some leases of a carrier, which last seconds.
+FORGET_MS: Final = 10_000
 #: Pause of a timeline whose consumers fail, and of a producer; doubled each time.
 _PAUSE_MS_MIN: Final = 1_000
 _PAUSE_MS_MAX: Final = 60_000
@@ -83,24 +87,46 @@ class StorageGate:
 
 
 class PeerWatch:
-    """Notices when most of the other brokers vanish at once, which is most likely a partition."""
+    """Notices a partition: coordination is out of reach, or most of the others vanish at once.
+
+    Those that vanished are taken for dead after `FORGET_MS`: a carrier that is cut off has lost its
+    own lease by then, so whoever still has one is on the side that goes on.
+    """
 
     def __init__(self) -> None:
         self._most = 0
         self._now = 0
+        self._since_ms: int | None = None
+        #: Whether our own lease at the coordination service is lost.
+        self.cut_off = False
 
-    def on_peers(self, count: int) -> None:
+    def on_peers(self, count: int, *, now_ms: int) -> None:
         """So many others are there now; one that leaves in peace is taken off by `on_left`."""
+        if self._since_ms is not None and now_ms - self._since_ms >= FORGET_MS:
+            self._most = self._now
         self._now = count
         self._most = max(self._most, count)
+        if 2 * count >= self._most:
+            self._since_ms = None
+        elif self._since_ms is None or now_ms - self._since_ms >= FORGET_MS:
+            self._since_ms = now_ms
 
     def on_left(self) -> None:
         """Another broker said that it stops."""
         self._most = max(0, self._most - 1)
+        if 2 * self._now >= self._most:
+            self._since_ms = None
 
-    @property
-    def parted(self) -> bool:
-        return self._most > 0 and 2 * self._now < self._most
+    def parted(self, now_ms: int) -> bool:
+        """Whether we may be on the wrong side of a cut."""
+        vanished = self._since_ms is not None and now_ms - self._since_ms < FORGET_MS
+        return self.cut_off or vanished
+
+    def reason(self, now_ms: int) -> str:
+        """What is wrong, for people; empty if nothing is."""
+        if self.cut_off:
+            return "the coordination service is out of reach"
+        return "most of the other brokers have vanished" if self.parted(now_ms) else ""
 
 
 class Gate:
@@ -152,12 +178,21 @@ class Gate:
             )
 
 
+#: What concerns all clients of a carrier; the others are of one timeline or one client.
+_OF_ALL: Final = frozenset({Degradation.DRIFT, Degradation.STORAGE, Degradation.PARTITION})
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a carrier is, with reasons for people."""
 
     condition: Condition
     reasons: tuple[tuple[Degradation, str], ...] = ()
+
+    @property
+    def of_all(self) -> list[str]:
+        """The reasons that concern every client: a load balancer should send nobody here."""
+        return [text for degradation, text in self.reasons if degradation in _OF_ALL]
 
 
 class Health:
@@ -170,16 +205,25 @@ class Health:
         self.inactive = False
         self._timelines: dict[str, Gate] = {}
         self._producers: dict[str, Gate] = {}
+        self._busy: set[str] = set()
 
     def consumers(self, timeline: str) -> Gate:
         """The gate of a timeline's consumers."""
         return self._timelines.setdefault(timeline, Gate())
+
+    def on_busy(self, timeline: str, *, most: bool) -> None:
+        """Most consumers of a timeline can take nothing, or that is over."""
+        if most:
+            self._busy.add(timeline)
+        else:
+            self._busy.discard(timeline)
 
     def producer(self, name: str) -> Gate:
         return self._producers.setdefault(name, Gate())
 
     def forget_timeline(self, timeline: str) -> None:
         self._timelines.pop(timeline, None)
+        self._busy.discard(timeline)
 
     def keep_producers(self, names: Set[str]) -> None:
         """Forgets the gates of all other producers, unless they are closed."""
@@ -204,8 +248,8 @@ class Health:
         return {
             Degradation.DRIFT: int(bool(self.drift_reason)),
             Degradation.STORAGE: int(self.storage.failing),
-            Degradation.PARTITION: int(self.peers.parted),
-            Degradation.CONSUMERS: _closed(self._timelines, now_ms),
+            Degradation.PARTITION: int(self.peers.parted(now_ms)),
+            Degradation.CONSUMERS: _closed(self._timelines, now_ms) + len(self._busy),
             Degradation.PRODUCER: _closed(self._producers, now_ms),
         }
 
@@ -218,11 +262,13 @@ class Health:
             reasons.append((Degradation.DRIFT, self.drift_reason))
         if self.storage.failing:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
-        if self.peers.parted:
-            reasons.append((Degradation.PARTITION, "most of the other brokers have vanished"))
+        if parted := self.peers.reason(now_ms):
+            reasons.append((Degradation.PARTITION, parted))
         for name, gate in self._timelines.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} fail"))
+        for name in sorted(self._busy):
+            reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} are busy"))
         for name, gate in self._producers.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))

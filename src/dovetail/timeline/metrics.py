@@ -1,10 +1,11 @@
-"""What a carrier counts about its timelines, for Prometheus; `docs/timeline.md` maps the names.
+"""What a carrier counts about its timelines, for Prometheus; `docs/metrics.md` has the names.
 
 Labels of the user's own (`timeline.tags`) stand on every series. What is known anyway, such as how
 many messages wait, is set when it was counted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,9 +16,53 @@ from dovetail.timeline.health import Health
 _LATE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300)
 _QUERY = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
 
+#: Commands of a store, as they are counted.
+StoreCommand = Literal[
+    "insert",
+    "lease",
+    "extend",
+    "release",
+    "delete",
+    "held",
+    "cancel",
+    "move",
+    "look",
+    "peek",
+    "count",
+    "dead",
+    "replay",
+    "drop",
+    "trim",
+    "schedule",
+    "clock",
+]
+#: What a command of a store looks for: `lookup` by ids or keys, `range` by time and buckets; and in
+#: which state the messages are that it is after.
+_KINDS: Final[Mapping[StoreCommand, tuple[str, str]]] = {
+    "insert": ("lookup", "all"),
+    "lease": ("range", "available"),
+    "extend": ("lookup", "processing"),
+    "release": ("lookup", "processing"),
+    "delete": ("lookup", "processing"),
+    "held": ("range", "processing"),
+    "cancel": ("lookup", "waiting"),
+    "move": ("lookup", "waiting"),
+    "look": ("lookup", "all"),
+    "peek": ("range", "all"),
+    "count": ("range", "all"),
+    "dead": ("range", "dead"),
+    "replay": ("lookup", "dead"),
+    "drop": ("lookup", "dead"),
+    "trim": ("range", "dead"),
+    "schedule": ("range", "all"),
+    "clock": ("lookup", "all"),
+}
+
 
 class TimelineMetrics:
     """The series of the timelines of one node."""
+
+    _QUERY_LABELS: Final = ("timeline", "op", "type", "filter")
 
     def __init__(self, registry: CollectorRegistry, tags: Mapping[str, str]) -> None:
         self._registry = registry
@@ -57,22 +102,32 @@ class TimelineMetrics:
             "timeline_late_seconds", "From the due time to the push.", ["timeline"], _LATE
         )
         self._queries = self._histogram(
-            "timeline_store_seconds", "Time of a store's command.", ["timeline", "op"], _QUERY
+            "timeline_store_seconds", "Time of a store's command.", self._QUERY_LABELS, _QUERY
         )
         self._query_errors = self._counter(
-            "timeline_store_errors", "Commands of a store that failed.", ["timeline", "op"]
+            "timeline_store_errors", "Commands of a store that failed.", self._QUERY_LABELS
         )
         self._latency = self._gauge(
             "timeline_client_latency_seconds",
             "Mean way from here to clients, as they report it.",
-            ["timeline"],
+            ["timeline", "role"],
         )
         self._channels = self._gauge("timeline_channels", "Open sessions.", ["timeline", "role"])
         self._channel_errors = self._counter(
             "timeline_channel_errors", "Sessions that were lost.", ["timeline", "role"]
         )
         self._bytes = self._counter(
-            "timeline_network_bytes", "Bytes of bodies in and out.", ["timeline", "direction"]
+            "timeline_network_bytes",
+            "Bytes of bodies in and out, by who is on the other side.",
+            ["timeline", "direction", "partner"],
+        )
+        self._ways = self._gauge(
+            "timeline_partner_latency_seconds",
+            "To a partner and back: coordination (sync), storage, the farthest other broker.",
+            ["partner"],
+        )
+        self._load = self._gauge(
+            "timeline_load_ratio", "Part of one processor that this process needs.", []
         )
         self._drifts = self._gauge("timeline_clock_drifts", "Clocks beyond the limit.", ["target"])
         self._drift_s = self._gauge(
@@ -114,14 +169,16 @@ class TimelineMetrics:
         for each_ms in late_ms:
             child.observe(max(0.0, each_ms) / 1000)
 
-    def query(self, timeline: str, op: str, seconds: float, *, failed: bool) -> None:
-        labels = {**self._tags, "timeline": timeline, "op": op}
+    def query(self, timeline: str, op: StoreCommand, seconds: float, *, failed: bool) -> None:
+        kind, states = _KINDS[op]
+        labels = {**self._tags, "timeline": timeline, "op": op, "type": kind, "filter": states}
         self._queries.labels(**labels).observe(seconds)
         if failed:
             self._query_errors.labels(**labels).inc()
 
-    def moved(self, timeline: str, direction: str, size: int) -> None:
-        self._bytes.labels(**self._tags, timeline=timeline, direction=direction).inc(size)
+    def moved(self, timeline: str, direction: str, partner: str, size: int) -> None:
+        labels = {**self._tags, "timeline": timeline, "direction": direction, "partner": partner}
+        self._bytes.labels(**labels).inc(size)
 
     def session_lost(self, timeline: str, role: str) -> None:
         self._channel_errors.labels(**self._tags, timeline=timeline, role=role).inc()
@@ -139,8 +196,16 @@ class TimelineMetrics:
         for role, count in (("consumer", consumers), ("producer", producers)):
             self._channels.labels(**self._tags, timeline=timeline, role=role).set(count)
 
-    def latency(self, timeline: str, mean_ms: float) -> None:
-        self._latency.labels(**self._tags, timeline=timeline).set(mean_ms / 1000)
+    def latency(self, timeline: str, role: str, each_ms: Collection[float]) -> None:
+        if each_ms:
+            mean_s = sum(each_ms) / len(each_ms) / 1000
+            self._latency.labels(**self._tags, timeline=timeline, role=role).set(mean_s)
+
+    def way(self, partner: str, took_ms: float) -> None:
+        self._ways.labels(**self._tags, partner=partner).set(took_ms / 1000)
+
+    def load(self, load: float) -> None:
+        (self._load.labels(**self._tags) if self._tags else self._load).set(load)
 
     def health(self, health: Health, drift: Drift, *, now_ms: int) -> None:
         for degradation, count in health.gauges(now_ms=now_ms).items():

@@ -119,12 +119,13 @@ class Requests:
             consumer.latency_ms = max(0.0, message.latency_ms)
             consumer.leased = max(0, consumer.leased - message.handled - message.failed)
             carried.loader.on_latency(name, message.latency_ms)
-            if message.handled or message.failed or message.busy:
-                good = message.handled >= message.failed and not message.busy
+            consumer.busy = message.busy
+            if message.handled or message.failed:
                 gate = self._around.health.consumers(carried.record.name)
-                gate.on_outcome(good=good, now_ms=now_ms)
+                gate.on_outcome(good=message.handled >= message.failed, now_ms=now_ms)
         else:
-            name = carried.producer(message.session).client
+            producer = carried.producer(message.session)
+            name, producer.latency_ms = producer.client, max(0.0, message.latency_ms)
         self._around.drift.on_offset(
             target,
             name,
@@ -208,7 +209,8 @@ class Requests:
         name, metrics = carried.record.name, self._around.metrics
         good = sum(item.status is Status.OK for item in stored)
         metrics.messages(name, "create", good=good, bad=len(message.messages) - good)
-        metrics.moved(name, "in", size)
+        metrics.moved(name, "in", "producer", size)
+        metrics.moved(name, "out", "storage", size)
         carried.arrivals.add(good, now_ms=now_ms)
         if good:
             carried.stored(first_ms)
@@ -274,7 +276,7 @@ class Requests:
         consumer = carried.consumer(message.session)
         now_ms = self._around.clock.wall_ms()
         leases = await carried.use(
-            "look",
+            "held",
             lambda store: store.held_by(consumer.member.id, now_ms=now_ms, limit=message.limit),
         )
         # What is leased for it and waits here for its time will be pushed.
@@ -320,7 +322,7 @@ class Requests:
     async def peek(self, message: frames.Peek) -> frames.Answer:
         carried = self._carried(message.timeline)
         now_ms = self._around.clock.wall_ms()
-        found = await carried.use("look", lambda s: s.peek(now_ms=now_ms, limit=message.limit))
+        found = await carried.use("peek", lambda s: s.peek(now_ms=now_ms, limit=message.limit))
         return frames.Found(list(found))
 
     async def cancel(self, message: frames.Cancel) -> frames.Answer:
@@ -353,7 +355,7 @@ class Requests:
     async def dead(self, message: frames.Dead) -> frames.Answer:
         carried = self._carried(message.timeline)
         found = await carried.use(
-            "look", lambda s: s.dead(after=MessageId(message.after), limit=message.limit)
+            "dead", lambda s: s.dead(after=MessageId(message.after), limit=message.limit)
         )
         return frames.Found(list(found))
 

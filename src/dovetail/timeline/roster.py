@@ -1,31 +1,37 @@
 """The roster: what every carrier says of itself, for all others to read.
 
-One key for each carrier, bound to its lease, holds its address, how it is, and its consumers of
-each timeline. From it every carrier makes the same deal (`others`), the overseer its list
-(`brokers`), and all of them notice when the others vanish. Entries are hints: they lag, and a
+One key for each carrier, bound to its lease, holds its address, how it is, its load, and its
+consumers of each timeline. From it every carrier makes the same deal (`others`), the overseer its
+list (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag, and a
 carrier that died is in the roster until its lease ends. The store decides who gets a message.
+
+A carrier whose own lease was lost writes its entry again under the next one.
 
     /timeline-carriers/<name>
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from dovetail.coordination import Coordinator, Delete, LeaseId, Put
+from dovetail.clock import Clock
+from dovetail.coordination import Coordinator, Delete, Put
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.deal import Member
 from dovetail.timeline.frames import BrokerState
 from dovetail.timeline.health import Condition, PeerWatch, Report
-from dovetail.timeline.selection import MOST, Load, preference
+from dovetail.timeline.selection import MOST, Load, overloaded, preference
+from dovetail.timeline.standing import Standing
 from dovetail.timeline.window import Attendee
 
 _log = get_logger("timeline")
 
 PREFIX: Final = "/timeline-carriers/"
+#: A load that differs by this from what was told is told; less is no news for anybody.
+_LOAD_STEP: Final = 0.1
 
 
 class CarrierEntry(Struct, frozen=True):
@@ -37,6 +43,9 @@ class CarrierEntry(Struct, frozen=True):
     reasons: list[str]
     #: Consumers (id and rack) by timeline.
     consumers: dict[str, list[tuple[str, str]]]
+    #: Part of one processor that it needs.
+    load: float = 0.0
+    roles: list[str] = []
 
 
 class Roster:
@@ -49,20 +58,32 @@ class Roster:
         node: str,
         address: str,
         version: str,
-        lease: LeaseId,
+        roles: Sequence[str],
+        standing: Standing,
         peers: PeerWatch,
+        clock: Clock,
+        on_bytes: Callable[[str, int], None],
     ) -> None:
+        """`on_bytes` is told the direction and the size of what went to and fro."""
         self._coordinator = coordinator
         self._node = node
         self._address = address
         self._version = version
-        self._lease = lease
+        self._roles = list(roles)
+        self._standing = standing
         self._peers = peers
-        self._told: bytes | None = None
+        self._clock = clock
+        self._on_bytes = on_bytes
+        self._told: CarrierEntry | None = None
         self._others: dict[str, CarrierEntry] = {}
         self._mine = CarrierEntry(address, version, Condition.HEALTHY.value, [], {})
+        standing.on_change.append(self._on_standing)
 
-    async def tell(self, report: Report, consumers: dict[str, list[Member]]) -> None:
+    def _on_standing(self) -> None:
+        self._told = None
+        self._peers.cut_off = not self._standing.held
+
+    async def tell(self, report: Report, consumers: dict[str, list[Member]], load: float) -> None:
         """Publishes how this carrier is, if that is new."""
         self._mine = CarrierEntry(
             self._address,
@@ -73,35 +94,39 @@ class Roster:
                 name: sorted((member.id, member.rack) for member in members)
                 for name, members in consumers.items()
             },
+            round(load, 2),
+            self._roles,
         )
+        if self._told is not None and not _is_news(self._told, self._mine):
+            return
         value = msgspec.json.encode(self._mine)
-        if value != self._told:
-            await self._coordinator.transact([Put(PREFIX + self._node, value, self._lease)])
-            self._told = value
+        telling = self._mine
+        self._on_bytes("out", len(value))
+        await self._coordinator.transact([Put(PREFIX + self._node, value, self._standing.lease)])
+        self._told = telling
 
     async def leave(self) -> None:
         """Takes this carrier off the roster, in a way that nobody takes for a loss."""
         gone = msgspec.structs.replace(self._mine, condition=Condition.INACTIVE.value)
         value = msgspec.json.encode(gone)
-        await self._coordinator.transact([Put(PREFIX + self._node, value, self._lease)])
+        await self._coordinator.transact([Put(PREFIX + self._node, value, self._standing.lease)])
         await self._coordinator.transact([Delete(PREFIX + self._node)])
 
-    async def follow(self, on_change: Callable[[], None]) -> None:
+    async def follow(self) -> None:
         """Reads the roster, and watches it until the watch ends. Raises `WatchGap`: call again."""
         snapshot = await self._coordinator.range(PREFIX)
         self._others = {}
         for item in snapshot.items:
             self._note(item.key, item.value)
-        on_change()
-        self._peers.on_peers(len(self._others))
+        self._peers.on_peers(len(self._others), now_ms=self._clock.wall_ms())
         async with self._coordinator.watch(PREFIX, after=snapshot.revision) as changes:
             async for events in changes:
                 for event in events:
                     self._note(event.key, event.value)
-                self._peers.on_peers(len(self._others))
-                on_change()
+                self._peers.on_peers(len(self._others), now_ms=self._clock.wall_ms())
 
     def _note(self, key: str, value: bytes | None) -> None:
+        self._on_bytes("in", len(value or b""))
         name = key.removeprefix(PREFIX)
         if name == self._node:
             return
@@ -127,40 +152,52 @@ class Roster:
             for consumer, rack in entry.consumers.get(record.name, ())
         ]
 
+    def addresses(self) -> dict[str, str]:
+        """Where the other carriers are, by name."""
+        return {name: entry.address for name, entry in self._others.items()}
+
     def better(self, timeline: str) -> str:
         """The address of a carrier that a client of the timeline should move to; empty if none.
 
-        Only where staying hurts: this carrier is not well, or has more consumers than it should
-        while another one has room.
+        Only where staying hurts: this carrier is not well, has more than it can carry, or has more
+        consumers than it should, while another one has room.
         """
-        first = self.brokers(timeline)[0]
-        crowded = len(self._mine.consumers.get(timeline, ())) > MOST
-        unwell = self._mine.condition != Condition.HEALTHY.value
-        well = first.condition == Condition.HEALTHY.value
-        return first.address if well and first.name != self._node and (crowded or unwell) else ""
+        first = self.brokers(timeline, {})[0]
+        here = self._mine
+        if first.name == self._node or first.condition != Condition.HEALTHY.value:
+            return ""
+        unwell = here.condition != Condition.HEALTHY.value
+        crowded = len(here.consumers.get(timeline, ())) > MOST
+        laden = overloaded(here.load) and 2 * first.load < here.load
+        return first.address if unwell or crowded or laden else ""
 
-    def brokers(self, timeline: str) -> list[BrokerState]:
-        """All carriers, the best one for the timeline first."""
+    def brokers(self, timeline: str, latency_ms: Mapping[str, float]) -> list[BrokerState]:
+        """All carriers, the best one for the timeline first; `latency_ms` by name, where known."""
         entries = {**self._others, self._node: self._mine}
-        healthy = Condition.HEALTHY.value
-        loads = [
-            Load(
-                name,
-                entry.condition == healthy,
-                {each: len(members) for each, members in entry.consumers.items() if members},
-            )
-            for name, entry in entries.items()
-        ]
+        loads = [_load(name, entry) for name, entry in entries.items()]
         return [
             BrokerState(
                 name,
                 entries[name].address,
-                ["carrier"],
+                entries[name].roles,
                 entries[name].version,
                 entries[name].condition,
                 entries[name].reasons,
                 sorted(entries[name].consumers),
                 sum(map(len, entries[name].consumers.values())),
+                entries[name].load,
+                latency_ms.get(name),
             )
             for name in preference(loads, timeline)
         ]
+
+
+def _load(name: str, entry: CarrierEntry) -> Load:
+    consumers = {each: len(members) for each, members in entry.consumers.items() if members}
+    return Load(name, entry.condition == Condition.HEALTHY.value, consumers, entry.load)
+
+
+def _is_news(told: CarrierEntry, now: CarrierEntry) -> bool:
+    if abs(told.load - now.load) >= _LOAD_STEP:
+        return True
+    return msgspec.structs.replace(now, load=told.load) != told

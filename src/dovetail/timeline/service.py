@@ -11,6 +11,7 @@ messages are counted, dead letters are trimmed, clocks are compared.
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
-from dovetail.coordination import Coordinator, LeaseId
+from dovetail.coordination import Coordinator
 from dovetail.errors import DovetailError, WatchGap
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
@@ -29,8 +30,11 @@ from dovetail.timeline.frame_codec import Asked, decode_request, encode_answer, 
 from dovetail.timeline.health import Health, Report
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.metrics import TimelineMetrics
+from dovetail.timeline.neighbours import DatedService, Neighbours
 from dovetail.timeline.requests import Requests
 from dovetail.timeline.roster import Roster
+from dovetail.timeline.signals import Busyness
+from dovetail.timeline.standing import Standing
 from dovetail.timeline.store import Stores
 from dovetail.timeline.window import Attendee
 from dovetail.wire import Connection, PipelinedReply, Reply
@@ -42,8 +46,10 @@ UPKEEP_MS: Final = 500
 #: Upkeeps between two trims, and two looks at what others left unfinished.
 _TRIM_EVERY: Final = 120
 _FINISH_EVERY: Final = 10
-#: Upkeeps between two comparisons of clocks with the store.
-_CLOCK_EVERY: Final = 10
+#: Time between two comparisons of clocks.
+CLOCK_MS: Final = 3_000
+#: A key that is read to see how long that takes.
+_PING: Final = "/timelines/last"
 #: Pause before coordination is asked again after an error.
 _RETRY_MS: Final = 500
 #: A name of a batch is kept for so long: more than a producer retries.
@@ -66,30 +72,44 @@ class TimelineService:
         rng: random.Random,
         address: str = "",
         version: str = "",
-        lease: LeaseId | None = None,
+        roles: Sequence[str] = ("carrier",),
+        standing: Standing | None = None,
+        dated: Sequence[str] = (),
     ) -> None:
-        """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `lease`:
+        """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `standing`:
         that of this carrier in its cluster, None where there is no other; `address`: where clients
-        reach it."""
+        reach it; `dated`: members of the coordination service that can be asked for their time."""
         self._stores = stores
         self._node = node
+        self._address = address
+        self._version = version
+        self._roles = list(roles)
         self._clock = clock
+        self._coordinator = coordinator
+        lease = None if standing is None else lambda: standing.lease
         self.catalog = Catalog(coordinator, stores, node=node, lease=lease)
         self.health = Health()
         #: Set when there is something new to tell the other carriers.
         self._told = asyncio.Event()
         self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
         self.metrics = TimelineMetrics(registry, tags)
+        self._busyness = Busyness()
+        self._neighbours = Neighbours(node=node, clock=clock, drift=self.drift)
+        self._dated = DatedService(dated, clock=clock, drift=self.drift)
         self._roster: Roster | None = None
-        if lease is not None:
+        if standing is not None:
             self._roster = Roster(
                 coordinator,
                 node=node,
                 address=address,
                 version=version,
-                lease=lease,
+                roles=roles,
+                standing=standing,
                 peers=self.health.peers,
+                clock=clock,
+                on_bytes=lambda way, size: self.metrics.moved("", way, "sync", size),
             )
+            standing.on_change.append(self._told.set)
         self._around = Surroundings(
             clock,
             rng,
@@ -106,16 +126,18 @@ class TimelineService:
         self._syncing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[Any]] = set()
+        self._finish: asyncio.Task[Any] | None = None
 
     # Life
 
     async def __aenter__(self) -> "TimelineService":
         await self._sweep()
-        await self.catalog.finish()
+        self._finish_later()
         await self._sync()
         self._tasks = [
             asyncio.create_task(self._for_ever(self._follow)),
             asyncio.create_task(self._for_ever(self._keep_up)),
+            asyncio.create_task(self._for_ever(self._compare_clocks)),
         ]
         if self._roster is not None:
             self._tasks += [
@@ -131,6 +153,7 @@ class TimelineService:
         await asyncio.gather(*self._tasks, *self._finishing, return_exceptions=True)
         if self._roster is not None:
             await _quietly(self._roster.leave(), "roster")
+        await self._neighbours.close()
         for carried in list(self.timelines.values()):
             await carried.end(deleted=False)
         self.timelines.clear()
@@ -171,7 +194,7 @@ class TimelineService:
                 with _Counted(self.metrics, "delete"):
                     await self.catalog.delete(timeline)
                     await self._sync()
-                self._later(self.catalog.finish())
+                self._finish_later()
                 return frames.Done()
             case frames.ListTimelines():
                 records = (await self.catalog.records()).values()
@@ -183,7 +206,21 @@ class TimelineService:
 
     def brokers(self, timeline: str) -> list[frames.BrokerState]:
         """The carriers of the cluster, the best one for a client of the timeline first."""
-        return [] if self._roster is None else self._roster.brokers(timeline)
+        if self._roster is not None:
+            return self._roster.brokers(timeline, self._neighbours.latency_ms)
+        report = self.report()
+        alone = frames.BrokerState(
+            self._node,
+            self._address,
+            self._roles,
+            self._version,
+            report.condition.value,
+            [text for _, text in report.reasons],
+            sorted(self.timelines),
+            sum(len(carried.consumers) for carried in self.timelines.values()),
+            round(self._busyness.load, 2),
+        )
+        return [alone]
 
     def _is_ready(self, name: str) -> bool:
         record = self._records.get(name)
@@ -205,12 +242,12 @@ class TimelineService:
             name: [consumer.member for consumer in carried.consumers.values()]
             for name, carried in self.timelines.items()
         }
-        await self._roster.tell(self.report(), consumers)
+        await self._roster.tell(self.report(), consumers, self._busyness.load)
 
     async def _listen(self) -> None:
         assert self._roster is not None
         try:
-            await self._roster.follow(lambda: None)
+            await self._roster.follow()
         except WatchGap:
             pass
 
@@ -267,13 +304,14 @@ class TimelineService:
         for turn in range(_TRIM_EVERY):
             await asyncio.sleep(UPKEEP_MS / 1000)
             now_ms = self._clock.wall_ms()
-            if turn % _CLOCK_EVERY == 0:
-                await self._compare_clocks()
-            self.health.drift_reason = self.drift.verdict(now_ms=now_ms).reason
+            self._judge_clock(now_ms)
+            used_ms = time.process_time() * 1000
+            self._busyness.on_times(used_ms=used_ms, now_ms=self._clock.monotonic_ms())
+            self.metrics.load(self._busyness.load)
             self.metrics.health(self.health, self.drift, now_ms=now_ms)
             self._told.set()
             if turn % _FINISH_EVERY == 0 and not self.health.drift_reason:
-                await self.catalog.finish()
+                self._finish_later()
             await self.look_after()
         if not self.health.drift_reason:
             for carried in list(self.timelines.values()):
@@ -289,19 +327,60 @@ class TimelineService:
             carried.wake()
         self._requests.prune()
 
+    def _finish_later(self) -> None:
+        """Finishes what somebody has begun; a storage that takes its time holds up nobody."""
+        if self._finish is None or self._finish.done():
+            self._finish = self._later(self.catalog.finish())
+
+    # Clocks
+
     async def _compare_clocks(self) -> None:
+        await asyncio.gather(self._ask_storage(), self._ask_coordination(), self._ask_others())
+        self._judge_clock(self._clock.wall_ms())
+        await asyncio.sleep(CLOCK_MS / 1000)
+
+    def _judge_clock(self, now_ms: int) -> None:
+        reason = self.drift.verdict(now_ms=now_ms).reason
+        if bool(reason) != bool(self.health.drift_reason):
+            text = reason or "the clock is right again"
+            _log.warning("drift", pushing=not reason, reason=text)
+        self.health.drift_reason = reason
+
+    async def _ask_storage(self) -> None:
         if not self._stores.shared:
             return
         for carried in list(self.timelines.values())[:1]:
-            sent_ms = self._clock.wall_ms()
-            theirs_ms = await carried.use("clock", lambda store: store.time_ms())
+            sent_ms, began_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+            try:
+                theirs_ms = await carried.use("clock", lambda store: store.time_ms())
+            except DovetailError as error:
+                _log.warning("storage was not asked for its time", error=str(error))
+                return
+            took_ms = self._clock.monotonic_ms() - began_ms
+            self.metrics.way("storage", took_ms)
             self.drift.on_answer(
                 Target.STORAGE,
                 "store",
                 sent_ms=sent_ms,
                 theirs_ms=theirs_ms,
-                received_ms=self._clock.wall_ms(),
+                received_ms=sent_ms + took_ms,
             )
+
+    async def _ask_coordination(self) -> None:
+        began_ms = self._clock.monotonic_ms()
+        try:
+            await self._coordinator.get(_PING)
+        except DovetailError as error:
+            _log.warning("coordination did not answer", error=str(error))
+            return
+        self.metrics.way("sync", self._clock.monotonic_ms() - began_ms)
+        await self._dated.ask()
+
+    async def _ask_others(self) -> None:
+        if self._roster is None:
+            return
+        await self._neighbours.ask(self._roster.addresses())
+        self.metrics.way("broker", max(self._neighbours.latency_ms.values(), default=0.0))
 
     async def _for_ever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         while True:
@@ -311,10 +390,11 @@ class TimelineService:
                 _log.warning("upkeep of timelines failed; tried again", error=repr(error))
                 await asyncio.sleep(_RETRY_MS / 1000)
 
-    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _later(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
         task = asyncio.create_task(_quietly(work, "catalog"))
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
+        return task
 
 
 class _Counted:

@@ -57,6 +57,7 @@ class ProducerSession:
     client: str
     rate: RateLimit
     seen_ms: int
+    latency_ms: float = 0.0
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class ConsumerSession:
     outbox: list[Push] = field(default_factory=list)
     latency_ms: float = 0.0
     leased: int = 0
+    #: Whether it said that it can take nothing and has finished nothing since its last report.
+    busy: bool = False
 
     @property
     def credit(self) -> int:

@@ -35,6 +35,24 @@ class Rate:
         self._at_ms = now_ms
 
 
+class Busyness:
+    """The part of one processor that this process needs, of late."""
+
+    def __init__(self) -> None:
+        self._used_ms = 0.0
+        self._at_ms: float | None = None
+        self.load = 0.0
+
+    def on_times(self, *, used_ms: float, now_ms: float) -> None:
+        """The processor time that was used since the start, and a clock that does not jump."""
+        if self._at_ms is not None and now_ms > self._at_ms:
+            passed_ms = now_ms - self._at_ms
+            share = (used_ms - self._used_ms) / passed_ms
+            weight = 1 - math.exp(-passed_ms / 1000 / _RATE_S)
+            self.load += (share - self.load) * weight
+        self._used_ms, self._at_ms = used_ms, now_ms
+
+
 class Lateness:
     """How late the last deliveries left."""
 

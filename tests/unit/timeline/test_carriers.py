@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tests.database_servers import PostgresServer
 
 from dovetail.clock import Clock, SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseId, LeaseKeeper
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.errors import ProtocolViolation, Unavailable
 from dovetail.sdk import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
@@ -25,6 +25,7 @@ from dovetail.timeline.message import MessageId, NewMessage
 from dovetail.timeline.postgres_store import PostgresStores
 from dovetail.timeline.selection import MOST
 from dovetail.timeline.service import TimelineService
+from dovetail.timeline.standing import Standing
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))
@@ -51,10 +52,10 @@ class Door:
         *,
         clock: Clock | None = None,
         name: str = "door",
-        lease: LeaseId | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self._name = name
-        self._lease = lease
+        self._standing = standing
         self._coordinator = coordinator
         self._dsn = dsn
         self._clock = clock or SystemClock()
@@ -78,7 +79,7 @@ class Door:
             rng=random.Random(1),
             address=address,
             version="1",
-            lease=self._lease,
+            standing=self._standing,
         )
         await self.service.__aenter__()
         return address
@@ -279,12 +280,12 @@ async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator,
     """B2, B9, B11: from the same roster the same deal; the list shows health and consumers, the
     best carrier for a timeline first; one that stops is off it, and that is no partition."""
     async with (
-        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
-        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
+        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
     ):
         doors = [
-            Door(coordinator, dsn, name="a", lease=one.id),
-            Door(coordinator, dsn, name="b", lease=two.id),
+            Door(coordinator, dsn, name="a", standing=one),
+            Door(coordinator, dsn, name="b", standing=two),
         ]
         addresses = [await door.start() for door in doors]
         async with connect(addresses[0]) as first, connect(addresses[1]) as second:
@@ -320,7 +321,7 @@ async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator,
         async with asyncio.timeout(DEADLINE_S):
             while [broker.name for broker in doors[1].service.brokers("t")] != ["b"]:
                 await asyncio.sleep(0.01)
-        assert not doors[1].service.health.peers.parted
+        assert not doors[1].service.health.peers.parted(SystemClock().wall_ms())
         await doors[1].stop()
 
 
@@ -330,12 +331,12 @@ async def test_consumers_move_to_a_carrier_with_room_and_lose_nothing(
     """B5: more than the most at one carrier: some are told, and go on at the other with their
     leases; every message is handled on its first attempt."""
     async with (
-        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
-        LeaseKeeper(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
+        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
         AsyncExitStack() as stack,
     ):
-        crowded = Door(coordinator, dsn, name="a", lease=one.id)
-        roomy = Door(coordinator, dsn, name="b", lease=two.id)
+        crowded = Door(coordinator, dsn, name="a", standing=one)
+        roomy = Door(coordinator, dsn, name="b", standing=two)
         address = await crowded.start()
         await roomy.start()
         attempts: list[int] = []

@@ -115,7 +115,7 @@ async def test_one_master_finishes_and_its_death_makes_another(
     await here.delete("t")
     master = LeaseKeeper(coordinator, ttl_ms=2_000, clock=SystemClock())
     async with master:
-        first = Catalog(coordinator, stores, node="one", lease=master.id)
+        first = Catalog(coordinator, stores, node="one", lease=lambda: master.id)
         assert await first._claim("t")
         # It dies here: the mastership stays until its lease is gone.
         second = Catalog(coordinator, stores, node="two", lease=None)

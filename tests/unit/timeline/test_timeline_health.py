@@ -4,7 +4,15 @@ import pytest
 
 from dovetail.errors import Throttled, Unavailable
 from dovetail.timeline.drift import Drift, Target
-from dovetail.timeline.health import SAMPLE, Condition, Degradation, Gate, Health, StorageGate
+from dovetail.timeline.health import (
+    FORGET_MS,
+    SAMPLE,
+    Condition,
+    Degradation,
+    Gate,
+    Health,
+    StorageGate,
+)
 
 T = 1_000_000
 
@@ -31,6 +39,27 @@ def test_a_slow_answer_proves_nothing() -> None:
     assert not clocks.verdict(now_ms=T).drifted
     clocks.on_answer(Target.STORAGE, "pg", sent_ms=T, theirs_ms=T + 1_500, received_ms=T + 4)
     assert clocks.verdict(now_ms=T).drifted
+
+
+def test_coordination_speaks_where_nothing_is_known_of_the_store() -> None:
+    """B15: most of its members, in one direction; against a store that agrees with us it is the
+    one that is wrong, and counted."""
+    clocks = drift()
+
+    def etcd(name: str, offset_ms: float) -> None:
+        clocks.on_offset(Target.COORDINATION, name, offset_ms=offset_ms, uncertain_ms=9, now_ms=T)
+
+    etcd("a", -30_000)
+    verdict = clocks.verdict(now_ms=T)
+    assert verdict.drifted
+    assert "30000 ms ahead of coordination's" in verdict.reason
+    etcd("b", 0)
+    assert not clocks.verdict(now_ms=T).drifted
+    etcd("c", -31_000)
+    assert clocks.verdict(now_ms=T).drifted
+    clocks.on_answer(Target.STORAGE, "pg", sent_ms=T, theirs_ms=T, received_ms=T)
+    assert not clocks.verdict(now_ms=T).drifted
+    assert clocks.drifted(Target.COORDINATION, now_ms=T) == ["a", "c"]
 
 
 def test_one_client_with_a_wrong_clock_stops_nobody_else() -> None:
@@ -115,19 +144,50 @@ def test_failing_consumers_stop_the_pushes_of_their_timeline_alone() -> None:
 
 def test_other_brokers_that_vanish_are_a_partition() -> None:
     """B16: unless they said goodbye."""
-    health = Health()
-    health.peers.on_peers(0)
-    assert not health.peers.parted
-    health.peers.on_peers(4)
-    health.peers.on_peers(1)
-    assert health.peers.parted
-    health.peers.on_peers(3)
-    assert not health.peers.parted
+    peers = Health().peers
+    peers.on_peers(0, now_ms=T)
+    assert not peers.parted(T)
+    peers.on_peers(4, now_ms=T)
+    peers.on_peers(1, now_ms=T)
+    assert peers.parted(T)
+    peers.on_peers(3, now_ms=T)
+    assert not peers.parted(T)
     for count in (2, 1, 0):
-        health.peers.on_left()
-        health.peers.on_peers(count)
-    health.peers.on_left()
-    assert not health.peers.parted
+        peers.on_left()
+        peers.on_peers(count, now_ms=T)
+    peers.on_left()
+    assert not peers.parted(T)
+
+
+def test_brokers_that_stay_away_are_dead_and_forgotten() -> None:
+    """B16: a survivor takes new consumers again, while its own lease at coordination is alive; the
+    next that vanishes is judged by those that were left."""
+    peers = Health().peers
+    peers.on_peers(4, now_ms=T)
+    peers.on_peers(1, now_ms=T)
+    assert peers.parted(T + FORGET_MS - 1)
+    assert not peers.parted(T + FORGET_MS)
+    peers.on_peers(1, now_ms=T + FORGET_MS)
+    assert not peers.parted(T + FORGET_MS)
+    peers.on_peers(0, now_ms=T + FORGET_MS)
+    assert peers.parted(T + FORGET_MS)
+    assert not peers.parted(T + 2 * FORGET_MS)
+    peers.cut_off = True
+    assert peers.parted(T + 2 * FORGET_MS)
+    assert "coordination" in peers.reason(T + 2 * FORGET_MS)
+
+
+def test_busy_consumers_are_told_of_and_stop_nobody_else() -> None:
+    """B14, B16, B18: those have no credit, so nothing is pushed to them; the others go on."""
+    health = Health()
+    health.on_busy("slow", most=True)
+    assert health.may_push("slow", now_ms=T)
+    assert health.gauges(now_ms=T)[Degradation.CONSUMERS] == 1
+    report = health.report(now_ms=T)
+    assert report.reasons == ((Degradation.CONSUMERS, "most consumers of 'slow' are busy"),)
+    assert report.of_all == []
+    health.on_busy("slow", most=False)
+    assert health.report(now_ms=T).condition is Condition.HEALTHY
 
 
 def test_the_report_names_every_reason() -> None:
@@ -138,8 +198,8 @@ def test_the_report_names_every_reason() -> None:
     for _ in range(20):
         health.storage.on_outcome(good=False)
         health.producer("app").on_outcome(good=False, now_ms=T)
-    health.peers.on_peers(3)
-    health.peers.on_peers(0)
+    health.peers.on_peers(3, now_ms=T)
+    health.peers.on_peers(0, now_ms=T)
     report = health.report(now_ms=T)
     assert report.condition is Condition.DEGRADED
     assert {reason for reason, _ in report.reasons} == set(Degradation) - {Degradation.CONSUMERS}

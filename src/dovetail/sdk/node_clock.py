@@ -1,0 +1,37 @@
+"""The node's time, as a client knows it: measured with every report, good for both sides."""
+
+from typing import Final
+
+from dovetail.clock import Clock
+
+#: A clock that differs by more than its uncertainty and this is taken for wrong.
+_CLOCK_MS: Final = 5.0
+
+
+class NodeClock:
+    """How far the node's clock is from ours, and how long the way there takes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._sent_ms = 0
+        self._began_ms = 0.0
+        #: Milliseconds from here to the node, as last measured.
+        self.way_ms = 0.0
+        #: Our clock less the node's; 0 while they may well be the same.
+        self.offset_ms = 0.0
+
+    def ask(self) -> None:
+        """A request is about to leave whose answer has the node's time."""
+        self._sent_ms = self._clock.wall_ms()
+        self._began_ms = self._clock.monotonic_ms()
+
+    def on_answer(self, node_ms: int) -> None:
+        """The answer to the last `ask` is here."""
+        self.way_ms = (self._clock.monotonic_ms() - self._began_ms) / 2
+        offset_ms = self._sent_ms + self.way_ms - node_ms
+        certain = abs(offset_ms) > self.way_ms + _CLOCK_MS
+        self.offset_ms = offset_ms if certain else 0.0
+
+    def now_ms(self) -> int:
+        """The node's time."""
+        return round(self._clock.wall_ms() - self.offset_ms)
