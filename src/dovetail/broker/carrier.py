@@ -107,7 +107,7 @@ class Carrier:
         self.log.on_deleted += [self._metrics.forget_topic, self.groups.forget_topic]
         await self.log.start()
         await self.groups.start()
-        self._metrics.registry.register(LogCollector(self.log, self.groups))
+        self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
         self._run(self._keep_up())
         self._run(self._hand_on_stuck())
         if self.repairer is not None:

@@ -1,24 +1,33 @@
 """What a node counts, for Prometheus.
 
 Everything on the hot path is a child that was looked up once: a count costs under a microsecond.
-What is known anyway (ends of partitions, lag of groups) is computed when it is scraped.
+What is known anyway (ends of partitions, lag of groups, space on the disk) is computed when it is
+scraped. `docs/metrics.md` has all series in one table.
 """
 
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
+    ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dovetail import __version__
+from dovetail.broker.measured import CoordinationMetrics
+from dovetail.ledger.node import LocalStorageNode
 from dovetail.ledger.store import GroupReport
 from dovetail.log.groups.registry import GroupRegistry
+from dovetail.log.groups.types import GroupState
+from dovetail.log.repair import Repairer
 from dovetail.log.service import Log
+from dovetail.settings import Settings
 
 #: From a fast disk's sync to a stalled one, in seconds.
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -32,6 +41,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self._requests = self._histogram(
             "dovetail_request_seconds", "Time from a request to its answer.", ["api"]
         )
@@ -66,6 +76,7 @@ class Metrics:
         self.storage_out = self._gauge(
             "dovetail_storage_out", "1 if the storage node took itself out."
         )
+        self.coordination = CoordinationMetrics(self.registry)
         self._request_children: dict[str, Histogram] = {}
         self._topic_children: dict[str, tuple[Counter, Counter, Counter]] = {}
 
@@ -132,13 +143,14 @@ class Metrics:
 
 
 class LogCollector(Collector):
-    """Partitions and groups, as they are at the moment of the scrape."""
+    """Partitions, groups and repair, as they are at the moment of the scrape."""
 
-    def __init__(self, log: Log, groups: GroupRegistry) -> None:
+    def __init__(self, log: Log, groups: GroupRegistry, repairer: Repairer | None) -> None:
         self._log = log
         self._groups = groups
+        self._repairer = repairer
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         labels = ["topic", "partition"]
         start = GaugeMetricFamily("dovetail_partition_start_offset", "First offset.", labels=labels)
         end = GaugeMetricFamily("dovetail_partition_end_offset", "Next offset.", labels=labels)
@@ -152,19 +164,93 @@ class LogCollector(Collector):
             term.add_metric([topic, number], partition.term)
         broken = GaugeMetricFamily("dovetail_partitions_broken", "Partitions out of service.")
         broken.add_metric([], len(self._log.broken()))
-        yield from (start, end, kept, term, broken, self._lag())
+        yield from (start, end, kept, term, broken)
+        yield from self._group_positions()
+        yield from self._repair()
 
-    def _lag(self) -> GaugeMetricFamily:
+    def _group_positions(self) -> Iterator[Metric]:
+        """Positions of all groups that are coordinated here; lag where the partition is here too.
+
+        In a cluster the end of a partition is known to its owner, which may be another node: there
+        the lag is the difference of two series, as `deploy/prometheus` has it.
+        """
+        labels = ["group", "topic", "partition"]
+        at = GaugeMetricFamily(
+            "dovetail_group_position_offset", "Next offset that a group reads.", labels=labels
+        )
         lag = GaugeMetricFamily(
             "dovetail_group_lag",
-            "Records between a group's position and the end.",
-            labels=["group", "topic", "partition"],
+            "Records between a group's position and the end, where both are known.",
+            labels=labels,
         )
         ends = {p.name: p.high_watermark for p in self._log.partitions()}
         for group_id, key, position in self._groups.positions():
+            values = [group_id, key.topic, str(key.partition)]
+            at.add_metric(values, position.offset)
             end = ends.get(f"{key.topic}-{key.partition}")
             if end is not None:
-                lag.add_metric(
-                    [group_id, key.topic, str(key.partition)], max(0, end - position.offset)
-                )
-        return lag
+                lag.add_metric(values, max(0, end - position.offset))
+        groups = GaugeMetricFamily(
+            "dovetail_groups", "Groups that are coordinated here, by state.", labels=["state"]
+        )
+        states = [listing.state.value for listing in self._groups.groups()]
+        for state in GroupState:
+            groups.add_metric([state.value], states.count(state.value))
+        yield from (at, lag, groups)
+
+    def _repair(self) -> Iterator[Metric]:
+        if self._repairer is None:
+            return
+        report = self._repairer.report
+        lacking = GaugeMetricFamily(
+            "dovetail_repair_ledgers_lacking", "Closed ledgers that lie on too few storage nodes."
+        )
+        lacking.add_metric([], sum(report.lacking.values()))
+        copied = CounterMetricFamily("dovetail_repair_copied_bytes", "Bytes copied by repair.")
+        copied.add_metric([], report.bytes_copied)
+        moved = CounterMetricFamily("dovetail_repair_ledgers", "Ledgers brought to full strength.")
+        moved.add_metric([], report.ledgers_moved)
+        yield from (lacking, copied, moved)
+
+
+class NodeCollector(Collector):
+    """The node as a whole: who it is, whether it is ready, its disk."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ready: Callable[[], tuple[bool, list[str]]],
+        storage: Callable[[], LocalStorageNode | None],
+    ) -> None:
+        self._settings = settings
+        self._ready = ready
+        self._storage = storage
+
+    def collect(self) -> Iterator[Metric]:
+        node = self._settings.node
+        info = GaugeMetricFamily(
+            "dovetail_node_info",
+            "1; the labels say which node this is.",
+            labels=["name", "node_id", "roles", "version"],
+        )
+        info.add_metric([node.name, str(node.node_id), node.roles, __version__], 1)
+        ready = GaugeMetricFamily("dovetail_node_ready", "1 while /readyz answers 200.")
+        ready.add_metric([], self._ready()[0])
+        yield from (info, ready)
+        storage = self._storage()
+        if storage is not None:
+            yield from self._disk(storage)
+
+    def _disk(self, storage: LocalStorageNode) -> Iterator[Metric]:
+        kept = GaugeMetricFamily("dovetail_storage_bytes", "Bytes in segment files.")
+        kept.add_metric([], storage.bytes_on_disk())
+        usage = shutil.disk_usage(self._settings.node.data_dir)
+        free = GaugeMetricFamily("dovetail_storage_disk_free_bytes", "Bytes free on the disk.")
+        free.add_metric([], usage.free)
+        total = GaugeMetricFamily("dovetail_storage_disk_bytes", "Size of the disk.")
+        total.add_metric([], usage.total)
+        damaged = GaugeMetricFamily(
+            "dovetail_storage_damaged", "1 while the disk holds damage that peers have not mended."
+        )
+        damaged.add_metric([], storage.damaged)
+        yield from (kept, free, total, damaged)

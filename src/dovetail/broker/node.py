@@ -32,6 +32,7 @@ from dovetail.broker.identity import (
     holds_ledgers,
     lock_folder,
 )
+from dovetail.broker.measured import MeasuredCoordinator
 from dovetail.broker.membership import (
     CARRIER_ROLE,
     OVERSEER_ROLE,
@@ -39,7 +40,7 @@ from dovetail.broker.membership import (
     Member,
     Membership,
 )
-from dovetail.broker.metrics import Metrics
+from dovetail.broker.metrics import Metrics, NodeCollector
 from dovetail.broker.overseer import ClusterReport, Overseer
 from dovetail.broker.sentry import Sentry
 from dovetail.broker.storage_service import StorageService, is_private
@@ -116,6 +117,7 @@ class Node:
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
         self._loud = RateLimitedLog(get_logger("wire"), self._clock)
+        self.registry.register(NodeCollector(settings, self.ready, lambda: self._storage))
 
     # What `/livez` and `/readyz` ask
 
@@ -241,7 +243,7 @@ class Node:
                 EtcdSettings(tuple(settings.endpoints.split(",")), namespace=settings.namespace)
             )
         self._stack.push_async_callback(coordinator.close)
-        return coordinator
+        return MeasuredCoordinator(coordinator, self._metrics.coordination)
 
     # In a cluster
 
