@@ -1,0 +1,22 @@
+/**
+ * Which document of the API stands behind the name of a live event.
+ */
+
+import { address } from "./api.js";
+
+const PLAIN = new Set(["overview", "groups", "timelines", "dead", "streams", "pipelines", "outbox", "audit"]);
+const ONE_OF = { topic: "topics", group: "groups", timeline: "timelines", pipeline: "pipelines" };
+
+/** "topic:orders" → "/v1/topics/orders". */
+export function addressOf(watch) {
+  if (watch === "topics") return address(["topics"], { internal: "true" });
+  if (PLAIN.has(watch)) return address([watch]);
+  const cut = watch.indexOf(":");
+  const noun = watch.slice(0, cut);
+  const name = watch.slice(cut + 1);
+  if (noun === "stream") {
+    const slash = name.lastIndexOf("/");
+    return address(["streams", name.slice(0, slash)], { environment: name.slice(slash + 1) });
+  }
+  return address([ONE_OF[noun], name]);
+}

@@ -1,0 +1,46 @@
+/** Signing in with the node's token; it becomes a cookie that scripts can not read. */
+
+import { head } from "../parts.js";
+import { h } from "../dom.js";
+import { post, read } from "../api.js";
+
+/** Only a path of this console; anything else could lead astray. */
+function backOf(at) {
+  const back = at.query.get("back") ?? "/";
+  return /^\/(?![/\\])/.test(back) && !back.startsWith("/sign-in") ? back : "/";
+}
+
+export const page = {
+  title: () => "Sign in",
+  load: () => read("/v1/session"),
+  view({ loaded }, at) {
+    if (!loaded.required || loaded.signed_in) {
+      return [head("Signed in", { note: loaded.required ? null : "This node asks for no token." }),
+        h("div", { class: "buttons" }, h("a", { class: "button primary", href: backOf(at) }, "Go on"))];
+    }
+    return [
+      head("Sign in", { note: `${loaded.node || "This node"} asks for a token.` }),
+      h("form", { class: "card sign-in section", onsubmit: (event) => signIn(event, at) },
+        h("label", { class: "field" }, h("span", null, "Token"),
+          h("input", { type: "password", name: "token", required: true, autocomplete: "current-password", "aria-describedby": "token-hint" }),
+          h("small", { id: "token-hint" }, "The value of the setting http.token of this node.")),
+        at.local.trouble ? h("div", { class: "note bad", role: "alert" }, h("p", null, at.local.trouble)) : null,
+        h("div", { class: "buttons" }, h("button", { type: "submit", class: "button primary" }, "Sign in"))),
+    ];
+  },
+};
+
+async function signIn(event, at) {
+  event.preventDefault();
+  const input = event.target.elements.token;
+  at.local.trouble = null;
+  try {
+    await post("/v1/session", { token: input.value });
+    await at.refreshSession();
+    at.go(backOf(at));
+  } catch (error) {
+    at.local.trouble = error.status === 401 ? "This is not the token of this node. Look into its settings: dovetail config show" : error.message;
+    input.select();
+    at.draw();
+  }
+}
