@@ -26,8 +26,10 @@ def connect(address: str = "127.0.0.1:9092", *, client_id: str = "", rack: str =
     """
     name = client_id or f"{socket.gethostname()}-{os.getpid()}"
 
-    def make_link(call_ms_max: int, where: str) -> Link:
-        return NetworkLink(where or address, client_id=name, call_ms_max=call_ms_max)
+    def make_link(call_ms_max: int, first: str) -> Link:
+        known = address.split(",")
+        addresses = known if not first else [first, *(each for each in known if each != first)]
+        return NetworkLink(",".join(addresses), client_id=name, call_ms_max=call_ms_max)
 
     return Dovetail(make_link, client_id=name, rack=rack)
 

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown
+from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.sdk.link import COMMAND_MS_MAX, Link
 from dovetail.sdk.message import Message, message_of
 from dovetail.sdk.node_clock import NodeClock
 from dovetail.sdk.retry import pause_ms, reason_of
+from dovetail.sdk.spans import handling
 from dovetail.timeline import frames
 from dovetail.timeline.message import (
     Extension,
@@ -113,6 +114,8 @@ class Consumer:
         self._telling = asyncio.Lock()
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
+        #: Ways that are being closed.
+        self._leaving: set[asyncio.Future[None]] = set()
         self._stopping = asyncio.Event()
         self.handled = 0
         self.failed = 0
@@ -124,7 +127,8 @@ class Consumer:
 
     async def run(self) -> None:
         """Serves until `stop`. Raises what can not be mended, such as `TopicUnknown`."""
-        self._commands, self._line = self._links("")
+        self._commands = self._connect(COMMAND_MS_MAX, "")
+        self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
         try:
             await self._patiently(self._open)
             async with asyncio.TaskGroup() as group:
@@ -147,6 +151,7 @@ class Consumer:
                 task.cancel()
             await self._commands.close()
             await self._line.close()
+            await asyncio.gather(*self._leaving)
 
     def stop(self) -> None:
         """Takes nothing more; what runs may end, what waits goes back."""
@@ -211,11 +216,20 @@ class Consumer:
         options = self._options
         async with self._telling:
             request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
-            opened = await self._commands.ask(request, frames.Opened, changes=False)
+            try:
+                opened = await self._commands.ask(request, frames.Opened, changes=False)
+            except Unavailable:
+                self._commands.turn_away()
+                raise
             limit = min(TAKE_MAX, options.capacity)
             held = await self._commands.ask(
                 frames.Held(opened.session, limit), frames.Pushed, changes=False
             )
+            if self._line.address != self._commands.address:
+                # A session is known to one carrier, so both ways must lead there.
+                old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
+                self._leaving.add(closing := asyncio.ensure_future(old.close()))
+                closing.add_done_callback(self._leaving.discard)
             finished = {*self._deleting, *(item.handle for item in self._releasing)}
             self._session = opened.session
             ours = [leased for leased in held.messages if leased.handle not in finished]
@@ -232,19 +246,12 @@ class Consumer:
         """Whether nothing is here to be handled, and all that was is told."""
         return not (self._here or self._deleting or self._releasing)
 
-    def _links(self, address: str) -> tuple[Link, Link]:
-        """One for commands and one for messages; empty: to the address that was given first."""
-        return (
-            self._connect(COMMAND_MS_MAX, address),
-            self._connect(WAIT_MS + COMMAND_MS_MAX, address),
-        )
-
     async def _move(self, address: str) -> None:
         """Goes on at a better carrier, with every lease; stays where it is if that fails.
 
         First the new session, then the last pushes of the old one, then its end.
         """
-        commands, line = self._links(address)
+        commands = self._connect(COMMAND_MS_MAX, address)
         options = self._options
         request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
         try:
@@ -252,8 +259,8 @@ class Consumer:
         except DovetailError as error:
             _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
             await commands.close()
-            await line.close()
             return
+        line = commands.beside(WAIT_MS + COMMAND_MS_MAX)
         async with self._telling:
             old = (self._commands, self._line, self._session)
             self._commands, self._line, self._session = commands, line, opened.session
@@ -356,10 +363,11 @@ class Consumer:
             return
         given: Any = messages if self._options.batch else messages[0]
         handler: Callable[[Any], Any] = self._handler
-        if self._plain:
-            await asyncio.to_thread(handler, given)
-        else:
-            await handler(given)
+        with handling(self.timeline, messages):
+            if self._plain:
+                await asyncio.to_thread(handler, given)
+            else:
+                await handler(given)
 
     async def _until(self, time_ms: int) -> None:
         while True:
@@ -470,7 +478,7 @@ class Consumer:
             else:
                 self._told = (self._told[0] + handled, self._told[1] + failed)
                 self.signals = answer.signals
-                node.on_answer(answer.now_ms)
+                node.on_answer(answer.now_ms, trusted=answer.trusted)
                 if answer.signals.better and not self._stopping.is_set():
                     await self._move(answer.signals.better)
             await asyncio.sleep(REPORT_S)

@@ -48,6 +48,16 @@ class _FakeLink:
         self._asking: set[asyncio.Task[frames.Answer]] = set()
         self._closed = False
 
+    @property
+    def address(self) -> str:
+        return "in this process"
+
+    def beside(self, call_ms_max: int) -> Link:
+        return _FakeLink(self._service)
+
+    def turn_away(self) -> None:
+        """There is no other node."""
+
     async def ask(
         self, message: frames.Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:

@@ -29,10 +29,23 @@ _PORT_DEFAULT: Final = 9092
 class Link(Protocol):
     """A way to a node."""
 
+    @property
+    def address(self) -> str:
+        """Where the node is that is asked now; what is asked next may go to another one."""
+        ...
+
+    def beside(self, call_ms_max: int) -> "Link":
+        """One more way to the node that is asked now, and to no other."""
+        ...
+
     async def ask(
         self, message: frames.Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
         """The answer. Raises the node's error, `Unavailable`, or `Uncertain` if it `changes`."""
+        ...
+
+    def turn_away(self) -> None:
+        """This node can not serve us now: asks the next one, if another one is known."""
         ...
 
     async def close(self) -> None: ...
@@ -62,7 +75,7 @@ class NetworkLink:
         self._leaving: set[asyncio.Task[None]] = set()
 
     def _make_peer(self) -> Peer:
-        host, port = split_address(self._address)
+        host, port = split_address(self.address)
         hello = WireRequest(
             frames.TimelineKey.HELLO,
             frames.VERSION,
@@ -79,8 +92,11 @@ class NetworkLink:
         )
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         return self._addresses[self._at]
+
+    def beside(self, call_ms_max: int) -> "NetworkLink":
+        return NetworkLink(self.address, client_id=self._client_id, call_ms_max=call_ms_max)
 
     async def ask(
         self, message: frames.Request, kind: type[Answered], *, changes: bool = True
@@ -111,6 +127,9 @@ class NetworkLink:
                 return
             await asyncio.sleep(LOOK_S)
 
+    def turn_away(self) -> None:
+        self._leave(self._peer)
+
     def _leave(self, peer: Peer) -> None:
         """Goes on with the next address, unless another request has done that already."""
         if len(self._addresses) == 1 or peer is not self._peer:
@@ -129,12 +148,12 @@ class NetworkLink:
         try:
             welcome = decode_answer(frames.Welcome, data)
         except ProtocolViolation as violation:
-            return Unavailable(f"{self._address} serves no timelines: {violation}")
+            return Unavailable(f"{self.address} serves no timelines: {violation}")
         if isinstance(welcome, DovetailError):
             return welcome
         if welcome.version != frames.VERSION:
             return Unavailable(
-                f"{self._address} speaks version {welcome.version} of the timeline requests, this "
+                f"{self.address} speaks version {welcome.version} of the timeline requests, this "
                 f"client {frames.VERSION}; use the same release on both sides"
             )
         return None

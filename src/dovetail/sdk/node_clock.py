@@ -17,21 +17,24 @@ class NodeClock:
         self._began_ms = 0.0
         #: Milliseconds from here to the node, as last measured.
         self.way_ms = 0.0
-        #: Our clock less the node's; 0 while they may well be the same.
+        #: Our clock less the node's, as last measured; 0 while they may well be the same.
         self.offset_ms = 0.0
+        self._used_ms = 0.0
 
     def ask(self) -> None:
         """A request is about to leave whose answer has the node's time."""
         self._sent_ms = self._clock.wall_ms()
         self._began_ms = self._clock.monotonic_ms()
 
-    def on_answer(self, node_ms: int) -> None:
-        """The answer to the last `ask` is here."""
+    def on_answer(self, node_ms: int, *, trusted: bool) -> None:
+        """The answer to the last `ask` is here; `trusted` unless the node says its clock is off."""
         self.way_ms = (self._clock.monotonic_ms() - self._began_ms) / 2
         offset_ms = self._sent_ms + self.way_ms - node_ms
         certain = abs(offset_ms) > self.way_ms + _CLOCK_MS
         self.offset_ms = offset_ms if certain else 0.0
+        if trusted:
+            self._used_ms = self.offset_ms
 
     def now_ms(self) -> int:
-        """The node's time."""
-        return round(self._clock.wall_ms() - self.offset_ms)
+        """The node's time, by the last measurement that it vouched for."""
+        return round(self._clock.wall_ms() - self._used_ms)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from dovetail import tracing
 from dovetail.clock import Clock
 from dovetail.errors import (
     DovetailError,
@@ -20,6 +21,7 @@ from dovetail.sdk.link import Link
 from dovetail.sdk.message import Scheduled
 from dovetail.sdk.moments import Duration, Moment, duration_ms, moment_ms
 from dovetail.sdk.node_clock import NodeClock
+from dovetail.sdk.spans import scheduling
 from dovetail.timeline import frames
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import (
@@ -103,8 +105,13 @@ class Timeline:
     async def schedule_many(self, drafts: Sequence[Draft]) -> list[Scheduled]:
         """Stores many, a thousand to a request. Raises `InvalidInput` for the first refused one,
         after the others of its request were stored."""
+        with scheduling(self.name, len(drafts)):
+            return await self._schedule(drafts)
+
+    async def _schedule(self, drafts: Sequence[Draft]) -> list[Scheduled]:
         now_ms = self._clock.wall_ms()
-        messages = [_message(draft, now_ms) for draft in drafts]
+        context = tracing.traceparent()
+        messages = [_message(draft, now_ms, context) for draft in drafts]
         found: list[Scheduled] = []
         for start in range(0, len(messages), BATCH):
             outcomes = await self.insert(messages[start : start + BATCH])
@@ -163,7 +170,7 @@ class Timeline:
         except DovetailError as error:
             _log.debug("not reported", timeline=self.name, error=str(error))
             return
-        node.on_answer(answer.now_ms)
+        node.on_answer(answer.now_ms, trusted=answer.trusted)
         self.signals = answer.signals
 
     # Changing
@@ -276,8 +283,11 @@ class Timeline:
         self._session = None
 
 
-def _message(draft: Draft, now_ms: int) -> NewMessage:
-    headers = encode_headers(tuple(draft.headers.items())) if draft.headers else b""
+def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
+    given = draft.headers
+    if context is not None and tracing.TRACEPARENT not in given:
+        given = {**given, tracing.TRACEPARENT: context.encode()}
+    headers = encode_headers(tuple(given.items())) if given else b""
     due_ms = _due_ms(draft.at, draft.delay, now_ms)
     return NewMessage(due_ms, draft.body, headers, draft.key, draft.priority)
 

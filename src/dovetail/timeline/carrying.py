@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
+from dovetail import tracing
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
@@ -36,6 +37,7 @@ from dovetail.timeline.session import (
     Waiter,
 )
 from dovetail.timeline.signals import Lateness, Rate
+from dovetail.timeline.spans import note_delivered
 from dovetail.timeline.store import LeaseResult, TimelineStore
 from dovetail.timeline.window import Attendee, Windows
 
@@ -70,6 +72,18 @@ class Surroundings:
     on_consumers: Callable[[], None]
     #: The address of a better carrier for clients of a timeline; empty if there is none.
     better: Callable[[str], str]
+
+    def now_ms(self) -> int:
+        """The present by our clock; a jump of it is noticed here, before anybody acts on it."""
+        now_ms = self.clock.wall_ms()
+        self.health.on_clock(wall_ms=now_ms, monotonic_ms=self.clock.monotonic_ms())
+        return now_ms
+
+    def dated_ms(self) -> int:
+        """The present, for a write that carries it. Raises `Unavailable` while our clock is off."""
+        now_ms = self.now_ms()
+        self.health.check_dated_write()
+        return now_ms
 
 
 class Carried:
@@ -249,6 +263,9 @@ class Carried:
         self.lateness.add(late)
         metrics.late(name, late)
         metrics.moved(name, "out", "consumer", sum(len(message.body) for message in left))
+        if tracing.is_on():
+            for message in left:
+                note_delivered(name, message, _start_ms(message, consumer), now_ms)
 
     def _arm(self, now_ms: int) -> None:
         if self._timer is not None:
@@ -426,7 +443,7 @@ class Carried:
         task.add_done_callback(self._tasks.discard)
 
     def _now_ms(self) -> int:
-        return self._around.clock.wall_ms()
+        return self._around.now_ms()
 
 
 async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:

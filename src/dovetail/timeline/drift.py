@@ -25,6 +25,8 @@ from typing import Final
 WITNESSES_MIN: Final = 3
 #: Samples of one target: the one with the shortest round trip is believed.
 _SAMPLES: Final = 8
+#: Two clocks that run well move against each other by less than this between two samples.
+_STEADY_MS: Final = 20.0
 #: Targets that are remembered; beyond, the longest unheard one is forgotten.
 _TARGETS_MAX: Final = 10_000
 
@@ -52,6 +54,10 @@ class Offset:
 
     def beyond(self, threshold_ms: int) -> bool:
         return abs(self.ms) - self.uncertain_ms > threshold_ms
+
+    def fits(self, other: "Offset") -> bool:
+        """Whether both can be true of clocks that have not been set in between."""
+        return abs(self.ms - other.ms) <= self.uncertain_ms + other.uncertain_ms + _STEADY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +102,15 @@ class Drift:
     ) -> None:
         """They measured it themselves."""
         key = (target, name)
-        samples = self._samples.pop(key, None) or deque(maxlen=_SAMPLES)
-        samples.append(Offset(offset_ms, uncertain_ms, now_ms))
-        self._samples[key] = samples
+        found = Offset(offset_ms, uncertain_ms, now_ms)
+        kept = [item for item in self._samples.pop(key, ()) if item.fits(found)]
+        self._samples[key] = deque([*kept, found], maxlen=_SAMPLES)
         while len(self._samples) > _TARGETS_MAX:
             del self._samples[next(iter(self._samples))]
+
+    def forget_all(self) -> None:
+        """Our own clock was set: what was measured by it says nothing any more."""
+        self._samples.clear()
 
     def forget(self, target: Target, name: str) -> None:
         self._samples.pop((target, name), None)

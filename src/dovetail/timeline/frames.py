@@ -267,10 +267,11 @@ class Report(Request, frozen=True):
 
 
 class Reported(Answer, frozen=True):
-    """What the client needs to react, and our time."""
+    """What the client needs to react, and our time; `trusted` unless our clock is off."""
 
     signals: Signals
     now_ms: int
+    trusted: bool = True
 
 
 # Messages

@@ -1,7 +1,8 @@
 """Degradations: what a carrier stops doing when something around it fails. Pure.
 
     degradation   begins when                             while it lasts
-    DRIFT         our clock is wrong (`drift`)            no pushes, no upkeep, no dated writes
+    DRIFT         our clock is wrong (`drift`), or has    no pushes, no upkeep, no dated writes
+                  just jumped
     STORAGE       half of the last operations failed      one in `SAMPLE` goes through, the rest is
                                                           refused at once
     PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
@@ -198,7 +199,12 @@ class Report:
 class Health:
     """All that is wrong at the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, jump_ms_max: int = 1_000) -> None:
+        """`jump_ms_max`: how far our clock may move beside the time that passes."""
+        self._jump_ms_max = jump_ms_max
+        self._shift_ms: float | None = None
+        #: Set by a jump of our clock, until it was compared with the others'.
+        self.jumped = False
         self.storage = StorageGate()
         self.peers = PeerWatch()
         self.drift_reason = ""
@@ -230,6 +236,15 @@ class Health:
         for name in [each for each in self._producers if each not in names]:
             if not self._producers[name].trying:
                 del self._producers[name]
+
+    def on_clock(self, *, wall_ms: int, monotonic_ms: float) -> None:
+        """Notices that our clock has jumped, before anything is done by it."""
+        shift_ms = wall_ms - monotonic_ms
+        moved_ms = 0.0 if self._shift_ms is None else shift_ms - self._shift_ms
+        self._shift_ms = shift_ms
+        if abs(moved_ms) > self._jump_ms_max:
+            self.jumped = True
+            self.drift_reason = f"the clock jumped by {moved_ms:.0f} ms, and is being compared"
 
     def may_push(self, timeline: str, *, now_ms: int) -> bool:
         """Whether messages of a timeline may be leased and pushed."""

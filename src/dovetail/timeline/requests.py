@@ -20,6 +20,8 @@ from dovetail.timeline.signals import suggested
 _SESSION_MAX: Final = 2**63 - 1
 #: The part of all reports that is answered with a better broker, if there is one.
 TELL_SHARE: Final = 0.2
+#: The same where this one serves nobody well.
+TELL_SHARE_UNWELL: Final = 0.5
 
 _Handler = Callable[["Requests", Any], Awaitable[frames.Answer]]
 
@@ -111,7 +113,7 @@ class Requests:
 
     async def report(self, message: frames.Report) -> frames.Answer:
         carried = self._of(message.session)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         target, name = Target.PRODUCER, ""
         if message.session in carried.consumers:
             consumer = carried.consumer(message.session)
@@ -134,12 +136,15 @@ class Requests:
             now_ms=now_ms,
         )
         # A few at a time are told to move, and the next ones by what is so then: or all would.
-        tells = self._around.rng.random() < TELL_SHARE
-        return frames.Reported(self.signals(carried, tell_better=tells), now_ms)
+        report = self._around.health.report(now_ms=now_ms)
+        share = TELL_SHARE_UNWELL if report.of_all else TELL_SHARE
+        tells = self._around.rng.random() < share
+        signals = self.signals(carried, tell_better=tells)
+        return frames.Reported(signals, now_ms, not self._around.health.drift_reason)
 
     def signals(self, carried: Carried, *, tell_better: bool = True) -> frames.Signals:
         """What clients need to react."""
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         report = self._around.health.report(now_ms=now_ms)
         arrivals = carried.arrivals.per_second(now_ms=now_ms)
         done = carried.done.per_second(now_ms=now_ms)
@@ -162,11 +167,9 @@ class Requests:
     async def insert(self, message: frames.Insert) -> frames.Answer:
         carried = self._of(message.session)
         producer = carried.producer(message.session)
-        now_ms = self._around.clock.wall_ms()
-        health = self._around.health
-        gate = health.producer(producer.client)
+        now_ms = self._around.dated_ms()
+        gate = self._around.health.producer(producer.client)
         gate.check(f"producer {producer.client!r}", now_ms)
-        health.check_dated_write()
         producer.rate.take(len(message.messages), now_ms=now_ms)
         good = False
         try:
@@ -224,10 +227,11 @@ class Requests:
     async def extend(self, message: frames.Extend) -> frames.Answer:
         carried = self._of(message.session)
         carried.consumer(message.session)
-        self._around.health.check_dated_write()
-        latest_ms = self._around.clock.wall_ms() + carried.record.config.lease_ms_max
+        # The time in an extension is the consumer's. While our own is off, nothing is known of it.
+        latest_ms = self._around.now_ms() + carried.record.config.lease_ms_max
+        trusted = not self._around.health.drift_reason
         for item in message.extensions:
-            if item.until_ms > latest_ms:
+            if trusted and item.until_ms > latest_ms:
                 raise InvalidInput(
                     f"an extension to {item.until_ms} is longer than the "
                     f"{carried.record.config.lease_ms_max} ms that this timeline allows"
@@ -243,7 +247,7 @@ class Requests:
     async def release(self, message: frames.ReleaseAll) -> frames.Answer:
         carried = self._of(message.session)
         carried.consumer(message.session)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         statuses = await carried.use(
             "release",
             lambda store: store.release(
@@ -268,13 +272,13 @@ class Requests:
         good = statuses.count(Status.OK)
         name = carried.record.name
         self._around.metrics.messages(name, "delete", good=good, bad=len(statuses) - good)
-        carried.done.add(good, now_ms=self._around.clock.wall_ms())
+        carried.done.add(good, now_ms=self._around.now_ms())
         return frames.Statuses(statuses)
 
     async def held(self, message: frames.Held) -> frames.Answer:
         carried = self._of(message.session)
         consumer = carried.consumer(message.session)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         leases = await carried.use(
             "held",
             lambda store: store.held_by(consumer.member.id, now_ms=now_ms, limit=message.limit),
@@ -314,20 +318,20 @@ class Requests:
 
     async def look_up(self, message: frames.LookUp) -> frames.Answer:
         carried = self._carried(message.timeline)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         by_id = await carried.use("look", lambda s: s.look_up(message.ids, now_ms=now_ms))
         by_key = await carried.use("look", lambda s: s.look_up_keys(message.keys, now_ms=now_ms))
         return frames.Found([*by_id, *by_key])
 
     async def peek(self, message: frames.Peek) -> frames.Answer:
         carried = self._carried(message.timeline)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         found = await carried.use("peek", lambda s: s.peek(now_ms=now_ms, limit=message.limit))
         return frames.Found(list(found))
 
     async def cancel(self, message: frames.Cancel) -> frames.Answer:
         carried = self._carried(message.timeline)
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.now_ms()
         statuses = await carried.use("cancel", lambda s: s.cancel(message.ids, now_ms=now_ms))
         good = statuses.count(Status.OK)
         name = carried.record.name
@@ -336,8 +340,7 @@ class Requests:
 
     async def move(self, message: frames.Move) -> frames.Answer:
         carried = self._carried(message.timeline)
-        self._around.health.check_dated_write()
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.dated_ms()
         last_ms = now_ms + carried.record.config.ahead_ms_max
         moves = [(MessageId(i), max(now_ms, due_ms)) for i, due_ms in message.moves]
         if any(due_ms > last_ms for _, due_ms in moves):
@@ -361,8 +364,7 @@ class Requests:
 
     async def replay(self, message: frames.Replay) -> frames.Answer:
         carried = self._carried(message.timeline)
-        self._around.health.check_dated_write()
-        now_ms = self._around.clock.wall_ms()
+        now_ms = self._around.dated_ms()
         statuses = await carried.use("replay", lambda s: s.replay(message.ids, due_ms=now_ms))
         carried.stored(now_ms)
         return frames.Statuses(statuses)
@@ -371,7 +373,7 @@ class Requests:
 
     async def put_schedule(self, message: frames.PutSchedule) -> frames.Answer:
         carried = self._carried(message.timeline)
-        self._around.health.check_dated_write()
+        now_ms = self._around.dated_ms()
         if len(message.body) > carried.record.config.body_bytes_max:
             raise InvalidInput(
                 f"a body of {len(message.body)} bytes; this timeline takes "
@@ -380,7 +382,7 @@ class Requests:
         schedule = new_schedule(
             message.name,
             message.body,
-            now_ms=self._around.clock.wall_ms(),
+            now_ms=now_ms,
             cron=message.cron,
             zone=message.zone,
             every_ms=message.every_ms,

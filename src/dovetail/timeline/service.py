@@ -10,6 +10,7 @@ messages are counted, dead letters are trimmed, clocks are compared.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -88,9 +89,12 @@ class TimelineService:
         self._coordinator = coordinator
         lease = None if standing is None else lambda: standing.lease
         self.catalog = Catalog(coordinator, stores, node=node, lease=lease)
-        self.health = Health()
+        self.health = Health(jump_ms_max=drift_ms_max)
         #: Set when there is something new to tell the other carriers.
         self._told = asyncio.Event()
+        #: Set when clocks are to be compared at once.
+        self._compare = asyncio.Event()
+        self._drifted = False
         self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
         self.metrics = TimelineMetrics(registry, tags)
         self._busyness = Busyness()
@@ -335,15 +339,26 @@ class TimelineService:
     # Clocks
 
     async def _compare_clocks(self) -> None:
+        if self.health.jumped:
+            self.drift.forget_all()
+            self.health.jumped = False
         await asyncio.gather(self._ask_storage(), self._ask_coordination(), self._ask_others())
         self._judge_clock(self._clock.wall_ms())
-        await asyncio.sleep(CLOCK_MS / 1000)
+        self._compare.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOCK_MS / 1000):
+                await self._compare.wait()
 
     def _judge_clock(self, now_ms: int) -> None:
+        if self.health.jumped:
+            # Nothing is known by this clock yet.
+            self._compare.set()
+            return
         reason = self.drift.verdict(now_ms=now_ms).reason
-        if bool(reason) != bool(self.health.drift_reason):
+        if bool(reason) != self._drifted:
             text = reason or "the clock is right again"
             _log.warning("drift", pushing=not reason, reason=text)
+        self._drifted = bool(reason)
         self.health.drift_reason = reason
 
     async def _ask_storage(self) -> None:

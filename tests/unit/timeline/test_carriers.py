@@ -207,7 +207,6 @@ async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
             await asyncio.sleep(0)
         assert not seen
         clock.shift_ms = 0
-        door.service.drift._samples.clear()
         async with asyncio.timeout(DEADLINE_S):
             while not seen:
                 await asyncio.sleep(0.02)
@@ -367,3 +366,90 @@ async def test_consumers_move_to_a_carrier_with_room_and_lose_nothing(
         await stack.aclose()
         await crowded.stop()
         await roomy.stop()
+
+
+async def test_both_ways_of_a_consumer_lead_to_one_carrier(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B5, B13: commands went on to another carrier, so pushes come from there too; each message on
+    its first attempt."""
+    doors = [Door(coordinator, dsn) for _ in range(2)]
+    addresses = [await door.start() for door in doors]
+    attempts: list[int] = []
+    async with connect(",".join(addresses)) as d:
+        timeline = d.timeline("t")
+        await timeline.create(TimelineConfig(window_ms=50))
+        d.consumer("t", lease="30s")(lambda message: attempts.append(message.attempt))
+        (consumer,) = d.consumers
+        async with asyncio.timeout(DEADLINE_S):
+            while "t" not in doors[1].service.timelines:
+                await asyncio.sleep(0.01)
+            for sent in range(1, 4):
+                await timeline.schedule(b"")
+                while len(attempts) < sent or not consumer.idle:
+                    await asyncio.sleep(0.01)
+                consumer._commands.turn_away()
+        assert attempts == [1, 1, 1]
+    for door in doors:
+        await door.stop()
+
+
+async def test_a_consumer_that_is_refused_asks_the_next_carrier(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B16, B5: one that may be cut off takes no new consumers, and says why to whoever asks."""
+    doors = [Door(coordinator, dsn) for _ in range(2)]
+    addresses = [await door.start() for door in doors]
+    seen: list[int] = []
+    async with connect(",".join(addresses)) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        doors[0].service.health.peers.cut_off = True
+        (broker,) = await d.brokers("t")
+        assert broker.reasons == ["the coordination service is out of reach"]
+        d.consumer("t")(lambda message: seen.append(message.id))
+        await d.timeline("t").schedule(b"")
+        async with asyncio.timeout(DEADLINE_S):
+            while not seen:
+                await asyncio.sleep(0.01)
+        assert not doors[0].service.timelines["t"].consumers
+    for door in doors:
+        await door.stop()
+
+
+async def test_a_carrier_whose_lease_was_lost_is_back_on_the_list(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B2, B16: without a restart, under a new lease; the list has the latency of the others."""
+    async with (
+        Standing(coordinator, ttl_ms=2_000, clock=SystemClock()) as one,
+        Standing(coordinator, ttl_ms=2_000, clock=SystemClock()) as two,
+    ):
+        doors = [
+            Door(coordinator, dsn, name="a", standing=one),
+            Door(coordinator, dsn, name="b", standing=two),
+        ]
+        addresses = [await door.start() for door in doors]
+        async with connect(addresses[1]) as d, asyncio.timeout(DEADLINE_S):
+
+            async def names() -> list[str]:
+                return sorted(broker.name for broker in await d.brokers())
+
+            while await names() != ["a", "b"]:
+                await asyncio.sleep(0.01)
+            lost = one.lease
+            await coordinator.revoke(lost)
+            while await names() != ["b"]:
+                await asyncio.sleep(0.01)
+            while await names() != ["a", "b"]:
+                await asyncio.sleep(0.01)
+            assert one.lease != lost
+            assert not doors[0].service.health.peers.cut_off
+            while True:
+                found = {broker.name: broker for broker in await d.brokers()}
+                if found["a"].latency_ms is not None:
+                    break
+                await asyncio.sleep(0.01)
+            assert found["b"].latency_ms is None
+            assert found["a"].roles == ["carrier"]
+        for door in doors:
+            await door.stop()

@@ -81,6 +81,31 @@ def test_one_client_with_a_wrong_clock_stops_nobody_else() -> None:
     assert not clocks.verdict(now_ms=T + 60_001).drifted
 
 
+def test_a_clock_that_was_set_is_believed_at_once() -> None:
+    """B15: a sample that can not be true together with those before it takes their place, though
+    they were more certain."""
+    clocks = drift()
+    for _ in range(8):
+        clocks.on_offset(Target.STORAGE, "pg", offset_ms=3, uncertain_ms=1, now_ms=T)
+    clocks.on_offset(Target.STORAGE, "pg", offset_ms=-30_000, uncertain_ms=40, now_ms=T)
+    assert clocks.verdict(now_ms=T).drifted
+    clocks.on_offset(Target.STORAGE, "pg", offset_ms=10, uncertain_ms=40, now_ms=T)
+    assert not clocks.verdict(now_ms=T).drifted
+
+
+def test_a_jump_of_our_own_clock_stops_pushes_before_anybody_was_asked() -> None:
+    """B15: by the time that passed; a clock that is slewed is no jump."""
+    health = Health(jump_ms_max=1_000)
+    for second in range(10):
+        health.on_clock(wall_ms=T + 1_010 * second, monotonic_ms=1_000.0 * second)
+        assert health.may_push("t", now_ms=T)
+    health.on_clock(wall_ms=T + 40_000, monotonic_ms=10_000.0)
+    assert health.jumped
+    assert not health.may_push("t", now_ms=T)
+    with pytest.raises(Unavailable, match="jumped by 29910 ms"):
+        health.check_dated_write()
+
+
 def test_storage_that_fails_is_sampled_and_recovers() -> None:
     """B16: one in ten goes through, the rest is refused at once; three successes end it."""
     gate = StorageGate()

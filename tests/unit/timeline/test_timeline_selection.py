@@ -10,9 +10,9 @@ from dovetail.errors import Throttled
 from dovetail.timeline.deal import Member
 from dovetail.timeline.loader import Push
 from dovetail.timeline.message import Leased, MessageId, Version
-from dovetail.timeline.selection import BEST, MOST, Load, preference
+from dovetail.timeline.selection import BEST, LOAD_MAX, MOST, Load, preference
 from dovetail.timeline.session import ConsumerSession, RateLimit, Waiter
-from dovetail.timeline.signals import Lateness, Rate, suggested
+from dovetail.timeline.signals import Busyness, Lateness, Rate, suggested
 
 
 def loads(**consumers: dict[str, int]) -> list[Load]:
@@ -35,6 +35,28 @@ def test_a_degraded_broker_comes_last() -> None:
     """B5: live health weighs in."""
     carriers = [Load("a", False, {"t": 3}), Load("b", True, {"x": 50})]
     assert preference(carriers, "t") == ["b", "a"]
+
+
+def test_live_load_weighs_in() -> None:
+    """B5, B2: one that has more to do than it can carry is nobody's first choice, and among equals
+    the one with less to do is; a load that trembles changes nothing."""
+    carriers = [Load("a", True, {"t": 3}, LOAD_MAX), Load("b", True, {"x": 5}, 0.1)]
+    assert preference(carriers, "t") == ["b", "a"]
+    assert preference([Load("a", True, {}, 0.5), Load("b", True, {}, 0.1)], "t") == ["b", "a"]
+    assert preference([Load("a", True, {}, 0.13), Load("b", True, {}, 0.1)], "t") == ["a", "b"]
+
+
+def test_the_load_is_the_part_of_a_processor_that_is_used() -> None:
+    """B2: of late; one busy second in a quiet minute is soon forgotten."""
+    meter = Busyness()
+    used_ms = 0.0
+    for second in range(61):
+        used_ms += 500
+        meter.on_times(used_ms=used_ms, now_ms=1_000.0 * second)
+    assert meter.load == pytest.approx(0.5, abs=0.01)
+    for second in range(61, 121):
+        meter.on_times(used_ms=used_ms, now_ms=1_000.0 * second)
+    assert meter.load < 0.01
 
 
 @given(st.integers(1, 60), st.integers(1, 8))
