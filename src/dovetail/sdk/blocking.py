@@ -181,6 +181,9 @@ class BlockingTimeline:
     def replay(self, *ids: int) -> list[Status]:
         return self._client.call(self._timeline.replay(*ids))
 
+    def drop_dead(self, *ids: int) -> list[Status]:
+        return self._client.call(self._timeline.drop_dead(*ids))
+
     def put_schedule(
         self,
         name: str,

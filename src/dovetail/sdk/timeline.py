@@ -236,6 +236,11 @@ class Timeline:
         request = frames.Replay(self.name, [MessageId(i) for i in ids])
         return (await self._link.ask(request, frames.Statuses)).statuses
 
+    async def drop_dead(self, *ids: int) -> list[Status]:
+        """Removes dead letters for good."""
+        request = frames.DropDead(self.name, [MessageId(i) for i in ids])
+        return (await self._link.ask(request, frames.Statuses)).statuses
+
     # Recurring schedules
 
     async def put_schedule(

@@ -226,6 +226,10 @@ WITH revived AS (
 )
 DELETE FROM {t}dead WHERE id IN (SELECT id FROM revived) RETURNING id
 """
+DROP_DEAD = """
+WITH gone AS (DELETE FROM {t}dead WHERE id = ANY ($1::bigint[]) RETURNING id)
+DELETE FROM {t}bodies WHERE id IN (SELECT id FROM gone) RETURNING id
+"""
 TRIM_DEAD = """
 WITH gone AS (
     DELETE FROM {t}dead WHERE id IN (

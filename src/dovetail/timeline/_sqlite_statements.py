@@ -164,6 +164,7 @@ INSERT INTO messages (id, visible, bucket, version, attempts, due, priority, key
 SELECT id, ?, bucket, version + 1, 0, ?, priority, key FROM dead WHERE id = ?
 """
 DELETE_DEAD = "DELETE FROM dead WHERE id = ?"
+DROP_DEAD = "DELETE FROM dead WHERE id IN (SELECT value FROM json_each(?)) RETURNING id"
 TRIM_DEAD = """
 DELETE FROM dead WHERE id IN (SELECT id FROM dead ORDER BY died DESC, id DESC LIMIT -1 OFFSET ?)
 RETURNING id

@@ -83,6 +83,7 @@ class TimelineKey(IntEnum):
     SCHEDULES = 11_022
     CLUSTER = 11_023
     PAUSE = 11_024
+    DROP_DEAD = 11_025
 
 
 class Request(Struct, array_like=True, frozen=True):
@@ -392,6 +393,13 @@ class Replay(Request, frozen=True):
     ids: _Ids
 
 
+class DropDead(Request, frozen=True):
+    """Remove dead letters for good."""
+
+    timeline: Name
+    ids: _Ids
+
+
 # Schedules
 
 
@@ -463,5 +471,6 @@ REQUESTS: Final[Mapping[TimelineKey, type[Request]]] = {
     TimelineKey.SCHEDULES: Schedules,
     TimelineKey.CLUSTER: Cluster,
     TimelineKey.PAUSE: Pause,
+    TimelineKey.DROP_DEAD: DropDead,
 }
 KEYS: Final[Mapping[type[Request], TimelineKey]] = {kind: key for key, kind in REQUESTS.items()}

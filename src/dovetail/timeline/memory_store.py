@@ -288,6 +288,10 @@ class MemoryStore:
         rows = [self._dead[identity] for identity in sorted(self._dead) if identity > after]
         return [row.shown(0, State.DEAD) for row in rows[:limit]]
 
+    async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
+        gone = [self._dead.pop(identity, None) for identity in ids]
+        return [Status.GONE if row is None else Status.OK for row in gone]
+
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
         statuses = []
         for identity in ids:

@@ -31,6 +31,16 @@ def status_of_unheld(identity: MessageId, done: Set[int], there: Mapping[int, in
     return Status.LEASED if identity in there else Status.GONE
 
 
+def once(ids: Iterable[MessageId], done: Set[int]) -> list[Status]:
+    """OK for the first mention of each that was done, gone for the others."""
+    left = set(done)
+    statuses = []
+    for identity in ids:
+        statuses.append(Status.OK if identity in left else Status.GONE)
+        left.discard(identity)
+    return statuses
+
+
 def shown_of(rows: Iterable[Any], now_ms: int) -> list[Shown]:
     """Messages as they are shown: id, version, holder, and the rest in the order of `Shown`."""
     found = []

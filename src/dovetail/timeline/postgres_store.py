@@ -45,6 +45,7 @@ from dovetail.timeline.outcomes import (
     dead_of,
     decode_outcomes,
     encode_outcomes,
+    once,
     shown_of,
     status_of_miss,
     status_of_unheld,
@@ -295,6 +296,9 @@ class PostgresStore:
         return [
             Status.OK if i in done else Status.EXISTS if i in there else Status.GONE for i in ids
         ]
+
+    async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
+        return once(ids, {row[0] for row in await self._rows(sql.DROP_DEAD, list(ids))})
 
     # Schedules
 

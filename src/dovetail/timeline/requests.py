@@ -369,6 +369,13 @@ class Requests:
         carried.stored(now_ms)
         return frames.Statuses(statuses)
 
+    async def drop_dead(self, message: frames.DropDead) -> frames.Answer:
+        carried = self._carried(message.timeline)
+        statuses = await carried.use("drop", lambda s: s.drop_dead(message.ids))
+        good, name = statuses.count(Status.OK), carried.record.name
+        self._around.metrics.messages(name, "dropped", good=good, bad=len(statuses) - good)
+        return frames.Statuses(statuses)
+
     # Schedules
 
     async def put_schedule(self, message: frames.PutSchedule) -> frames.Answer:
@@ -436,6 +443,7 @@ _HANDLERS: Final[Mapping[type[frames.Request], _Handler]] = {
     frames.Move: Requests.move,
     frames.Dead: Requests.dead,
     frames.Replay: Requests.replay,
+    frames.DropDead: Requests.drop_dead,
     frames.PutSchedule: Requests.put_schedule,
     frames.DropSchedule: Requests.drop_schedule,
     frames.Schedules: Requests.schedules,

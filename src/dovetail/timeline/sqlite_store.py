@@ -48,6 +48,7 @@ from dovetail.timeline.outcomes import (
     dead_of,
     decode_outcomes,
     encode_outcomes,
+    once,
     shown_of,
     status_of_miss,
     status_of_unheld,
@@ -252,6 +253,14 @@ class SqliteStore:
             for identity in ids:
                 statuses.append(_replay(connection, identity, due_ms))
             return statuses
+
+        return await self._thread.write(work)
+
+    async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
+        def work(connection: sqlite3.Connection) -> list[Status]:
+            done = {row[0] for row in connection.execute(sql.DROP_DEAD, (_json(ids),)).fetchall()}
+            connection.execute(sql.DELETE_BODIES, (_json(done),))
+            return once(ids, done)
 
         return await self._thread.write(work)
 

@@ -166,6 +166,10 @@ class TimelineStore(Protocol):
         """Makes messages of dead letters, with no attempts and a new version."""
         ...
 
+    async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
+        """Removes dead letters for good."""
+        ...
+
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:

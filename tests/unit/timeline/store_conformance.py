@@ -318,6 +318,18 @@ class StoreConformance:
         assert await store.replay([identity], due_ms=NOW_MS) == [Status.EXISTS]
         assert len(await store.dead(after=MessageId(0), limit=10)) == 1
 
+    async def test_dead_letters_can_be_dropped(self, store: TimelineStore) -> None:
+        """B19: for good, with their bodies; a message that lives is none."""
+        first, second = await put(store, message(), message(key="k"))
+        await kill(store)
+        (alive,) = await put(store, message(NOW_MS + 10**6))
+        ok, gone = Status.OK, Status.GONE
+        assert await store.drop_dead([second, alive, second]) == [ok, gone, gone]
+        assert [dead.id for dead in await store.dead(after=MessageId(0), limit=9)] == [first]
+        assert await store.replay([second], due_ms=NOW_MS) == [gone]
+        found = await store.look_up([second, alive], now_ms=NOW_MS)
+        assert [shown is None for shown in found] == [True, False]
+
     async def test_dead_letters_are_bounded(self, store: TimelineStore) -> None:
         """B19: above the limit the oldest go."""
         ids = await put(store, *[message() for _ in range(5)])

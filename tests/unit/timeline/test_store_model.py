@@ -168,6 +168,11 @@ class StoreMachine(RuleBasedStateMachine):
         ids = [handle.id for handle in self.picked(at)]
         self.both(lambda store: store.replay(ids, due_ms=self.now_ms + by))
 
+    @rule(at=picks)
+    def drop_dead(self, at: list[int]) -> None:
+        ids = [handle.id for handle in self.picked(at)]
+        self.both(lambda store: store.drop_dead(ids))
+
     @rule(dead_max=st.integers(0, 3))
     def trim(self, dead_max: int) -> None:
         self.both(lambda store: store.trim(dead_max=dead_max, batches_before_ms=0))
