@@ -8,6 +8,7 @@ from dovetail.cli import (
     archive,
     bench,
     cluster,
+    completion,
     config,
     consume,
     group,
@@ -27,6 +28,11 @@ from dovetail.cli import (
 from dovetail.cli.doctor import command as doctor
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
 from dovetail.cli.outcome import EXIT_CODES_HELP, RootGroup
+from dovetail.cli.top import command as top
+
+_RUN = "Run it"
+_DATA = "Use it"
+_CARE = "Look after it"
 
 app = typer.Typer(
     cls=RootGroup,
@@ -66,22 +72,24 @@ def root(
     ctx.obj = RootOptions(config_file, tuple(assignments or ()))
 
 
-app.command("up", epilog=up.EPILOG)(up.up)
-app.command("node", epilog=node.EPILOG)(node.node)
-app.command("produce", epilog=produce.EPILOG)(produce.produce)
-app.command("consume", epilog=consume.EPILOG)(consume.consume)
-app.command("bench", epilog=bench.EPILOG)(bench.bench)
-app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
-app.add_typer(cluster.app, name="cluster")
-app.command("relay", epilog=relay.EPILOG)(relay.relay)
-app.add_typer(topic.app, name="topic")
-app.command("archive", epilog=archive.EPILOG)(archive.archive)
-app.command("replay", epilog=replay.EPILOG)(replay.replay)
-app.command("stats", epilog=stats.EPILOG)(stats.stats)
-app.add_typer(timeline_messages.app, name="timeline")
-app.add_typer(group.app, name="group")
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(stream.app, name="stream")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(storage.app, name="storage")
-app.add_typer(config.app, name="config")
+app.command("up", epilog=up.EPILOG, rich_help_panel=_RUN)(up.up)
+app.command("node", epilog=node.EPILOG, rich_help_panel=_RUN)(node.node)
+app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUN)
+app.command("relay", epilog=relay.EPILOG, rich_help_panel=_RUN)(relay.relay)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_RUN)
+app.command("produce", epilog=produce.EPILOG, rich_help_panel=_DATA)(produce.produce)
+app.command("consume", epilog=consume.EPILOG, rich_help_panel=_DATA)(consume.consume)
+app.add_typer(topic.app, name="topic", rich_help_panel=_DATA)
+app.add_typer(group.app, name="group", rich_help_panel=_DATA)
+app.add_typer(timeline_messages.app, name="timeline", rich_help_panel=_DATA)
+app.add_typer(outbox.app, name="outbox", rich_help_panel=_DATA)
+app.add_typer(stream.app, name="stream", rich_help_panel=_DATA)
+app.command("archive", epilog=archive.EPILOG, rich_help_panel=_DATA)(archive.archive)
+app.command("replay", epilog=replay.EPILOG, rich_help_panel=_DATA)(replay.replay)
+app.command("stats", epilog=stats.EPILOG, rich_help_panel=_DATA)(stats.stats)
+app.command("doctor", epilog=doctor.EPILOG, rich_help_panel=_CARE)(doctor.doctor)
+app.command("top", epilog=top.EPILOG, rich_help_panel=_CARE)(top.top)
+app.add_typer(storage.app, name="storage", rich_help_panel=_CARE)
+app.add_typer(config.app, name="config", rich_help_panel=_CARE)
+app.command("bench", epilog=bench.EPILOG, rich_help_panel=_CARE)(bench.bench)
+app.command("completion", epilog=completion.EPILOG, rich_help_panel=_CARE)(completion.completion)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
@@ -22,11 +23,15 @@ EPILOG = examples(
 
 def archive(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to archive.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to archive.", autocompletion=topic_names)
+    ],
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", help="Folder, or any path that Hadoop knows.")
     ],
-    by: Annotated[str, typer.Option("--by", help="Folders by day or hour.")] = "day",
+    by: Annotated[
+        str, typer.Option("--by", metavar="UNIT", help="Folders by day or hour.")
+    ] = "day",
     master: MasterOption = "local[*]",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,

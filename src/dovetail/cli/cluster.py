@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.cluster_folder import FOLDER_DEFAULT, ClusterFolder
+from dovetail.cli.completing import cluster_node_names
 from dovetail.cli.options import ConfigOption, JsonOption, RootOptions, SetOption, examples
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput, NotFound
@@ -18,14 +19,22 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     help="A cluster on this machine: start, status, stop; kill, pause, resume, logs of a node.",
+    epilog=examples("dovetail cluster start", "dovetail cluster status --watch"),
 )
 
 FolderOption = Annotated[
-    Path, typer.Option("--data-dir", help="Folder of the cluster: its plan, data and logs.")
+    Path,
+    typer.Option(
+        "--data-dir", metavar="FOLDER", help="Folder of the cluster: its plan, data and logs."
+    ),
 ]
 NamesArgument = Annotated[
     list[str],
-    typer.Argument(metavar="NODE...", help="Names, such as broker-1, storage-2 or etcd-1."),
+    typer.Argument(
+        metavar="NODE...",
+        help="Names, such as broker-1, storage-2 or etcd-1.",
+        autocompletion=cluster_node_names,
+    ),
 ]
 
 #: Time between two looks of `status --watch`.
@@ -61,6 +70,7 @@ def start(
         int | None,
         typer.Option(
             "--port",
+            metavar="PORT",
             min=0,
             max=65000,
             help="Of the first broker, the next ones follow; default: 9092 if free; 0: any free.",
@@ -152,18 +162,20 @@ def status(
             live.update(rendered(looker.look()), refresh=True)
 
 
-@app.command("stop", epilog=examples("dovetail cluster stop", "dovetail cluster stop --timeout 5"))
+@app.command("stop", epilog=examples("dovetail cluster stop", "dovetail cluster stop --timeout 5s"))
 def stop(
     data_dir: FolderOption = FOLDER_DEFAULT,
-    patience_s: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds before one that hangs is killed.")
-    ] = 30.0,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="Then one that hangs is killed.")
+    ] = "30s",
     as_json: JsonOption = False,
 ) -> None:
     """Stop all processes: brokers, then storage nodes, then etcd. The data stays."""
     from dovetail.cli import cluster_processes as processes
     from dovetail.cli.output import note, print_json
+    from dovetail.settings import parse_duration_ms
 
+    patience_s = parse_duration_ms(timeout) / 1000
     folder = ClusterFolder(data_dir)
     found = _found(folder)
     ended: dict[str, str] = {}
@@ -227,7 +239,12 @@ def resume(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> Non
     epilog=examples("dovetail cluster logs broker-1", "dovetail cluster logs etcd-1 --follow"),
 )
 def logs(
-    name: Annotated[str, typer.Argument(metavar="NODE", help="Name, such as broker-1.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="Name, such as broker-1.", autocompletion=cluster_node_names
+        ),
+    ],
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="From the end.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     data_dir: FolderOption = FOLDER_DEFAULT,

@@ -4,7 +4,11 @@ import typer
 
 from dovetail.cli.options import ConfigOption, JsonOption, SetOption, examples, settings_of
 
-app = typer.Typer(no_args_is_help=True, help="Settings: values and where they come from.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Settings: values and where they come from.",
+    epilog=examples("dovetail config show"),
+)
 
 
 @app.callback()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli.completing import group_names, topic_names
 from dovetail.cli.options import BootstrapOption, TimeoutOption, examples, target_of
 from dovetail.cli.position import Position, parse_position
 from dovetail.cli.program import program
@@ -40,7 +41,9 @@ POLL_S = 0.2
 
 def consume(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to read.", autocompletion=topic_names)
+    ],
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more at the end; Ctrl-C stops.")
     ] = False,
@@ -54,7 +57,14 @@ def consume(
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Read as a member of this group.")
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="GROUP",
+            help="Read as a member of this group.",
+            autocompletion=group_names,
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Only this partition.")
@@ -62,7 +72,7 @@ def consume(
     keys: Annotated[bool, typer.Option("--keys", help="Print the key and a tab first.")] = False,
     headers: Annotated[bool, typer.Option("--headers", help="Print headers first.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with everything.")
+        bool, typer.Option("--json", help="One JSON object per line, for programs.")
     ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
@@ -281,9 +291,9 @@ def render_json(message: "Message") -> bytes:
         "offset": message.offset(),
         "timestamp_ms": timestamp_ms if moment else None,
         "time": moment.isoformat(timespec="milliseconds") if moment else None,
-        "key": _readable(message.key()),
-        "value": _readable(message.value()),
-        "headers": [[name, _readable(value)] for name, value in _header_pairs(message)],
+        "key": readable(message.key()),
+        "value": readable(message.value()),
+        "headers": [[name, readable(value)] for name, value in _header_pairs(message)],
     }
     return json.dumps(record, ensure_ascii=False).encode()
 
@@ -319,7 +329,7 @@ def _header_pairs(message: "Message") -> list[tuple[str, bytes | None]]:
     return list(pairs)
 
 
-def _readable(content: bytes | None) -> object:
+def readable(content: bytes | None) -> object:
     if content is None:
         return None
     try:

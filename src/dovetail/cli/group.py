@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli.completing import group_names, topic_names
 from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
 from dovetail.cli.position import parse_position
 from dovetail.cli.program import program
@@ -14,9 +15,15 @@ if TYPE_CHECKING:
     from dovetail.cli.client import AdminClient, Partition
     from dovetail.cli.options import Target
 
-app = typer.Typer(no_args_is_help=True, help="Consumer groups: list, describe (lag), reset.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Consumer groups: list, describe (lag), reset.",
+    epilog=examples("dovetail group list", "dovetail group describe billing"),
+)
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Name of the group.", autocompletion=group_names)
+]
 
 
 @app.command("list", epilog=examples("dovetail group list", "dovetail group list --json"))
@@ -136,7 +143,13 @@ def reset(
     ],
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="Only this topic; repeatable. Default: all it reads."),
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Only this topic; repeatable. Default: all it reads.",
+            autocompletion=topic_names,
+        ),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Only this partition.")

@@ -50,7 +50,8 @@ def node(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Name of this node; default: dovetail-NUMBER.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of this node; default: dovetail-NUMBER."),
     ] = None,
     etcd: Annotated[
         str | None,

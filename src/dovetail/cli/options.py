@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dovetail.cli.completing import setting_names
+
 if TYPE_CHECKING:
     from dovetail.settings import Flag, Settings
 
@@ -16,7 +18,12 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.NAME=VALUE", help="Any setting; can be repeated."),
+    typer.Option(
+        "--set",
+        metavar="SECTION.NAME=VALUE",
+        help="Any setting; repeatable.",
+        autocompletion=setting_names,
+    ),
 ]
 BootstrapOption = Annotated[
     str | None,
@@ -40,7 +47,9 @@ MetricsPortOption = Annotated[
 ]
 MetricsHostOption = Annotated[
     str | None,
-    typer.Option("--metrics-host", help="Address for metrics; default: metrics.host."),
+    typer.Option(
+        "--metrics-host", metavar="HOST", help="Address for metrics; default: metrics.host."
+    ),
 ]
 
 

@@ -15,21 +15,39 @@ if TYPE_CHECKING:
 
     from dovetail.outbox.dead import DeadMessage
 
-app = typer.Typer(no_args_is_help=True, help="The outbox: tables, status, dead letters, backfill.")
-dead_app = typer.Typer(no_args_is_help=True, help="Messages that were set aside.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The outbox: tables, status, dead letters, backfill.",
+    epilog=examples(
+        "dovetail outbox init --database sqlite:///shop.db",
+        "dovetail outbox status --database sqlite:///shop.db",
+    ),
+)
+dead_app = typer.Typer(
+    no_args_is_help=True,
+    help="Messages that were set aside.",
+    epilog=examples("dovetail outbox dead list", "dovetail outbox dead replay 17"),
+)
 app.add_typer(dead_app, name="dead")
 
 _SHOP = "postgresql://app@localhost/shop"
 
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic.")
+]
 IdsArgument = Annotated[
     list[int] | None, typer.Argument(metavar="ID...", help="Ids that `dead list` shows.")
 ]
 KeyOption = Annotated[
-    str | None, typer.Option("--key", help="Unique column that becomes the key; default: primary.")
+    str | None,
+    typer.Option(
+        "--key", metavar="COLUMN", help="Unique column that becomes the key; default: primary."
+    ),
 ]
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="Table to read.")]
-TargetOption = Annotated[str, typer.Option("--topic", "-t", help="Topic to publish to.")]
+TargetOption = Annotated[
+    str, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic to publish to.")
+]
 
 
 def _engine(ctx: typer.Context, database: str | None, *, check: bool = True) -> "Engine":
@@ -91,7 +109,9 @@ def migrate(
 
 @app.command("sql", epilog=examples("dovetail outbox sql postgresql > outbox.sql"))
 def sql(
-    dialect: Annotated[str, typer.Argument(help="postgresql, mysql, mariadb or sqlite.")],
+    dialect: Annotated[
+        str, typer.Argument(metavar="DIALECT", help="postgresql, mysql, mariadb or sqlite.")
+    ],
 ) -> None:
     """Print the statements that make the tables, for a migration tool of your own."""
     import inspect
@@ -114,7 +134,9 @@ def status(
     sample: Annotated[
         str, typer.Option("--sample", metavar="DURATION", help="How long to look for the rate.")
     ] = "500ms",
-    watch: Annotated[bool, typer.Option("--watch", help="Again and again, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look again and again; Ctrl-C ends it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what waits, how long, the rate, the locks and the errors."""
@@ -347,14 +369,20 @@ def poll(
     table: TableArgument,
     topic: TargetOption,
     updated_at: Annotated[
-        str, typer.Option("--updated-at", help="Column with the time of the last change.")
+        str,
+        typer.Option(
+            "--updated-at", metavar="COLUMN", help="Column with the time of the last change."
+        ),
     ],
     key: KeyOption = None,
     every: Annotated[
         str, typer.Option("--every", metavar="DURATION", help="Between looks.")
     ] = "1s",
     delay: Annotated[
-        str, typer.Option("--delay", help="Longer than any transaction that writes the table.")
+        str,
+        typer.Option(
+            "--delay", metavar="DURATION", help="Longer than any transaction that writes the table."
+        ),
     ] = "2s",
     once: Annotated[bool, typer.Option("--once", help="Up to now, then end.")] = False,
     database: DatabaseOption = None,

@@ -51,8 +51,12 @@ class RootGroup(TyperGroup):
     """Turns every expected error into a message and an exit code."""
 
     def get_params(self, ctx: Any) -> Any:
-        params = super().get_params(ctx)
+        params: Any = super().get_params(ctx)
         _show_flags_plain(params)
+        for param in params:
+            # `dovetail completion SHELL` is what people find; these are how it works inside.
+            if param.name in {"install_completion", "show_completion"}:
+                param.hidden = True
         return params
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -1,12 +1,8 @@
 """`dovetail pipeline`: run the teams of a pipeline, and look at it."""
 
-import asyncio
 import importlib
-import json
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +11,11 @@ import typer
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
+    MetricsHostOption,
+    MetricsPortOption,
     TimeoutOption,
     examples,
+    metrics_flags,
     settings_of,
     target_of,
 )
@@ -25,17 +24,16 @@ from dovetail.errors import InvalidInput, NotFound
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.cli.options import Target
-    from dovetail.pipeline.engine import Engine
     from dovetail.pipeline.graph import Pipeline
-    from dovetail.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Teams: run a pipeline on Spark, show its graph.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Teams: run a pipeline on Spark, show its graph.",
+    epilog=examples("dovetail pipeline show shop:orders", "dovetail pipeline run shop:orders"),
+)
 
-#: Between two looks at the teams.
-_LOOK_S = 1.0
-#: For `--once`: a pipeline that has not come to rest within a day never will.
-_ONCE_S_MAX = 86_400.0
+#: With --watch: between two looks at the reports, which come once a second at most.
+_WATCH_S = 1.0
 
 PipelineArgument = Annotated[
     str, typer.Argument(metavar="MODULE:PIPELINE", help="Where it is, such as shop:orders.")
@@ -49,13 +47,17 @@ PipelineArgument = Annotated[
         "dovetail pipeline run shop:orders --master 'local[4]' --checkpoint /var/lib/shop",
         "dovetail pipeline run shop:orders --standby --checkpoint hdfs://name/shop",
         "dovetail pipeline run shop:orders --once",
+        "dovetail pipeline run shop:orders --metrics-port 9101",
     ),
 )
 def run(
     ctx: typer.Context,
     where: PipelineArgument,
     master: Annotated[
-        str, typer.Option("--master", help="Spark's master: local[*], spark://..., yarn, k8s://...")
+        str,
+        typer.Option(
+            "--master", metavar="URL", help="Spark's master: local[*], spark://..., yarn, k8s://..."
+        ),
     ] = "local[*]",
     checkpoint: Annotated[
         str | None,
@@ -74,14 +76,17 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Do what is there, then end.")] = False,
     conf: Annotated[
         list[str] | None,
-        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; can be repeated."),
+        typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
     ] = None,
+    metrics_port: MetricsPortOption = None,
+    metrics_host: MetricsHostOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run the teams of a pipeline until interrupted; this process is their master."""
     from dovetail.cli.client import check_reachable
+    from dovetail.cli.pipeline_run import reporting, run_alone, stand_by
 
     if standby and once:
         raise InvalidInput("--standby waits for an election and --once for the end; give one")
@@ -89,14 +94,56 @@ def run(
     target = target_of(ctx, bootstrap, timeout)
     check_reachable(target)
     folder = checkpoint or str(Path.cwd() / "dovetail-checkpoint")
+    settings = settings_of(ctx, flags=metrics_flags(metrics_port, metrics_host))
     spark = _session(where, pipeline, master, conf)
+    given: dict[str, Any] = {"bootstrap": target.bootstrap, "checkpoint": folder}
     try:
-        if standby:
-            _stand_by(settings_of(ctx), pipeline, spark, target, folder, as_json=as_json)
-        else:
-            _run_alone(pipeline, spark, target, folder, once=once, as_json=as_json)
+        with reporting(settings, pipeline, target.bootstrap) as reporter:
+            if standby:
+                stand_by(settings, pipeline, spark, reporter, **given, as_json=as_json)
+            else:
+                run_alone(pipeline, spark, reporter, **given, once=once, as_json=as_json)
     finally:
         spark.stop()
+
+
+@app.command(
+    "status",
+    epilog=examples(
+        "dovetail pipeline status",
+        "dovetail pipeline status orders --watch",
+        "dovetail pipeline status orders --json",
+    ),
+)
+def status(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One pipeline; default: all.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until interrupted.")
+    ] = False,
+    bootstrap: BootstrapOption = None,
+    timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what the drivers of pipelines report: state, lag, rates, failures of every team."""
+    from dovetail.cli.output import print_json
+    from dovetail.cli.pipeline_status import Reports
+
+    with Reports(target_of(ctx, bootstrap, timeout), name) as reports:
+        documents = reports.newest()
+        if name is not None and not documents:
+            raise NotFound(
+                f"no driver has reported of a pipeline {name!r} within a day; is it running? "
+                "(dovetail pipeline run MODULE:PIPELINE)"
+            )
+        if watch:
+            reports.watch(_WATCH_S, as_json=as_json)
+        elif as_json:
+            print_json(documents)
+        else:
+            reports.print()
 
 
 @app.command(
@@ -115,33 +162,17 @@ def show(
 ) -> None:
     """Show the graph of a pipeline: teams, connectors, topics."""
     from dovetail.cli.output import note, print_json
-    from dovetail.pipeline.picture import as_svg, as_text, label_of
+    from dovetail.pipeline.picture import as_svg, as_text
+    from dovetail.pipeline.report import edges_of, parts_of
 
     pipeline = load_pipeline(where)
     if svg is not None:
         svg.write_text(as_svg(pipeline))
         note(f"wrote {svg}")
     if as_json:
-        topics = {name: pipeline.topics(name) for name in pipeline.teams}
-        print_json(
-            {
-                "pipeline": pipeline.name,
-                "teams": [
-                    {
-                        "name": name,
-                        "workers": team.workers,
-                        "input": topics[name].input,
-                        "results": topics[name].results,
-                        "dead": topics[name].dead,
-                    }
-                    for name, team in pipeline.teams.items()
-                ],
-                "edges": [
-                    {"from": edge.source, "to": edge.target, "how": label_of(edge)}
-                    for edge in pipeline.edges
-                ],
-            }
-        )
+        teams = [{"name": name, **facts} for name, facts in parts_of(pipeline).items()]
+        edges = [dict(edge) for edge in edges_of(pipeline)]
+        print_json({"pipeline": pipeline.name, "teams": teams, "edges": edges})
     elif svg is None:
         typer.echo(as_text(pipeline), nl=False)
 
@@ -190,163 +221,3 @@ def _session(
         module = sys.modules[where.partition(":")[0]]
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return spark
-
-
-def _run_alone(
-    pipeline: "Pipeline",
-    spark: "SparkSession",
-    target: "Target",
-    checkpoint: str,
-    *,
-    once: bool,
-    as_json: bool,
-) -> None:
-    from dovetail.pipeline.engine import Engine
-
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    engine = Engine(pipeline, spark, bootstrap=target.bootstrap, checkpoint=checkpoint)
-    with engine:
-        if once:
-            engine.drain(timeout_s=_ONCE_S_MAX)
-            _Display(as_json=as_json).show(engine)
-            return
-        telling = threading.Thread(
-            target=_tell, args=(lambda: engine, stop), kwargs={"as_json": as_json}, daemon=True
-        )
-        telling.start()
-        try:
-            engine.watch(until=stop)
-        finally:
-            stop.set()
-            telling.join(_LOOK_S * 2)
-
-
-def _stand_by(
-    settings: "Settings",
-    pipeline: "Pipeline",
-    spark: "SparkSession",
-    target: "Target",
-    checkpoint: str,
-    *,
-    as_json: bool,
-) -> None:
-    from dovetail.pipeline.master import Master, masters_log, member_of
-    from dovetail.stream import StreamSettings
-
-    values = settings.stream.model_dump()
-    values["coordination_stream_id"] = values["coordination_stream_id"] or masters_log(pipeline)
-    wanted = StreamSettings.of(values)
-
-    async def lead() -> None:
-        display = _Display(as_json=as_json)
-        async with _coordinator(settings, wanted) as coordinator:
-            master = Master(
-                pipeline,
-                spark,
-                member_of(wanted, target.bootstrap, coordinator=coordinator),
-                bootstrap=target.bootstrap,
-                checkpoint=checkpoint,
-                told=display.say,
-            )
-            stop = threading.Event()
-            telling = asyncio.create_task(
-                asyncio.to_thread(_tell, lambda: master.engine, stop, as_json=as_json)
-            )
-            running = asyncio.create_task(master.run())
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-            try:
-                await running
-            except asyncio.CancelledError:
-                return
-            finally:
-                stop.set()
-                await telling
-
-    asyncio.run(lead())
-
-
-def _coordinator(settings: "Settings", wanted: Any) -> Any:
-    """The coordination service where the election needs one, else nothing."""
-    from contextlib import asynccontextmanager
-
-    from dovetail.stream import Algorithm
-
-    @asynccontextmanager
-    async def opened() -> Any:
-        if wanted.algorithm is not Algorithm.COORDINATOR:
-            yield None
-            return
-        from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-
-        where = settings.coordination
-        etcd = EtcdSettings(tuple(where.endpoints.split(",")), namespace=where.namespace)
-        async with await EtcdCoordinator.open(etcd) as coordinator:
-            yield coordinator
-
-    return opened()
-
-
-class _Display:
-    """What is told while teams run: a table on a terminal, else a line for each change."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._json = as_json
-        self._last = ""
-
-    def say(self, state: str, term: int) -> None:
-        if self._json:
-            sys.stdout.write(json.dumps({"state": state, "term": term}) + "\n")
-            sys.stdout.flush()
-        else:
-            from dovetail.cli.output import note
-
-            note(f"{state}" + (f", term {term}" if term else ""))
-
-    def show(self, engine: "Engine") -> None:
-        from dovetail.cli.output import print_table
-        from dovetail.pipeline.progress import COLUMNS
-
-        rows = engine.progress()
-        if self._json:
-            self._line(rows)
-        else:
-            print_table(COLUMNS, [row.cells for row in rows])
-
-    def _line(self, rows: Any) -> None:
-        from dataclasses import asdict
-
-        line = json.dumps({"teams": [asdict(row) for row in rows]})
-        if line != self._last:
-            self._last = line
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
-
-
-def _tell(engine_of: Any, stop: threading.Event, *, as_json: bool) -> None:
-    """Shows the progress of the engine, if there is one, until it is stopped."""
-    from rich.live import Live
-
-    from dovetail.cli.output import answers
-
-    display = _Display(as_json=as_json)
-    if as_json or not sys.stdout.isatty():
-        while not stop.wait(_LOOK_S):
-            if as_json and (engine := engine_of()) is not None:
-                display.show(engine)
-        return
-    with Live(console=answers(), refresh_per_second=2, transient=True) as live:
-        while not stop.wait(_LOOK_S):
-            if (engine := engine_of()) is not None:
-                live.update(_table(engine))
-
-
-def _table(engine: "Engine") -> Any:
-    from rich.table import Table
-
-    from dovetail.pipeline.progress import COLUMNS
-
-    table = Table(*COLUMNS)
-    for row in engine.progress():
-        table.add_row(*(str(cell) for cell in row.cells))
-    return table

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
+from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
     CompressionOption,
@@ -52,22 +53,38 @@ class Outgoing:
     value: bytes | None
 
 
+ValueOption = Annotated[
+    str | None, typer.Option("--value", "-v", metavar="TEXT", help="Value of the record.")
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", "-k", metavar="TEXT", help="Key of every record.")
+]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header; repeatable."),
+]
+FileOption = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file, not stdin."),
+]
+KeySeparatorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key-separator", "-K", metavar="TEXT", help="What divides key and value in a line."
+    ),
+]
+
+
 def produce(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write to.")],
-    value: Annotated[str | None, typer.Option("--value", "-v", help="Value of the record.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header; can be repeated."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read lines from a file, not stdin.")
-    ] = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option("--key-separator", "-K", help="What divides key and value in a line."),
-    ] = None,
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to write to.", autocompletion=topic_names)
+    ],
+    value: ValueOption = None,
+    key: KeyOption = None,
+    header: HeaderOption = None,
+    file: FileOption = None,
+    key_separator: KeySeparatorOption = None,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Send so many generated records.")
     ] = None,

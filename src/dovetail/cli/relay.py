@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "dovetail relay --database postgresql://app@localhost/shop",
-    "dovetail relay --database mysql://app@db/shop --kafka kafka-1:9092,kafka-2:9092 --workers 4",
+    "dovetail relay --database mysql://app@db/shop --bootstrap kafka-1:9092 --workers 4",
     "DOVETAIL_OUTBOX_DATABASE=sqlite:///shop.db dovetail relay --metrics-port 9101",
 )
 
@@ -39,10 +39,20 @@ def relay(
     database: DatabaseOption = None,
     kafka: Annotated[
         str | None,
-        typer.Option("--kafka", "-k", metavar="HOST:PORT", help="Kafka; default: outbox.kafka."),
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            "--kafka",
+            "-k",
+            metavar="HOST:PORT",
+            help="Kafka to send to; default: outbox.kafka, else the node of client.bootstrap.",
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=1, help="Topics, or shards, at once.")
+        int | None,
+        typer.Option(
+            "--workers", "-w", min=1, help="Topics, or shards, at once; default: outbox.workers."
+        ),
     ] = None,
     metrics_port: MetricsPortOption = None,
     metrics_host: MetricsHostOption = None,
@@ -54,13 +64,14 @@ def relay(
     The batch that is on its way is finished and its lock given back; a second signal ends at once,
     which loses nothing either.
     """
+    from dovetail import tracing
     from dovetail.logging import configure_logging, get_logger
     from dovetail.outbox.relay import relay_of
     from dovetail.settings import Flag
 
     given = {
         "outbox.database": ("--database", database),
-        "outbox.kafka": ("--kafka", kafka),
+        "outbox.kafka": ("--bootstrap", kafka),
         "outbox.workers": ("--workers", workers),
     }
     flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
@@ -68,6 +79,7 @@ def relay(
     settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
     configure_logging(format=settings.logging.format, level=settings.logging.level)
     log = get_logger("outbox")
+    tracing.use(settings.tracing, service="dovetail-relay")
     running = relay_of(settings)
     stopping = stop_on_signals(running)
     running.start()
@@ -80,6 +92,7 @@ def relay(
     log.info("relay started", workers=running.options.workers, kafka=settings.outbox_bootstrap())
     stopping.wait()
     running.stop()
+    tracing.end()
     log.info("relay stopped")
 
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
@@ -22,7 +23,12 @@ EPILOG = examples(
 
 def replay(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic whose records are taken.")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            metavar="TOPIC", help="Topic whose records are taken.", autocompletion=topic_names
+        ),
+    ],
     to: Annotated[str, typer.Option("--to", metavar="TOPIC", help="Topic to write them to.")],
     archive: Annotated[
         str | None,

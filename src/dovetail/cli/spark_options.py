@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from dovetail.pipeline.jobs import Range
 
 MasterOption = Annotated[
-    str, typer.Option("--master", help="Where Spark runs: local[*], spark://host:7077, yarn, ...")
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs: local[*], spark://host:7077, yarn, ..."
+    ),
 ]
 SinceOption = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="Records not older than this.")

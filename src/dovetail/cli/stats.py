@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
@@ -21,9 +22,12 @@ EPILOG = examples(
 
 def stats(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to look at.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic to look at.", autocompletion=topic_names)
+    ],
     window: Annotated[
-        str, typer.Option("--window", help="Length of a window, in Spark's words.")
+        str,
+        typer.Option("--window", metavar="INTERVAL", help="Length of a window, in Spark's words."),
     ] = "1 hour",
     since: SinceOption = None,
     until: UntilOption = None,

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from dovetail.settings import Settings
 
 app = typer.Typer(
-    no_args_is_help=True, help="Storage nodes of a cluster: list, drain, keep, remove."
+    no_args_is_help=True,
+    help="Storage nodes of a cluster: list, drain, keep, remove.",
+    epilog=examples(
+        "dovetail storage list --etcd 10.0.0.1:2379",
+        "dovetail storage drain 3 --etcd 10.0.0.1:2379",
+    ),
 )
 
 NumberArgument = Annotated[

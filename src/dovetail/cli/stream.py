@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from dovetail.settings.stream import SharedStreamSettings
     from dovetail.stream.fold import LogState
 
-app = typer.Typer(no_args_is_help=True, help="Shared streams: members, leader, term, lag.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Shared streams: members, leader, term, lag.",
+    epilog=examples("dovetail stream status --log bots"),
+)
 
 #: Elections that are shown to a person; --json shows all that the log remembers.
 _ELECTIONS_SHOWN = 5

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.completing import timeline_names
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
     from dovetail.cli.options import Target
     from dovetail.timeline.frames import Described
 
-app = typer.Typer(no_args_is_help=True, help="Timelines: messages due at a time.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Timelines: messages due at a time.",
+    epilog=examples(
+        "dovetail timeline create reminders",
+        "dovetail timeline schedule reminders 'call Ada' --in 2h",
+    ),
+)
 
-TimelineArgument = Annotated[str, typer.Argument(metavar="TIMELINE", help="Name of the timeline.")]
+TimelineArgument = Annotated[
+    str,
+    typer.Argument(metavar="TIMELINE", help="Name of the timeline.", autocompletion=timeline_names),
+]
 #: Time between two pictures of the live view.
 _WATCH_S = 1.0
 
@@ -35,7 +46,7 @@ _WATCH_S = 1.0
     "create",
     epilog=examples(
         "dovetail timeline create reminders",
-        "dovetail timeline create reminders --set attempts_max=5 --set window_ms=500",
+        "dovetail timeline create reminders --config attempts_max=5 --config window_ms=500",
     ),
 )
 def create(
@@ -43,13 +54,14 @@ def create(
     timeline: TimelineArgument,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Setting of the timeline; repeatable."),
+        typer.Option("--config", metavar="NAME=VALUE", help="Timeline setting; repeatable."),
     ] = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Create a timeline. Exit code 4 if it exists."""
-    from dovetail.cli.output import note
+    from dovetail.cli.output import note, print_json
     from dovetail.timeline.config import check_name, config_of
 
     target = target_of(ctx, bootstrap, timeout)
@@ -58,7 +70,7 @@ def create(
     for text in settings or ():
         name, equals, value = text.partition("=")
         if not equals:
-            raise InvalidInput(f"--set {text!r} is no setting; write --set name=value")
+            raise InvalidInput(f"--config {text!r} is no setting; write --config name=value")
         given[name] = value
     config = config_of(given)
 
@@ -67,7 +79,10 @@ def create(
             await d.timeline(timeline).create(config)
 
     run(target, work())
-    note(f"created timeline {timeline!r}")
+    if as_json:
+        print_json({"timeline": timeline, "config": given})
+    else:
+        note(f"created timeline {timeline!r}")
 
 
 @app.command("list", epilog=examples("dovetail timeline list", "dovetail timeline list --json"))
@@ -123,7 +138,7 @@ def describe(
     ctx: typer.Context,
     timeline: TimelineArgument,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it live; Ctrl-C ends.")
+        bool, typer.Option("--watch", "-w", help="Look again every second; Ctrl-C ends it.")
     ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
@@ -245,9 +260,10 @@ def delete(
     ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Delete a timeline with all its messages."""
-    from dovetail.cli.output import note
+    """Delete a timeline with all its messages. Exit code 3 if there is none."""
+    from dovetail.cli.output import note, print_json
 
     target = target_of(ctx, bootstrap, timeout)
     if not yes and not sys.stdin.isatty():
@@ -264,4 +280,7 @@ def delete(
             await d.timeline(timeline).delete()
 
     run(target, work())
-    note(f"deleted timeline {timeline!r}")
+    if as_json:
+        print_json({"deleted": [timeline]})
+    else:
+        note(f"deleted timeline {timeline!r}")

@@ -1,6 +1,7 @@
 """`dovetail timeline`: messages of a timeline: schedule, peek, consume, dead letters, replay."""
 
 import asyncio
+import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -26,10 +27,31 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="So many.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most so many.")
+]
 
 #: Dead letters that one request replays.
 _REPLAY_BATCH = 1_000
+
+
+BodyArgument = Annotated[
+    str, typer.Argument(metavar="BODY", help="The message; - reads lines of standard input.")
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", "-k", metavar="KEY", help="Unique key: stored once while it is there."),
+]
+CronOption = Annotated[
+    str | None, typer.Option("--cron", metavar="LINE", help="Again and again; needs --name.")
+]
+EveryOption = Annotated[
+    str | None, typer.Option("--every", metavar="DURATION", help="The same, every so often.")
+]
+ZoneOption = Annotated[str, typer.Option("--zone", metavar="ZONE", help="Time zone of --cron.")]
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Of a recurring schedule.")
+]
 
 
 @app.command(
@@ -43,25 +65,19 @@ _REPLAY_BATCH = 1_000
 def schedule(
     ctx: typer.Context,
     timeline: TimelineArgument,
-    body: Annotated[str, typer.Argument(help="The message; - reads lines of standard input.")],
+    body: BodyArgument,
     after: Annotated[
         str | None, typer.Option("--in", metavar="DURATION", help="Due after this, such as 90s.")
     ] = None,
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="Due then: 2026-12-24T18:00.")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Unique key: stored once while it is there.")
-    ] = None,
+    key: KeyOption = None,
     priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="9 goes first.")] = 0,
-    cron: Annotated[
-        str | None, typer.Option("--cron", metavar="LINE", help="Again and again; needs --name.")
-    ] = None,
-    every: Annotated[
-        str | None, typer.Option("--every", metavar="DURATION", help="The same, every so often.")
-    ] = None,
-    zone: Annotated[str, typer.Option("--zone", help="Time zone of --cron.")] = "UTC",
-    name: Annotated[str | None, typer.Option("--name", help="Of a recurring schedule.")] = None,
+    cron: CronOption = None,
+    every: EveryOption = None,
+    zone: ZoneOption = "UTC",
+    name: NameOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
@@ -155,6 +171,7 @@ def dead(
 
 
 def _print_messages(messages: "Sequence[Shown]", *, as_json: bool, dead: bool = False) -> None:
+    from dovetail.cli.consume import readable
     from dovetail.cli.output import note, print_json, print_table
 
     rows = [
@@ -166,7 +183,7 @@ def _print_messages(messages: "Sequence[Shown]", *, as_json: bool, dead: bool = 
             "key": shown.key,
             "holder": shown.holder,
             "reason": shown.reason if as_json else shown.reason.split("\n")[0],
-            "body": shown.body.decode(errors="replace"),
+            "body": readable(shown.body) if as_json else shown.body.decode(errors="replace"),
         }
         for shown in messages
     ]
@@ -174,10 +191,25 @@ def _print_messages(messages: "Sequence[Shown]", *, as_json: bool, dead: bool = 
         print_json(rows)
         return
     if not rows:
-        note("none")
+        note("no dead letters" if dead else "no message waits")
         return
     columns = ["id", "due", "attempts", "key", "reason" if dead else "state", "body"]
     print_table(columns, ([row[column] for column in columns] for row in rows))
+
+
+def _line(message: "Message") -> bytes:
+    from dovetail.cli.consume import readable
+
+    shown = {
+        "id": message.id,
+        "due": _time(message.due_ms),
+        "attempt": message.attempt,
+        "key": message.key,
+        "priority": message.priority,
+        "headers": [[name, readable(value)] for name, value in message.headers],
+        "body": readable(message.body),
+    }
+    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
 
 
 def _time(time_ms: int) -> str:
@@ -194,14 +226,15 @@ def replay(
     ctx: typer.Context,
     timeline: TimelineArgument,
     ids: Annotated[
-        list[int] | None, typer.Argument(metavar="[ID]...", help="Dead letters to replay.")
+        list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to replay.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make messages of dead letters again, due now, from their first attempt on."""
-    from dovetail.cli.output import note, plural
+    from dovetail.cli.output import note, plural, print_json
     from dovetail.timeline.message import Status
 
     target = target_of(ctx, bootstrap, timeout)
@@ -222,7 +255,10 @@ def replay(
     statuses = run(target, work())
     done = statuses.count(Status.OK)
     left = len(statuses) - done
-    note(f"replayed {plural(done, 'message')}" + (f"; {left} could not be" if left else ""))
+    if as_json:
+        print_json({"replayed": done, "left": left})
+    else:
+        note(f"replayed {plural(done, 'message')}" + (f"; {left} could not be" if left else ""))
     if left:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -239,11 +275,16 @@ def consume(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")
     ] = None,
-    lease: Annotated[str, typer.Option("--lease", metavar="DURATION", help="Of each.")] = "30s",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="DURATION", help="Lease of each message.")
+    ] = "30s",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per line, for programs.")
+    ] = False,
 ) -> None:
-    """Print messages as they become due, and delete each; Ctrl-C ends."""
+    """Print messages as they become due, and delete each; Ctrl-C ends it."""
     target = target_of(ctx, bootstrap, timeout)
 
     async def work() -> None:
@@ -252,7 +293,7 @@ def consume(
 
         async def show(message: "Message") -> None:
             nonlocal printed
-            sys.stdout.buffer.write(message.body + b"\n")
+            sys.stdout.buffer.write(_line(message) if as_json else message.body + b"\n")
             sys.stdout.buffer.flush()
             printed += 1
             if count is not None and printed >= count:

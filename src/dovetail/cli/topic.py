@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
@@ -22,12 +23,18 @@ if TYPE_CHECKING:
 
     from dovetail.cli.options import Target
 
-app = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, alter, delete.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Topics: create, list, describe, alter, delete.",
+    epilog=examples("dovetail topic create orders --partitions 4", "dovetail topic list"),
+)
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=topic_names)
+]
 TopicConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="Kafka topic setting; can be repeated."),
+    typer.Option("--config", metavar="NAME=VALUE", help="Kafka topic setting; repeatable."),
 ]
 RetentionOption = Annotated[
     str | None,
@@ -244,7 +251,10 @@ def alter(
 )
 def delete(
     ctx: typer.Context,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.")],
+    topics: Annotated[
+        list[str],
+        typer.Argument(metavar="TOPIC...", help="Topics to delete.", autocompletion=topic_names),
+    ],
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
     ] = False,

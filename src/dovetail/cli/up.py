@@ -34,22 +34,28 @@ _RESOLVE_S_MAX = 1.0
 
 
 DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="Folder of everything the node stores.")
+    Path | None,
+    typer.Option("--data-dir", metavar="FOLDER", help="Folder of everything the node stores."),
 ]
 HostOption = Annotated[
-    str | None, typer.Option("--host", help="Address to listen on for Kafka clients.")
+    str | None,
+    typer.Option("--host", metavar="HOST", help="Address to listen on for Kafka clients."),
 ]
 PortOption = Annotated[
-    int | None, typer.Option("--port", help="Port for Kafka clients; 0 takes any free one.")
+    int | None,
+    typer.Option("--port", metavar="PORT", help="Port for Kafka clients; 0 takes any free one."),
 ]
 AdvertisedHostOption = Annotated[
-    str | None, typer.Option("--advertised-host", help="Host that clients are told to use.")
+    str | None,
+    typer.Option("--advertised-host", metavar="HOST", help="Host that clients are told to use."),
 ]
 AdvertisedPortOption = Annotated[
-    int | None, typer.Option("--advertised-port", help="Port that clients are told to use.")
+    int | None,
+    typer.Option("--advertised-port", metavar="PORT", help="Port that clients are told to use."),
 ]
 HttpPortOption = Annotated[
-    int | None, typer.Option("--http-port", help="Port for HTTP; 0 takes any free one.")
+    int | None,
+    typer.Option("--http-port", metavar="PORT", help="Port for HTTP; 0 takes any free one."),
 ]
 NoHttpOption = Annotated[
     bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")

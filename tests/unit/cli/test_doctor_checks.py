@@ -151,10 +151,9 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
     # What is not known for sure is held against nobody.
     (door.judge_clock(door.ClockFact(1500.0, 1400.0), drift_ms_max=1000), "ok", "1,400", ""),
     (door.judge_clock(door.ClockFact(error="no"), drift_ms_max=1000), "skipped", "no", ""),
-    (cluster.judge_health(cluster.HealthFact("u", 3)), "ok", "all 3", ""),
-    (cluster.judge_health(cluster.HealthFact("u", 3, ("b is degraded: x",))), "failed", "x", "log"),
-    (cluster.judge_health(cluster.HealthFact("u", error="401 No")), "skipped", "token", ""),
-    (cluster.judge_health(cluster.HealthFact("u", error="refused")), "skipped", "http.port", ""),
+    (cluster.judge_health(cluster.HealthFact("u", True, 3)), "ok", "all 3", ""),
+    (cluster.judge_health(cluster.HealthFact("u", True, 3, ("b: x",))), "failed", "x", "log"),
+    (cluster.judge_health(cluster.HealthFact("u", error="refused")), "skipped", "refused", ""),
     (cluster.judge_topics(cluster.TopicsFact(1, 2, ())), "ok", "2 in 1", ""),
     (cluster.judge_topics(cluster.TopicsFact(1, 2, ("t-1",))), "failed", "t-1", "takeover"),
     (cluster.judge_copies(None, repair_after_ms=600_000), "skipped", "one node", ""),

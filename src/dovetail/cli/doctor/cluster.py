@@ -6,10 +6,7 @@ ledger lies where.
 """
 
 import asyncio
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +26,7 @@ class HealthFact:
     """Nodes that are not healthy, as an overseer sees them, each with its reasons."""
 
     url: str
+    answers: bool = False
     nodes: int = 0
     ailing: tuple[str, ...] = ()
     error: str = ""
@@ -62,39 +60,30 @@ class TopicsFact:
     without_leader: tuple[str, ...]
 
 
-def http_address(settings: "Settings") -> str:
-    """Where this machine finds the HTTP of the node that the settings describe."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.http.host, settings.http.host)
-    return f"http://{host}:{settings.http.port}"
-
-
 def gather_health(url: str, token: str, *, limit_s: float) -> HealthFact:
     """Asks the node for the cluster as its overseer sees it."""
-    request = urllib.request.Request(f"{url}/v1/cluster")  # noqa: S310 - the user's own node
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
+    from dovetail.cli.node_http import get_json
+    from dovetail.cli.outcome import Unreachable
+    from dovetail.errors import DovetailError
+
     try:
-        with urllib.request.urlopen(request, timeout=limit_s) as answer:  # noqa: S310
-            report = json.load(answer)
-    except urllib.error.HTTPError as error:
-        return HealthFact(url, error=f"{error.code} {error.reason}")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        return HealthFact(url, error=str(getattr(reason, "strerror", None) or reason).lower())
+        report = get_json(url, "/v1/cluster", token=token, limit_s=limit_s)
+    except Unreachable as error:
+        return HealthFact(url, error=str(error))
+    except DovetailError as error:
+        return HealthFact(url, answers=True, error=str(error))
     ailing = tuple(
         f"{node['name']} is {node['health']}: {'; '.join(node['reasons']) or 'no reason given'}"
         for node in report["nodes"]
         if node["health"] != "healthy"
     )
-    return HealthFact(url, len(report["nodes"]), ailing)
+    return HealthFact(url, True, len(report["nodes"]), ailing)
 
 
 def judge_health(fact: HealthFact) -> Finding:
     """Whether every node says of itself that it is well."""
-    if fact.error.startswith("401"):
-        return skipped("health", f"{fact.url} wants a token; set http.token to look there")
     if fact.error:
-        return skipped("health", f"{fact.url} does not answer ({fact.error}): http.host, http.port")
+        return skipped("health", fact.error)
     if fact.ailing:
         return failed(
             "health",

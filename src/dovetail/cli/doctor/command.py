@@ -154,6 +154,7 @@ def _of_services(settings: "Settings") -> Iterator[Finding]:
 def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Finding]:
     from dovetail.cli.client import connect, topics_metadata
     from dovetail.cli.doctor import cluster, door
+    from dovetail.cli.node_http import http_url
     from dovetail.cli.options import Target
 
     target = Target(settings.bootstrap(), settings.client.timeout_ms / 1000)
@@ -165,11 +166,11 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     )
     if http.enabled:
         health = cluster.gather_health(
-            cluster.http_address(settings), _token(settings), limit_s=_limit_s(settings)
+            http_url(settings), settings.http.secret(), limit_s=_limit_s(settings)
         )
         yield door.judge_port(
             door.gather_port("HTTP", "http", http.host, http.port),
-            node_answers=health.nodes > 0 or health.error[:3].isdigit(),
+            node_answers=health.answers,
         )
     yield from door.judge_node(node)
     if not answers:
@@ -204,10 +205,6 @@ def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
 def _limit_s(settings: "Settings") -> float:
     """Time for one answer of a service; somebody waits, and there are many checks."""
     return min(_ANSWER_S_MAX, settings.client.timeout_ms / 1000)
-
-
-def _token(settings: "Settings") -> str:
-    return str(getattr(settings.http, "token", ""))
 
 
 def _print(findings: list[Finding], *, as_json: bool) -> None:

@@ -1,0 +1,59 @@
+"""A node's HTTP, as commands ask it: one GET, the answer as JSON, errors that say what to do."""
+
+import json
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from dovetail.cli.outcome import Unreachable
+from dovetail.errors import NotFound, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+#: Largest answer that is read; the lists of a large cluster are a few MiB.
+ANSWER_BYTES_MAX = 64 * 1024**2
+
+#: A node that listens everywhere is asked here.
+_LOCAL = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
+
+
+def http_url(settings: "Settings") -> str:
+    """Where the node that the settings describe is found over HTTP, from its own machine."""
+    host = _LOCAL.get(settings.http.host, settings.http.host)
+    return (
+        f"http://[{host}]:{settings.http.port}"
+        if ":" in host
+        else f"http://{host}:{settings.http.port}"
+    )
+
+
+def get_json(url: str, path: str, *, token: str, limit_s: float) -> Any:
+    """What the node answers.
+
+    Raises `Unreachable` if nobody answers, `Refused` if it wants a token, `NotFound` if it does
+    not serve the path, `Unavailable` for every other failure.
+    """
+    # The address is the user's own setting for his own node.
+    request = urllib.request.Request(f"{url}{path}")  # noqa: S310
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=limit_s) as answer:  # noqa: S310
+            return json.loads(answer.read(ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 401:
+            raise Refused(
+                f"{url} wants its token: set http.token or http.token_file, for example by "
+                "DOVETAIL_HTTP_TOKEN"
+            ) from error
+        if error.code == 404:
+            raise NotFound(f"{url} does not serve {path}; is it an older version?") from error
+        raise Unavailable(f"{url}{path} answers {error.code} {error.reason}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        said = str(getattr(reason, "strerror", None) or reason).lower()
+        raise Unreachable(
+            f"{url} does not answer: {said} (http.host and http.port say where it is)"
+        ) from error
