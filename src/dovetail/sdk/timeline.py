@@ -14,6 +14,7 @@ from dovetail.errors import (
     NotFound,
     Throttled,
     TopicUnknown,
+    Unavailable,
     Uncertain,
 )
 from dovetail.logging import get_logger
@@ -38,8 +39,9 @@ _log = get_logger("producer")
 
 #: Messages of one request; a larger list is sent in parts, each stored whole or not at all.
 BATCH: Final = 1_000
-#: Attempts to store a batch whose answer was lost or that was refused for a moment.
-ATTEMPTS_MAX: Final = 8
+#: How long a batch is sent again whose answer was lost or that was refused for a moment: longer
+#: than a carrier's death is noticed and another one is found.
+PATIENCE_S: Final = 30.0
 #: Time between two reports of a producer, which go with what it stores.
 REPORT_MS: Final = 5_000
 _PAUSE_S_MIN: Final = 0.05
@@ -125,11 +127,15 @@ class Timeline:
     async def insert(self, messages: Sequence[NewMessage]) -> list[Inserted]:
         """Stores messages as they travel; for each its own outcome.
 
-        Sent again, under the same name, when the answer was lost: it is stored once.
+        Sent again, under the same name, when the answer was lost: it is stored once. Raises, after
+        half a minute without success, `Uncertain` if it may be stored, or what it was refused with.
         """
         self._sequence += 1
         batch = BatchId(self._producer, self._sequence)
-        for attempt in range(ATTEMPTS_MAX):
+        until_s = asyncio.get_running_loop().time() + PATIENCE_S
+        unknown = False
+        attempt = 0
+        while True:
             try:
                 session = await self._open()
                 request = frames.Insert(session, list(messages), batch)
@@ -138,15 +144,22 @@ class Timeline:
                 return outcomes
             except TopicUnknown:
                 raise
-            except NotFound:
-                # The carrier forgot this session: it was restarted, or we were silent for long.
-                self._session = None
             except DovetailError as error:
-                last = attempt + 1 == ATTEMPTS_MAX
-                if last or not error.retriable:
+                if isinstance(error, NotFound):
+                    # The carrier forgot this session: it was restarted, or we were silent for long.
+                    self._session = None
+                elif not error.retriable:
                     raise
+                unknown |= isinstance(error, Uncertain)
+                if asyncio.get_running_loop().time() > until_s:
+                    if unknown:
+                        # Not sent the last time is not the same as not stored.
+                        raise Uncertain(f"{len(messages)} messages: {error}") from error
+                    raise
+                if attempt and isinstance(error, Unavailable):
+                    self._link.turn_away()
                 await asyncio.sleep(_pause_s(attempt, error))
-        raise Uncertain(f"{len(messages)} messages: no answer in {ATTEMPTS_MAX} attempts")
+                attempt += 1
 
     async def _open(self) -> int:
         async with self._opening:
@@ -311,5 +324,5 @@ def _shown(found: frames.Found) -> list[Shown]:
 
 def _pause_s(attempt: int, error: DovetailError) -> float:
     floor_s = 1.0 if isinstance(error, Throttled) else _PAUSE_S_MIN
-    longest_s: float = min(_PAUSE_S_MAX, max(floor_s, _PAUSE_S_MIN * 2**attempt))
+    longest_s: float = min(_PAUSE_S_MAX, max(floor_s, _PAUSE_S_MIN * 2 ** min(attempt, 10)))
     return longest_s * random.SystemRandom().uniform(0.5, 1.0)
