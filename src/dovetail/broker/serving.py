@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from dovetail import tracing
 from dovetail.broker.node import Endpoints, HttpStarter, Node
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
@@ -38,7 +39,11 @@ def serve(
     Raises `DovetailError` if the node can not start.
     """
     _keep_freed_memory()
-    return uvloop.run(_serve(settings, on_ready, http))
+    tracing.use(settings.tracing, service=f"dovetail-{settings.node.name}")
+    try:
+        return uvloop.run(_serve(settings, on_ready, http))
+    finally:
+        tracing.end()
 
 
 def _keep_freed_memory() -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.errors import InvalidInput
 from dovetail.outbox.backends import Backend, TestBackend, backend_of
 from dovetail.outbox.message import HeadersGiven, Message
+from dovetail.outbox.spans import published
 
 if TYPE_CHECKING:
     from dovetail.settings import Settings
@@ -84,7 +85,8 @@ class Producer:
         connection, or a DB-API connection. Nothing is committed here.
         """
         listed = _checked(messages)
-        self._chosen(backend).publish(listed, on)
+        with published(listed) as made:
+            self._chosen(backend).publish(made, on)
         return [message.id for message in listed]
 
     async def publish_async(self, payload: Any, *, on: Any = None, **given: Any) -> str:
@@ -100,7 +102,8 @@ class Producer:
     ) -> list[str]:
         """`publish_list` for AsyncSession, AsyncConnection and psycopg's AsyncConnection."""
         listed = _checked(messages)
-        await self._chosen(backend).publish_async(listed, on)
+        with published(listed) as made:
+            await self._chosen(backend).publish_async(made, on)
         return [message.id for message in listed]
 
     def message(

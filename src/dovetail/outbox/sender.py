@@ -23,6 +23,7 @@ from dovetail.errors import InvalidSetting, Unavailable
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import Fate, Outcome
 from dovetail.outbox.message import MESSAGE_ID_HEADER, headers_from_text
+from dovetail.outbox.spans import follow
 
 #: Record batches are built for any size: the groups are cut before (`drain`), and what is too large
 #: is for the broker to say.
@@ -169,7 +170,9 @@ class KafkaSender:
             )
             for partition, rows in sets.items()
         }
-        return self._call(self._send(topic, encoded, after))
+        sent = self._call(self._send(topic, encoded, after))
+        follow(sent, topic, sets)
+        return sent
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
