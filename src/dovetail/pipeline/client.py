@@ -99,10 +99,17 @@ class KafkaClient:
         self.retried(attempt)
         return found
 
-    def commit(self, group: str, positions: Mapping[Partition, int], *, metadata: str = "") -> None:
+    def commit(
+        self,
+        group: str,
+        positions: Mapping[Partition, int],
+        *,
+        metadata: Mapping[Partition, str] | None = None,
+    ) -> None:
         """Stores positions for a group, from outside of it. Raises `Refused`."""
         if not positions:
             return
+        texts = metadata or {}
         topics = tuple(
             m.OffsetCommitRequestTopic(
                 name=topic,
@@ -110,7 +117,7 @@ class KafkaClient:
                     m.OffsetCommitRequestPartition(
                         partition_index=number,
                         committed_offset=positions[topic, number],
-                        committed_metadata=metadata,
+                        committed_metadata=texts.get((topic, number), ""),
                     )
                     for number in numbers
                 ),

@@ -54,6 +54,7 @@ class BatchView(NamedTuple):
 
     base_offset: int
     offset_end: int
+    checksum: int
     attributes: int
     base_ms: int
     ms_max: int
@@ -97,6 +98,7 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
             (
                 base_offset,
                 base_offset + last_delta + 1,
+                checksum,
                 attributes,
                 *fields[7:],
                 view[at + HEADER_BYTES : end],

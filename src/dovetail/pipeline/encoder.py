@@ -57,6 +57,7 @@ class EncodedBatch:
     data: bytes
     sequence: int
     count: int
+    checksum: int
 
 
 def encode_batches(
@@ -92,7 +93,7 @@ def encode_batches(
         )
         checksum = crc32c(body, crc32c(checked))
         front = _FRONT.pack(0, _FRONT_COUNTED + len(checked) + len(body), -1, 2, checksum)
-        yield EncodedBatch(b"".join((front, checked, body)), sequence, count)
+        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, checksum)
         start += count
         sequence += count
 

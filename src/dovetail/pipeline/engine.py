@@ -225,6 +225,7 @@ class Engine:
         writer = (
             rows.writeStream.format("dovetail")
             .option("kafka.bootstrap.servers", self._bootstrap)
+            .option("idConflict", "fail")
             .option("checkpointLocation", f"{self._checkpoint}/{stage.pipeline}/{stage.team}")
         )
         if self._term is not None:

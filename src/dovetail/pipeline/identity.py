@@ -49,9 +49,11 @@ Epochs have 15 bits. Every 32,768 micro-batches the producer id changes with the
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from dovetail.errors import InvalidInput
+from dovetail.errors import InvalidInput, ProducerFenced
+from dovetail.pipeline.client import Partition
 
 #: Set in every producer id of ours: brokers give out small numbers, counting from 0.
 _OURS = 1 << 62
@@ -97,12 +99,66 @@ def group_of(query: str) -> str:
     return GROUP_PREFIX + query
 
 
-def mark(*, batch: int, term: int | None) -> str:
-    """What is stored beside a position."""
-    return f"batch={batch}" + ("" if term is None else f" term={term}")
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is stored beside a position: which micro-batch ended there, and where it began.
+
+    It began behind `begin`, the position of the one before; -1 stands for what is not told.
+    """
+
+    batch: int = -1
+    term: int = -1
+    begin: int = 0
+
+    @classmethod
+    def of(cls, text: str) -> "Mark":
+        """Of the text beside a position; words that are not known are passed over."""
+        words = dict(word.partition("=")[::2] for word in text.split())
+        told = {name: int(words[name]) for name in ("batch", "term", "begin") if name in words}
+        return cls(**told)
+
+    def __str__(self) -> str:
+        return f"batch={self.batch} begin={self.begin} term={self.term}"
 
 
-def term_of(marks: list[str]) -> int:
-    """The highest term in marks; -1 if there is none."""
-    fields = (field.partition("=") for text in marks for field in text.split())
-    return max((int(value) for name, _, value in fields if name == "term"), default=-1)
+def check_current(marks: Iterable[Mark], *, batch: int, term: int | None) -> None:
+    """Raises `ProducerFenced` if a later micro-batch or a master of a newer term has committed."""
+    for one in marks:
+        if term is not None and one.term > term:
+            raise ProducerFenced(
+                f"master of term {term} writes, and one of term {one.term} has committed already"
+            )
+        if one.batch > batch:
+            raise ProducerFenced(
+                f"micro-batch {batch} is written again, and {one.batch} is complete: another "
+                "master runs this query, or its checkpoint is an old copy"
+            )
+
+
+def begin_of(stored: tuple[int, str] | None, *, batch: int) -> int:
+    """The offset before which a micro-batch has written nothing, of what is stored for a partition.
+
+    A position of this very micro-batch lies behind its rows: the sink's commit comes before
+    Spark's, and who died between them left it.
+    """
+    if stored is None:
+        return 0
+    position, text = stored
+    one = Mark.of(text)
+    return one.begin if one.batch == batch else position
+
+
+def marks_after(
+    stored: Mapping[Partition, tuple[int, str]],
+    ends: Mapping[Partition, int],
+    *,
+    batch: int,
+    term: int | None,
+) -> dict[Partition, Mark]:
+    """What to store beside the ends of a micro-batch. Raises `ProducerFenced`."""
+    check_current((Mark.of(text) for _, text in stored.values()), batch=batch, term=term)
+    return {
+        partition: Mark(batch, -1 if term is None else term, begin_of(place, batch=batch))
+        for partition in ends
+        for place in [stored.get(partition)]
+    }

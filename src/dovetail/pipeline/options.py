@@ -42,6 +42,7 @@ _WRITE = (
     "includeHeaders",
     "kafka.compression.type",
     "term",
+    "idConflict",
     "checkpointLocation",
     "path",
 )
@@ -136,6 +137,9 @@ class WriteOptions:
     codec: int = 0
     #: Of the master that runs the query; None: there is no election.
     term: int | None = None
+    #: By id: whether a task fails that has another value than the row which is stored, so that its
+    #: next run can go on from that one. Else the stored row stays and nothing is said.
+    conflicts_fail: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "WriteOptions":
@@ -147,6 +151,7 @@ class WriteOptions:
             topic=options.text("topic"),
             codec=codec_number(options.text("kafka.compression.type") or "none"),
             term=options.number("term", least=0),
+            conflicts_fail=options.choice("idConflict", ("keep", "fail")) == "fail",
         )
 
 

@@ -58,6 +58,16 @@ class _Sent:
     batch: EncodedBatch
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A batch for which the broker answered that it is stored, and where."""
+
+    partition: Partition
+    base_offset: int
+    count: int
+    checksum: int
+
+
 class Producer:
     """Sends what one task writes."""
 
@@ -68,6 +78,8 @@ class Producer:
         self._lanes: dict[Partition, _Lane] = {}
         #: The offset behind the last stored record of each partition.
         self.ends: dict[Partition, int] = {}
+        #: What was answered since the last `send_all` began.
+        self.stored: list[Stored] = []
 
     def send_all(self, batches: dict[Partition, Iterator[EncodedBatch]]) -> None:
         """Returns when all are stored.
@@ -76,6 +88,7 @@ class Producer:
         `SequenceTaken` what is not stored of other partitions is kept: call again, with new
         batches for the one that is named.
         """
+        self.stored = []
         for partition, source in batches.items():
             self._lanes[partition] = _Lane(source)
         deadline, pause_s = time.monotonic() + self._client.timeout_s, _PAUSE_S_MIN
@@ -168,7 +181,9 @@ class Producer:
             raise error_of(one.error_code, doing, one.error_message)
         self._sent.popleft()
         self._lanes[sent.partition].on_the_way -= 1
-        end = one.base_offset + sent.batch.count
+        batch = sent.batch
+        self.stored.append(Stored(sent.partition, one.base_offset, batch.count, batch.checksum))
+        end = one.base_offset + batch.count
         self.ends[sent.partition] = max(end, self.ends.get(sent.partition, 0))
 
     def _recall(self) -> None:

@@ -36,20 +36,13 @@ from pyspark.sql.types import (
 
 from dovetail.errors import InvalidInput
 from dovetail.pipeline.client import Partition, client_of
-from dovetail.pipeline.identity import group_of, identity_of, mark
+from dovetail.pipeline.identity import group_of, marks_after
 from dovetail.pipeline.options import WriteOptions
 from dovetail.pipeline.writing import TaskWriter
 
 #: Local properties that Spark sets for the tasks of a micro-batch.
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
-#: Spark puts all jobs of one start of a query into a group of their own.
-_RUN_PROPERTY = "spark.jobGroup.id"
-
-#: Which micro-batch of each start of a query this worker saw first.
-_first_seen: dict[str, int] = {}
-#: Starts that are remembered; a worker serves a few.
-_STARTS_MAX = 1_000
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -91,10 +84,7 @@ class TopicWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = _task().partitionId()
-        alone = _task().attemptNumber() == 0
-        return _write(
-            self._options, self._job, 0, task, by_id=self._by_id, alone=alone, batches=iterator
-        )
+        return _write(self._options, self._job, 0, task, by_id=self._by_id, batches=iterator)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -116,28 +106,31 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         batch = task.getLocalProperty(_BATCH_PROPERTY)
         if query is None or batch is None:
             raise InvalidInput(f"this is no task of a stream: query {query!r}, batch {batch!r}")
-        alone = task.attemptNumber() == 0 and not _may_be_repeated(task, int(batch))
         return _write(
             self._options,
             query,
             int(batch),
             task.partitionId(),
             by_id=self._by_id,
-            alone=alone,
             batches=iterator,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Notes where the micro-batch ended: whoever reads back later begins there."""
+        """Notes where the micro-batch ended: whoever reads back later begins there.
+
+        Raises `ProducerFenced` if another master was faster.
+        """
         written = [message for message in messages if isinstance(message, Written)]
         ends: dict[Partition, int] = {}
         for message in written:
             for partition, end in message.ends.items():
                 ends[partition] = max(end, ends.get(partition, 0))
         if ends:
-            metadata = mark(batch=batchId, term=self._options.term)
-            client = client_of(self._options.bootstrap)
-            client.commit(group_of(written[0].query), ends, metadata=metadata)
+            client, group = client_of(self._options.bootstrap), group_of(written[0].query)
+            stored = client.committed(group)
+            marks = marks_after(stored, ends, batch=batchId, term=self._options.term)
+            texts = {partition: str(one) for partition, one in marks.items()}
+            client.commit(group, ends, metadata=texts)
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> bool:
@@ -173,17 +166,6 @@ def _task() -> TaskContext:
     return task
 
 
-def _may_be_repeated(task: TaskContext, batch: int) -> bool:
-    """Whether a former start of the query may be at this micro-batch: only ever at a start's first.
-
-    A worker that is new to a start takes its first micro-batch for that.
-    """
-    start = task.getLocalProperty(_RUN_PROPERTY) or ""
-    if len(_first_seen) > _STARTS_MAX:
-        _first_seen.clear()
-    return _first_seen.setdefault(start, batch) == batch
-
-
 def _write(
     options: WriteOptions,
     query: str,
@@ -191,18 +173,18 @@ def _write(
     task: int,
     *,
     by_id: bool,
-    alone: bool,
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
     writer = TaskWriter(
         client_of(options.bootstrap),
-        identity_of(query, batch=batch, task=task),
         query=query,
+        batch=batch,
+        task=task,
         topic=options.topic,
         codec=options.codec,
         by_id=by_id,
         term=options.term,
-        alone=alone,
+        conflicts_fail=options.conflicts_fail,
     )
     try:
         for one in batches:

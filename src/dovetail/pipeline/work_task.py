@@ -25,7 +25,7 @@ come from the other attempt. Connectors must be functions of the result.
 import atexit
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +37,7 @@ from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
 from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.graph import Stage
-from dovetail.pipeline.identity import ID_HEADER, group_of, identity_of
+from dovetail.pipeline.identity import ID_HEADER, begin_of, group_of, identity_of
 from dovetail.pipeline.outcome import KIND, TRACEBACK, DeadLetter, outcome_of
 from dovetail.pipeline.seen import Seen
 from dovetail.pipeline.team import WorkKind
@@ -106,7 +106,7 @@ class TeamTask:
                     continue
                 if ended is None:
                     ended = self._ended_before(_attempt())
-                yield self._rows(self._perform(fresh, ended))
+                yield self._rows(self._perform(fresh, ended), ended)
 
     def _fresh(self, records: list[Record], partition: Partition) -> list[Record]:
         seen = _seen(self._bootstrap, self._stage.remember_ms, partition, records)
@@ -145,7 +145,7 @@ class TeamTask:
         ]
 
     def _ended_before(self, attempt: Attempt | None) -> dict[bytes, Ended]:
-        """The outcomes that an earlier run of this task has stored, by the ids of their rows."""
+        """The outcomes that earlier runs of this micro-batch have stored, by their rows' ids."""
         if attempt is None:
             return {}
         client = client_of(self._bootstrap)
@@ -157,26 +157,29 @@ class TeamTask:
         stored = client.committed(group_of(attempt.query))
         found: dict[bytes, Ended] = {}
         for partition in partitions:
-            position, mark = stored.get(partition, (0, ""))
-            # A position of this very micro-batch lies behind the rows that are looked for: its
-            # predecessor died after the sink's commit and before Spark's.
-            known = f"batch={attempt.batch}" not in mark.split()
-            start = max(earliest[partition], position if known else 0)
+            begin = begin_of(stored.get(partition), batch=attempt.batch)
+            start = max(begin, earliest[partition])
             for fetched in fetch(client, partition, start, latest[partition]):
                 views = [
                     view
                     for view in fetched.batches
-                    if identity.wrote(producer_id=view.producer_id, epoch=view.producer_epoch)
+                    if identity.shares_batch(
+                        producer_id=view.producer_id, epoch=view.producer_epoch
+                    )
                 ]
                 if views:
                     found |= _outcomes(views, partition)
         return found
 
-    def _rows(self, outcomes: list[tuple[Record, Ended]]) -> pa.RecordBatch:
-        """Outcomes first: the sink stores topics in the order in which they come."""
+    def _rows(
+        self, outcomes: list[tuple[Record, Ended]], stored: Container[bytes]
+    ) -> pa.RecordBatch:
+        """Outcomes first, unless they are stored: the sink stores topics in the order of rows."""
         rows, topics = _Rows(), self._stage.topics
         now_ms = time.time_ns() // 1_000_000
         for record, one in outcomes:
+            if record.row_id in stored:
+                continue
             key = record.work.key
             if isinstance(one, Done):
                 rows.add(topics.results, key, one.result, _carried(record.work), record.row_id)

@@ -12,14 +12,21 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.errors import InvalidInput, ProducerFenced, Uncertain
+from dovetail.errors import InvalidInput, Uncertain
 from dovetail.pipeline import records
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.pipeline.decoder import BatchView, to_arrow
 from dovetail.pipeline.encoder import EncodedBatch, Rows, encode_batches
 from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.identity import ID_HEADER, Identity, group_of, term_of
-from dovetail.pipeline.producer import Producer, SequenceTaken
+from dovetail.pipeline.identity import (
+    ID_HEADER,
+    Mark,
+    begin_of,
+    check_current,
+    group_of,
+    identity_of,
+)
+from dovetail.pipeline.producer import Producer, SequenceTaken, Stored
 
 #: Of a record batch before compression; brokers take 1 MiB by default, with a header of 61 bytes.
 BATCH_BYTES = 950_000
@@ -60,13 +67,13 @@ class _Patience:
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
 
-    def wait(self, error: SequenceTaken, *, progress: bool) -> None:
+    def wait(self, reason: str, *, progress: bool) -> None:
         """Raises `Uncertain` if nothing has moved for too long."""
         now = time.monotonic()
         if progress:
             self._deadline = now + self._timeout_s
         elif now > self._deadline:
-            raise Uncertain(f"{error}; nothing of it can be read for {self._timeout_s:g} s")
+            raise Uncertain(f"{reason}; nothing of it can be read for {self._timeout_s:g} s")
         else:
             time.sleep(_PAUSE_S)
 
@@ -77,19 +84,20 @@ class TaskWriter:
     def __init__(
         self,
         client: KafkaClient,
-        identity: Identity,
         *,
         query: str,
+        batch: int,
+        task: int,
         topic: str | None,
         codec: int,
         by_id: bool,
         term: int | None,
-        alone: bool,
+        conflicts_fail: bool = False,
     ) -> None:
-        """`alone`: no other attempt can be at the same rows; by id, saves a last look."""
+        """`conflicts_fail`: see `WriteOptions`. Raises `ProducerFenced`."""
         self._client = client
-        self._identity = identity
-        self._query = query
+        self._identity = identity_of(query, batch=batch, task=task)
+        self._query, self._batch, self._term = query, batch, term
         self._topic = topic
         self._codec = codec
         self._by_id = by_id
@@ -97,17 +105,18 @@ class TaskWriter:
         self._partitions: dict[str, int] = {}
         #: The next number of each partition.
         self._next: dict[Partition, int] = {}
-        self._bounds: dict[Partition, int] | None = None
+        #: Where the last micro-batches ended, as it was when this attempt first asked.
+        self._positions: dict[Partition, tuple[int, str]] | None = None
         self._rows_done: dict[str, int] = {}
         #: By position: numbers below this were written by another attempt.
         self._taken: dict[Partition, int] = {}
-        #: By id: another attempt may have written, so that an answer may have been meant for it.
-        self._disturbed = not alone
-        #: By id: what this micro-batch has written, whoever did.
-        self._known: set[bytes] = set()
+        #: By id: what other attempts and tasks have written of this micro-batch, with the hashes
+        #: of the values.
+        self._known: dict[bytes, int] = {}
         self._mine: set[bytes] = set()
+        self._conflicts_fail = conflicts_fail
         if term is not None:
-            self._check_term(term)
+            self._stored()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Returns when all rows are stored."""
@@ -120,17 +129,7 @@ class TaskWriter:
                 self._write_lots(self._lots(topic, rows))
 
     def close(self) -> dict[Partition, int]:
-        """The offsets behind what was written. Raises `Uncertain` if a row is not there."""
-        if self._by_id and self._disturbed:
-            self._known.clear()
-            for partition in self._next:
-                self._read_back(partition)
-            missing = self._mine - self._known
-            if missing:
-                raise Uncertain(
-                    f"{len(missing)} rows were taken for stored, and another attempt's were; "
-                    "run the task again"
-                )
+        """The offsets behind what was written."""
         self._producer.close()
         return dict(self._producer.ends)
 
@@ -147,45 +146,79 @@ class TaskWriter:
                 break
             except SequenceTaken as error:
                 partition = error.partition
-                taken = self._read_back(partition)
-                patience.wait(error, progress=taken > self._taken.get(partition, 0))
+                self._read_back([partition])
+                taken = self._next[partition]
+                patience.wait(str(error), progress=taken > self._taken.get(partition, 0))
                 self._taken[partition] = taken
                 left = {partition: lots[partition].after(taken)}
         for partition, lot in lots.items():
             self._next[partition] = lot.sequence + lot.count
 
     def _write_by_id(self, topic: str, batch: pa.RecordBatch) -> None:
-        patience = _Patience(self._client.timeout_s)
         ids = batch.column("id").cast(pa.binary())
         if ids.null_count:
             raise InvalidInput("a row has no id; the column 'id' must be set in every row")
-        partitions = self._opened(topic)
+        listed = ids.to_pylist()
+        partitions = [(topic, number) for number in range(self._count(topic))]
+        self._read_back([one for one in partitions if one not in self._next])
+        patience = _Patience(self._client.timeout_s)
         while True:
-            known = pa.array(sorted(self._known), pa.binary())
-            wanted = batch.filter(pc.invert(pc.is_in(ids, value_set=known))) if known else batch
-            lots = self._lots(topic, _with_id_header(wanted)) if wanted.num_rows else {}
+            lots = self._fresh_lots(topic, batch, listed)
             try:
                 self._producer.send_all({key: self._encoded(lot) for key, lot in lots.items()})
-                break
+                if self._is_as_sent():
+                    break
+                reason = f"writing to {topic!r}: the answer was meant for another attempt"
             except SequenceTaken as error:
-                self._producer.forget()
-                before = len(self._known)
-                for partition in partitions:
-                    self._read_back(partition)
-                patience.wait(error, progress=len(self._known) > before)
+                reason = str(error)
+            self._producer.forget()
+            before = len(self._known)
+            self._read_back(partitions)
+            patience.wait(reason, progress=len(self._known) > before)
         for partition, lot in lots.items():
             self._next[partition] = lot.sequence + lot.count
-        written = ids.to_pylist()
-        self._known.update(written)
-        self._mine.update(written)
+        self._mine.update(listed)
 
-    def _opened(self, topic: str) -> list[Partition]:
-        """All partitions of a topic, read back once before the first row goes there."""
-        partitions = [(topic, number) for number in range(self._count(topic))]
-        for partition in partitions:
-            if partition not in self._next:
-                self._read_back(partition)
-        return partitions
+    def _fresh_lots(
+        self, topic: str, batch: pa.RecordBatch, ids: list[bytes]
+    ) -> dict[Partition, Lot]:
+        """The rows that nobody has written yet. Raises `Uncertain` for a conflict."""
+        known, mine = self._known, self._mine
+        if self._conflicts_fail and known:
+            values = batch.column("value").cast(pa.binary()).to_pylist()
+            others = sum(
+                1
+                for one, value in zip(ids, values, strict=True)
+                if one not in mine and one in known and known[one] != hash(value)
+            )
+            if others:
+                raise Uncertain(
+                    f"another attempt has stored other values for {others} rows of this "
+                    f"micro-batch in {topic!r}; the next run of the task goes on from those"
+                )
+        fresh = [one not in known and one not in mine for one in ids]
+        wanted = batch if all(fresh) else batch.filter(pa.array(fresh))
+        return self._lots(topic, _with_id_header(wanted)) if wanted.num_rows else {}
+
+    def _is_as_sent(self) -> bool:
+        """Whether what was acknowledged lies there as it was sent, and no other attempt's rows."""
+        sent: dict[Partition, dict[int, Stored]] = {}
+        for one in self._producer.stored:
+            sent.setdefault(one.partition, {})[one.base_offset] = one
+        for partition, batches in sent.items():
+            start = min(batches)
+            if start < 0:
+                # Kafka does not know any more where an old batch lies that it stored before.
+                return False
+            end = max(one.base_offset + one.count for one in batches.values())
+            for fetched in fetch(self._client, partition, start, end):
+                for view in fetched.batches:
+                    expected = batches.pop(view.base_offset, None)
+                    if expected is not None and expected.checksum != view.checksum:
+                        return False
+            if batches:
+                return False
+        return True
 
     def _encoded(self, lot: Lot) -> Iterator[EncodedBatch]:
         return encode_batches(
@@ -248,36 +281,37 @@ class TaskWriter:
             self._partitions[topic] = len(found[topic])
         return self._partitions[topic]
 
-    def _read_back(self, partition: Partition) -> int:
-        """The next free number in a partition; by id, also notes the ids that are there."""
-        if self._bounds is None:
-            stored = self._client.committed(group_of(self._query))
-            self._bounds = {key: position for key, (position, _) in stored.items()}
-        first = self._client.offsets({partition: EARLIEST})[partition]
-        start = max(first, self._bounds.get(partition, first))
-        end = self._client.offsets({partition: LATEST})[partition]
-        following = 0
-        for fetched in fetch(self._client, partition, start, end):
-            for view in fetched.batches:
-                who = {"producer_id": view.producer_id, "epoch": view.producer_epoch}
-                if self._identity.wrote(**who):
-                    following = view.base_sequence + view.record_count
-                    self._disturbed = True
-                if self._by_id and self._identity.shares_batch(**who):
-                    self._known.update(_ids_in(view, partition))
-        self._next[partition] = following
-        return following
+    def _read_back(self, partitions: list[Partition]) -> None:
+        """Finds the next free number in partitions; by id, also the rows that are there."""
+        if not partitions:
+            return
+        earliest = self._client.offsets(dict.fromkeys(partitions, EARLIEST))
+        latest = self._client.offsets(dict.fromkeys(partitions, LATEST))
+        for partition in partitions:
+            begin = begin_of(self._stored().get(partition), batch=self._batch)
+            start = max(begin, earliest[partition])
+            following = 0
+            for fetched in fetch(self._client, partition, start, latest[partition]):
+                for view in fetched.batches:
+                    who = {"producer_id": view.producer_id, "epoch": view.producer_epoch}
+                    if self._identity.wrote(**who):
+                        following = view.base_sequence + view.record_count
+                    if self._by_id and self._identity.shares_batch(**who):
+                        self._known.update(_rows_in(view, partition))
+            self._next[partition] = following
 
-    def _check_term(self, term: int) -> None:
-        stored = self._client.committed(group_of(self._query)).values()
-        newest = term_of([text for _, text in stored])
-        if newest > term:
-            raise ProducerFenced(
-                f"master of term {term} writes, and one of term {newest} has committed already"
-            )
+    def _stored(self) -> dict[Partition, tuple[int, str]]:
+        """The positions of the last micro-batch, asked for once. Raises `ProducerFenced`."""
+        if self._positions is None:
+            found = self._client.committed(group_of(self._query))
+            marks = [Mark.of(text) for _, text in found.values()]
+            check_current(marks, batch=self._batch, term=self._term)
+            self._positions = found
+        return self._positions
 
 
-def _ids_in(view: BatchView, partition: Partition) -> Iterator[bytes]:
+def _rows_in(view: BatchView, partition: Partition) -> Iterator[tuple[bytes, int]]:
+    """Id and hash of the value of the rows in a batch."""
     columns = to_arrow(
         [view],
         topic=partition[0],
@@ -286,10 +320,11 @@ def _ids_in(view: BatchView, partition: Partition) -> Iterator[bytes]:
         offset_end=1 << 62,
         with_headers=True,
     )
-    for pairs in columns.column("headers").to_pylist():
+    cells = (columns.column(name).to_pylist() for name in ("headers", "value"))
+    for pairs, value in zip(*cells, strict=True):
         for pair in pairs:
             if pair["key"] == ID_HEADER:
-                yield pair["value"] or b""
+                yield pair["value"] or b"", hash(value)
 
 
 def _with_id_header(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from dovetail.pipeline import writing  # noqa: E402
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient  # noqa: E402
 from dovetail.pipeline.decoder import to_arrow  # noqa: E402
 from dovetail.pipeline.fetching import fetch  # noqa: E402
-from dovetail.pipeline.identity import ID_HEADER, group_of, identity_of, mark  # noqa: E402
+from dovetail.pipeline.identity import ID_HEADER, group_of, marks_after  # noqa: E402
 from dovetail.pipeline.writing import TaskWriter  # noqa: E402
 
 PARTITIONS = 3
@@ -83,7 +83,6 @@ def table(numbers: list[int], *, ids: bool = False) -> pa.RecordBatch:
 
 def writer(client: KafkaClient, topic: str, **changes: Any) -> TaskWriter:
     given = {
-        "alone": False,
         "query": topic,
         "batch": 0,
         "task": 0,
@@ -91,9 +90,15 @@ def writer(client: KafkaClient, topic: str, **changes: Any) -> TaskWriter:
         "term": None,
         "codec": 0,
     }
-    given |= changes
-    identity = identity_of(given["query"], batch=given.pop("batch"), task=given.pop("task"))
-    return TaskWriter(client, identity, topic=topic, **given)
+    return TaskWriter(client, topic=topic, **(given | changes))
+
+
+def committed(
+    client: KafkaClient, topic: str, ends: dict[Any, int], *, batch: int, term: int | None = None
+) -> None:
+    """Commits the end of a micro-batch as the sink does."""
+    marks = marks_after(client.committed(group_of(topic)), ends, batch=batch, term=term)
+    client.commit(group_of(topic), ends, metadata={key: str(one) for key, one in marks.items()})
 
 
 def cut(numbers: list[int], chance: random.Random) -> Iterator[list[int]]:
@@ -186,13 +191,13 @@ def test_rows_without_keys_for_several_topics_keep_their_places(
     for attempt in range(3):
         task = TaskWriter(
             client,
-            identity_of(query, batch=0, task=0),
             query=query,
+            batch=0,
+            task=0,
             topic=None,
             codec=0,
             by_id=False,
             term=None,
-            alone=False,
         )
         pieces = list(cut(list(range(900)), chance))
         if attempt < 2:
@@ -297,25 +302,42 @@ def test_twins_with_ids_lose_and_double_nothing(node: RunningNode, client: Kafka
 def test_an_answer_that_was_meant_for_another_is_noticed(
     node: RunningNode, client: KafkaClient
 ) -> None:
-    """T5: by id: two attempts send as many rows under the same numbers; the second one learns that
-    its rows are not there, and is run again."""
+    """T5: by id: two attempts send as many rows under the same numbers; the second one sees that
+    its rows are not there, and writes them behind the other's."""
     topic = new_topic(node, partitions=1)
     attempts = [writer(client, topic, by_id=True) for _ in range(2)]
     for attempt in attempts:
-        attempt.write(
-            pa.record_batch({"id": pa.array([], "string"), "value": pa.array([], "string")})
-        )
-        attempt._opened(topic)
+        attempt._read_back([(topic, 0)])
     attempts[0].write(table(list(range(10)), ids=True))
-    attempts[1].write(table(list(range(10, 20)), ids=True))
-    attempts[0].close()
-    with pytest.raises(writing.Uncertain, match="10 rows were taken for stored"):
-        attempts[1].close()
-    attempts[1].abandon()
-    again = writer(client, topic, by_id=True)
-    again.write(table(list(range(20)), ids=True))
-    again.close()
-    assert sorted(int(row["value"]) for row in rows_of(client, topic)) == list(range(20))
+    attempts[1].write(table(list(range(5, 15)), ids=True))
+    for attempt in attempts:
+        attempt.close()
+    assert [int(row["value"]) for row in rows_of(client, topic)] == list(range(15))
+
+
+@pytest.mark.parametrize("conflicts_fail", [False, True])
+def test_an_attempt_that_decided_otherwise_is_told(
+    node: RunningNode, client: KafkaClient, conflicts_fail: bool
+) -> None:
+    """T5: by id: a paused attempt wakes up with other values for rows that are stored. It fails
+    before it writes what would follow from them, where that is asked for."""
+    topic = new_topic(node, partitions=1)
+    late, early = (
+        writer(client, topic, by_id=True, conflicts_fail=conflicts_fail) for _ in range(2)
+    )
+    late._read_back([(topic, 0)])
+    rows = table(list(range(10)), ids=True)
+    early.write(rows)
+    early.close()
+    others = rows.set_column(1, "value", pa.array([b"%d" % (n + n // 7) for n in range(10)]))
+    if conflicts_fail:
+        with pytest.raises(writing.Uncertain, match="other values for 3 rows"):
+            late.write(others)
+        late.abandon()
+    else:
+        late.write(others)
+        late.close()
+    assert [int(row["value"]) for row in rows_of(client, topic)] == list(range(10))
 
 
 def test_an_earlier_micro_batch_is_refused(client: KafkaClient, topic: str) -> None:
@@ -334,10 +356,14 @@ def test_an_earlier_micro_batch_is_refused(client: KafkaClient, topic: str) -> N
 
 def test_a_master_of_an_older_term_is_told(client: KafkaClient, topic: str) -> None:
     """T2: once a newer master committed, one of an older term does not even begin."""
-    client.commit(group_of(topic), {(topic, 0): 0}, metadata=mark(batch=7, term=5))
+    committed(client, topic, {(topic, 0): 0}, batch=7, term=5)
     with pytest.raises(ProducerFenced, match="term 4 writes, and one of term 5"):
-        writer(client, topic, term=4)
-    writer(client, topic, term=5).close()
+        writer(client, topic, batch=7, term=4)
+    with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, and 7 is complete"):
+        writer(client, topic, batch=6, term=5)
+    with pytest.raises(ProducerFenced, match="and 7 is complete"):
+        committed(client, topic, {(topic, 1): 9}, batch=6)
+    writer(client, topic, batch=7, term=5).close()
 
 
 def test_reading_back_begins_where_the_last_micro_batch_ended(
@@ -347,7 +373,7 @@ def test_reading_back_begins_where_the_last_micro_batch_ended(
     first = writer(client, topic, batch=0)
     first.write(table(list(range(100))))
     ends = first.close()
-    client.commit(group_of(topic), ends, metadata=mark(batch=0, term=None))
+    committed(client, topic, ends, batch=0)
     cut_short = writer(client, topic, batch=1)
     cut_short.write(table(list(range(100, 160))))
     cut_short.abandon()
@@ -364,6 +390,27 @@ def test_reading_back_begins_where_the_last_micro_batch_ended(
     assert starts
     assert all(start >= ends[place] for place, start in starts)
     check_once(client, topic, 200)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_a_micro_batch_that_was_committed_by_the_sink_alone_is_run_again(
+    node: RunningNode, client: KafkaClient, topic: str, by_id: bool
+) -> None:
+    """T2, T5: the old master died between the sink's commit and Spark's: the positions lie behind
+    the rows, and its successor finds them all the same."""
+    for batch in (3, 4):
+        first = writer(client, topic, batch=batch, by_id=by_id)
+        first.write(table(list(range(batch * 100, batch * 100 + 100)), ids=by_id))
+        ends = first.close()
+        committed(client, topic, ends, batch=batch)
+    impatient = KafkaClient(node.bootstrap, timeout_s=1)
+    again = writer(impatient, topic, batch=4, by_id=by_id)
+    for piece in (list(range(400, 430)), list(range(430, 500))):
+        again.write(table(piece, ids=by_id))
+    again.close()
+    impatient.close()
+    values = sorted(int(row["value"]) for row in rows_of(client, topic))
+    assert values == list(range(300, 500))
 
 
 def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing(
@@ -417,13 +464,13 @@ def test_errors_name_what_is_wrong(node: RunningNode, client: KafkaClient, topic
     with pytest.raises(InvalidInput, match="a row has no topic"):
         nowhere = TaskWriter(
             client,
-            identity_of("q", batch=0, task=0),
             query="q",
+            batch=0,
+            task=0,
             topic=None,
             codec=0,
             by_id=False,
             term=None,
-            alone=True,
         )
         nowhere.write(
             pa.record_batch({"value": pa.array(["x"]), "topic": pa.array([None], "string")})

@@ -17,11 +17,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 
+from dovetail.errors import Uncertain
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, work_task
 from dovetail.pipeline.client import LATEST, client_of
 from dovetail.pipeline.decoder import to_arrow
 from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.identity import group_of, identity_of
+from dovetail.pipeline.identity import group_of
 from dovetail.pipeline.work_task import Attempt, TeamTask
 from dovetail.pipeline.writing import TaskWriter
 
@@ -72,6 +73,25 @@ def input_batches(node: RunningNode, topic: str, end: int) -> list[pa.RecordBatc
     ]
 
 
+def work_rows(task: TeamTask, given: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """What the task makes, in small portions."""
+    return [rows.slice(start, 7) for rows in task(given) for start in range(0, rows.num_rows, 7)]
+
+
+def writer_of(node: RunningNode, who: Attempt) -> TaskWriter:
+    return TaskWriter(
+        client_of(node.bootstrap),
+        query=who.query,
+        batch=who.batch,
+        task=who.task,
+        topic=None,
+        codec=0,
+        by_id=True,
+        term=None,
+        conflicts_fail=True,
+    )
+
+
 class Killed(Exception):
     """The attempt ends here."""
 
@@ -80,16 +100,7 @@ def attempt(
     node: RunningNode, task: TeamTask, who: Attempt, given: list[pa.RecordBatch], rows_max: int
 ) -> None:
     """Runs the task and stores its rows in small portions, as far as `rows_max`."""
-    writer = TaskWriter(
-        client_of(node.bootstrap),
-        identity_of(who.query, batch=who.batch, task=who.task),
-        query=who.query,
-        topic=None,
-        codec=0,
-        by_id=True,
-        term=None,
-        alone=False,
-    )
+    writer = writer_of(node, who)
     stored = 0
     try:
         for rows in task(given):
@@ -104,14 +115,11 @@ def attempt(
         raise
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
-    node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """T5, T4: attempts die after any row; nothing is doubled or lost, and what follows agrees."""
-    rng = random.Random(seed)
+def prepared(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Pipeline, list[str], Attempt, list[pa.RecordBatch]]:
+    """A pipeline with works, each submitted twice, that are to be done in one task."""
     pipeline = moods()
-    topics = {name: pipeline.topics(name) for name in pipeline.teams}
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
         ids = front.submit_many(range(60))
@@ -119,13 +127,12 @@ def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
     who = Attempt(uuid.uuid4().hex, 0, 0)
     monkeypatch.setattr(work_task, "_attempt", lambda: who)
     monkeypatch.setattr(work_task, "LOT_WORKS", 25)
-    given = input_batches(node, topics["a"].input, 120)
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
-    for _ in range(4):
-        with pytest.raises(Killed):
-            attempt(node, task, who, given, rng.randrange(0, 40))
-    attempt(node, task, who, given, 10**9)
+    return pipeline, list(ids), who, input_batches(node, pipeline.topics("a").input, 120)
 
+
+def check_moods(node: RunningNode, pipeline: Pipeline, ids: list[str]) -> None:
+    """Each work has one outcome, and what follows from it agrees with it."""
+    topics = {name: pipeline.topics(name) for name in pipeline.teams}
     outcomes = {
         key.decode(): (value, headers) for key, value, headers in read(node, topics["a"].results)
     }
@@ -134,13 +141,51 @@ def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
     failed = [name for name, (value, _) in outcomes.items() if value is None]
     assert dead == Counter(failed), "a dead letter for each failure mark, and no other"
     for name, holds in (("b", True), ("c", False)):
-        forwarded = {key.decode(): json.loads(v) for key, v, _ in read(node, topics[name].input)}
+        rows = [(key.decode(), json.loads(v)) for key, v, _ in read(node, topics[name].input)]
         told = {
             key: result
             for key, (value, _) in outcomes.items()
             if value is not None and ((result := json.loads(value))["total"] > 0) is holds
         }
-        assert forwarded == told, "what was forwarded is the stored result, not another mood"
+        assert dict(rows) == told, "what was forwarded is the stored result, not another mood"
+        assert len(rows) == len(told)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """T5, T4: attempts die after any row; nothing is doubled or lost, and what follows agrees."""
+    rng = random.Random(seed)
+    pipeline, ids, who, given = prepared(node, monkeypatch)
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    for _ in range(4):
+        with pytest.raises(Killed):
+            attempt(node, task, who, given, rng.randrange(0, 40))
+    attempt(node, task, who, given, 10**9)
+    check_moods(node, pipeline, ids)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_attempt_that_slept_does_not_follow_up_what_it_decided(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """T2, T5: a paused master's task has run its functions and written some rows; when it wakes
+    up another one has finished, with other results. It adds neither works nor dead letters."""
+    rng = random.Random(seed)
+    pipeline, ids, who, given = prepared(node, monkeypatch)
+    stage = pipeline.stages()[0]
+    asleep = work_rows(TeamTask(stage, node.bootstrap, "asleep"), given)
+    writer = writer_of(node, who)
+    awake_at = rng.randrange(8)
+    for rows in asleep[:awake_at]:
+        writer.write(rows)
+    attempt(node, TeamTask(stage, node.bootstrap, "successor"), who, given, 10**9)
+    with pytest.raises(Uncertain, match="another attempt has stored other values"):
+        for rows in asleep[awake_at:]:
+            writer.write(rows)
+    writer.abandon()
+    check_moods(node, pipeline, ids)
 
 
 def test_a_cache_that_is_behind_or_lost_is_rebuilt_from_the_log(node: RunningNode) -> None:

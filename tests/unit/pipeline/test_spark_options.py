@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow")
 
-from dovetail.errors import Damaged, InvalidInput
+from dovetail.errors import Damaged, InvalidInput, ProducerFenced
 from dovetail.pipeline.client import EARLIEST, LATEST
-from dovetail.pipeline.identity import identity_of, mark, term_of
+from dovetail.pipeline.identity import Mark, begin_of, identity_of, marks_after
 from dovetail.pipeline.offsets import (
     from_document,
     limited,
@@ -186,7 +186,21 @@ def test_identities_are_told_apart(query: str, batch: int, task: int) -> None:
         identity_of(query, batch=batch, task=2**20)
 
 
-def test_the_newest_term_is_found_in_the_marks() -> None:
-    """T2: what a commit leaves beside its positions."""
-    assert term_of([mark(batch=3, term=7), mark(batch=4, term=None), "", "term=2"]) == 7
-    assert term_of([mark(batch=3, term=None)]) == -1
+def test_marks_tell_who_is_superseded_and_where_a_micro_batch_began() -> None:
+    """T2, T5: what a commit leaves beside its positions; the sink's comes before Spark's."""
+    place = ("t", 0)
+    first = marks_after({}, {place: 50}, batch=3, term=7)[place]
+    assert Mark.of(str(first)) == first == Mark(batch=3, term=7, begin=0)
+    stored = {place: (50, str(first))}
+    second = marks_after(stored, {place: 80}, batch=4, term=7)[place]
+    stored = {place: (80, str(second))}
+    assert second.begin == 50
+    assert marks_after(stored, {place: 80}, batch=4, term=8)[place].begin == 50, "run again"
+    assert begin_of(stored[place], batch=4) == 50, "the position lies behind its rows"
+    assert begin_of(stored[place], batch=5) == 80
+    assert begin_of(None, batch=5) == 0
+    assert begin_of((80, "of another"), batch=5) == 80
+    with pytest.raises(ProducerFenced, match="term 6 writes, and one of term 7"):
+        marks_after(stored, {("t", 1): 9}, batch=5, term=6)
+    with pytest.raises(ProducerFenced, match="micro-batch 3 is written again, and 4 is complete"):
+        marks_after(stored, {("t", 1): 9}, batch=3, term=9)
