@@ -6,7 +6,7 @@
              dovetail-attempts    how often it was tried before it came here; absent: never
              dovetail-not-before  milliseconds since the epoch before which it is not due
              dovetail-to          on the topic of delays: the input topic that it goes to
-             traceparent          as in W3C Trace Context; carried along, never read
+             traceparent          as in W3C Trace Context; see `dovetail.tracing`
 
 Headers that say nothing are left out: a plain work costs no byte more than its key and value. A
 record without a key, from a producer that knows no work ids, has the id of its place in the log,

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
     NewTopic,
 )
 
+from dovetail import tracing
 from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
 from dovetail.pipeline.codecs import Codec
 from dovetail.pipeline.envelope import Work, WorkId, checked_id
@@ -215,7 +216,8 @@ class FrontEnd:
     ) -> list[WorkId]:
         encode = self._codec(team).encoder()
         topic = self._pipeline.topics(team).input
-        trace = None if traceparent is None else traceparent.encode()
+        context = traceparent or tracing.traceparent()
+        trace = None if context is None else context.encode()
         # All are checked before the first one is sent.
         works = [_work(encode, job, work_id, trace) for job, work_id in given]
         failed: list[KafkaError] = []

@@ -24,12 +24,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
+from dovetail import tracing
 from dovetail.errors import Unavailable
 from dovetail.pipeline import worker_child
 from dovetail.pipeline.envelope import Work, WorkId
@@ -38,6 +39,7 @@ from dovetail.pipeline.outcome import DeadLetter, Failure, FailureKind
 from dovetail.pipeline.team import WorkKind
 from dovetail.pipeline.work_plan import Chunk, WorkPlan
 from dovetail.pipeline.worker_child import BEGUN, LENGTH, RUNNING, SPLIT
+from dovetail.settings.tracing import TracingSettings
 
 #: Works in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
 CHUNK_WORKS_MAX = 256
@@ -51,6 +53,8 @@ _START_S_MAX = 30.0
 _PIPE_BYTES = 1024 * 1024
 #: Children that die before they take any work, in a row: then something else is wrong.
 _STILLBORN_MAX = 5
+#: Time that a child has for sending its last spans, when it is not needed any more.
+_SPANS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,15 @@ Ended = Done | DeadLetter
 class Worker:
     """Runs batches of works in a child process."""
 
-    def __init__(self, stage: Stage, *, chance: Callable[[], float] = random.random) -> None:
-        self._stage, self._chance = stage, chance
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        chance: Callable[[], float] = random.random,
+        traced: TracingSettings | None = None,
+    ) -> None:
+        """`traced`: how the child makes spans; None: not at all."""
+        self._stage, self._chance, self._traced = stage, chance, traced
         self._watched = (
             stage.kind is not WorkKind.ITEM or stage.policy.concurrency == 1
         ) and not worker_child.is_async(stage.work)
@@ -106,6 +117,8 @@ class Worker:
     def close(self) -> None:
         """Ends the child."""
         if self._child is not None:
+            if self._traced is not None:
+                self._child.dismiss(_SPANS_S)
             self._child.kill()
             self._child = None
 
@@ -146,7 +159,9 @@ class Worker:
         self._page[RUNNING.size :] = bytes(len(self._page) - RUNNING.size)
         child = self._ready_child()
         open_numbers = dict.fromkeys(numbers)
-        frame = self._encode([(n, works[n].id, works[n].payload) for n in numbers])
+        frame = self._encode(
+            [(n, works[n].id, works[n].payload, works[n].traceparent) for n in numbers]
+        )
         if child.send(frame):
             self._collect(plan, child, open_numbers, works, results)
         if open_numbers:
@@ -167,7 +182,7 @@ class Worker:
     def _ready_child(self) -> "_Child":
         if self._child is None or not self._child.alive():
             self.close()
-            self._child = _Child(self._stage, self._page)
+            self._child = _Child(self._stage, self._page, self._traced)
         return self._child
 
     def _collect(
@@ -197,7 +212,11 @@ class Worker:
                         ForwardedWork(target, WorkId(work_id), job, after_ms)
                         for target, work_id, job, after_ms in told[1]
                     )
-                    results[number] = Done(works[number], told[0], forwards)
+                    # With a span of its own, what follows belongs below that.
+                    work = (
+                        replace(works[number], traceparent=told[2]) if told[2:] else works[number]
+                    )
+                    results[number] = Done(work, told[0], forwards)
                 else:
                     failure = Failure(FailureKind(told[0]), told[1], told[2])
                     plan.failed(number, failure, now_ms=time.monotonic() * 1000)
@@ -257,7 +276,7 @@ class Worker:
 class _Child:
     """One child process and its two pipes."""
 
-    def __init__(self, stage: Stage, page: mmap.mmap) -> None:
+    def __init__(self, stage: Stage, page: mmap.mmap, traced: TracingSettings | None) -> None:
         jobs_read, jobs_write = os.pipe()
         replies_read, replies_write = os.pipe()
         for descriptor in (jobs_write, replies_write):
@@ -270,7 +289,10 @@ class _Child:
             try:
                 os.close(jobs_write)
                 os.close(replies_read)
+                if traced is not None:
+                    tracing.use(traced, service=f"dovetail-{stage.pipeline}")
                 worker_child.main(stage, jobs_read, replies_write, page, parent)
+                tracing.end()
                 code = 0
             finally:
                 os._exit(code)
@@ -322,6 +344,14 @@ class _Child:
             if pid:
                 self._status = status
         return self._status is None
+
+    def dismiss(self, seconds: float) -> None:
+        """Gives it no more work, and time to end by itself."""
+        worker_child.quietly_close(self._jobs)
+        self._jobs = -1
+        deadline = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def kill(self) -> None:
         """Ends it, whatever it does."""

@@ -1,7 +1,8 @@
 """The inside of a worker's process: jobs come in, outcomes go out, the user's code runs between.
 
-    frames in    [[number, id, payload], ...]                                 one chunk of works
-    frames out   [[number, result, [[target, id, payload, ms], ...]], ...]  results
+    frames in    [[number, id, payload, traceparent], ...]                    one chunk of works
+    frames out   [[number, result, [[target, id, payload, ms], ...]], ...]    results, followed by
+                                                          the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
     shared page  which works of the chunk are begun and which ended, and since when the present
                  one runs: what is left to read when this process is dead or stuck
@@ -27,10 +28,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, BinaryIO
 
 import msgspec
 
+from dovetail import tracing
 from dovetail.errors import InvalidInput
 from dovetail.pipeline.codecs import Undecodable, Unencodable
 from dovetail.pipeline.envelope import WorkId
@@ -50,7 +53,7 @@ FLUSH_BYTES = 256 * 1024
 _HOPELESS = 4
 _PR_SET_PDEATHSIG = 1
 
-Job = tuple[int, str, bytes]
+Job = tuple[int, str, bytes, bytes | None]
 Reply = tuple[Any, ...]
 
 
@@ -196,11 +199,26 @@ def _performer(stage: Stage, report: _Report) -> Callable[[list[Job]], None]:
     return _OneByOne(stage, report).perform
 
 
+def _span(stage: Stage, work_id: str, context: bytes) -> AbstractContextManager[Any]:
+    """The span of one work; functions of lists and tables have none of their own."""
+    about = {"dovetail.pipeline": stage.pipeline, "dovetail.team": stage.team}
+    return tracing.span(
+        f"work {stage.team}",
+        kind="consumer",
+        parent=context,
+        attributes={**about, "dovetail.work.id": work_id},
+    )
+
+
+def _context() -> bytes:
+    return (tracing.traceparent() or "").encode()
+
+
 class _OneByOne:
     """Plain functions, one after the other; the parent watches the time."""
 
     def __init__(self, stage: Stage, report: _Report) -> None:
-        self._work, self._report = stage.work, report
+        self._stage, self._work, self._report = stage, stage.work, report
         self._decode = stage.codec.decoder(job_type(stage.work))
         self._outcomes = _Outcomes(stage)
 
@@ -214,9 +232,13 @@ class _OneByOne:
 
     def one(self, job: Job) -> tuple[Reply, int]:
         """The reply about one work; raises nothing."""
-        number, work_id, payload = job
+        number, work_id, payload, context = job
         try:
-            return self._outcomes.of(number, work_id, self._work(self._decode(payload)))
+            if context is None or not tracing.is_on():
+                return self._outcomes.of(number, work_id, self._work(self._decode(payload)))
+            with _span(self._stage, work_id, context):
+                reply, size = self._outcomes.of(number, work_id, self._work(self._decode(payload)))
+                return (*reply, _context()), size
         except BaseException as error:  # noqa: BLE001 - sys.exit() of a function is its failure
             return failed(number, error)
 
@@ -311,12 +333,17 @@ class _Tasks:
             self._report.flush()
 
     async def _one(self, job: Job) -> tuple[Reply, int]:
-        number, work_id, payload = job
+        number, work_id, payload, context = job
         timeout_ms = self._stage.policy.timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000) as limit:
-                result = await self._stage.work(self._decode(payload))
-            return self._outcomes.of(number, work_id, result)
+                if context is None or not tracing.is_on():
+                    result = await self._stage.work(self._decode(payload))
+                    return self._outcomes.of(number, work_id, result)
+                with _span(self._stage, work_id, context):
+                    result = await self._stage.work(self._decode(payload))
+                    reply, size = self._outcomes.of(number, work_id, result)
+                    return (*reply, _context()), size
         except TimeoutError as error:
             if limit.expired():
                 return _overdue(number, timeout_ms)
