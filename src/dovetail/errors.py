@@ -14,6 +14,7 @@
     │   └── EntryUnknown
     ├── Exists                     the name is taken
     │   └── TopicExists
+    ├── Forbidden                  the caller may not do that
     ├── Refused                    the store decided against the caller
     │   ├── Fenced                 an older term writes
     │   ├── EntryConflict          another entry has this id
@@ -93,6 +94,15 @@ class Exists(DovetailError):
 
 class TopicExists(Exists):
     """A topic of this name exists, or is still being deleted."""
+
+
+class Forbidden(DovetailError):
+    """The caller may not do that."""
+
+    def __init__(self, message: str, *, kind: str) -> None:
+        super().__init__(message)
+        #: What it is about: topic, group or cluster.
+        self.kind = kind
 
 
 class Refused(DovetailError):

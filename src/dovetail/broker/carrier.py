@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
+from dovetail.access import AccessRegistry
 from dovetail.broker.decommission import StorageStates
 from dovetail.broker.metrics import LogCollector, Metrics
 from dovetail.clock import Clock
@@ -118,6 +119,7 @@ class Carrier:
         brokers: Callable[[], dict[int, Broker]],
         brokers_gone: Callable[[], dict[int, Broker]],
         storage_nodes: Callable[[], int],
+        registry: AccessRegistry | None,
     ) -> Backend:
         """What the Kafka front works on; clients are told these addresses."""
         log = self._settings.log
@@ -133,6 +135,7 @@ class Carrier:
             topic_auto_create=log.topic_auto_create,
             partitions_default=log.partitions_default,
             storage_nodes=storage_nodes,
+            registry=registry,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 

@@ -7,6 +7,7 @@ node: reads and recovery ask it, and are told that it does not answer.
 
 import asyncio
 import random
+import ssl
 from collections.abc import Sequence
 
 from dovetail.broker.identity import Disks
@@ -31,6 +32,7 @@ class ClusterNodes:
         select: Selection,
         rng: random.Random,
         bytes_in_flight_max: int,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`bytes_in_flight_max` is for one storage node; no less than the door lets in."""
         self._membership = membership
@@ -39,7 +41,7 @@ class ClusterNodes:
         self._local = local
         self._select = select
         self._rng = rng
-        self._peer_settings = PeerSettings(bytes_in_flight_max=bytes_in_flight_max)
+        self._peer_settings = PeerSettings(bytes_in_flight_max=bytes_in_flight_max, tls=tls)
         self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
         self._closing: set[asyncio.Task[None]] = set()

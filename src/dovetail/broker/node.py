@@ -42,6 +42,7 @@ from dovetail.broker.membership import (
 )
 from dovetail.broker.metrics import Metrics, NodeCollector
 from dovetail.broker.overseer import ClusterReport, Overseer
+from dovetail.broker.security import Security, start_security
 from dovetail.broker.sentry import Sentry
 from dovetail.broker.storage_service import StorageService, is_private
 from dovetail.broker.timelines import running_timelines
@@ -106,6 +107,7 @@ class Node:
         self._missing = ["starting"]
         self._storage: LocalStorageNode | None = None
         self._report_damage: list[str] = []
+        self._security = Security()
         self._carrier: Carrier | None = None
         self._front: FrontDoor | None = None
         self._overseer: Overseer | None = None
@@ -167,6 +169,8 @@ class Node:
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings.http))
         coordinator = await self._start_coordination(data_dir)
+        self._security = await start_security(settings, coordinator)
+        self._stack.push_async_callback(self._security.stop)
         roles = settings.node.roles.split(",")
         service = None
         if STORAGE_ROLE in roles:
@@ -268,6 +272,7 @@ class Node:
             select=selection_named(self._settings.log.selection),
             rng=random.SystemRandom(),
             bytes_in_flight_max=2 * self._settings.kafka.request_bytes_in_flight_max,
+            tls=self._security.client_tls,
         )
         self._stack.push_async_callback(nodes.close)
         self._states = StorageStates(coordinator, on_change=self._wake_repair)
@@ -378,7 +383,10 @@ class Node:
         await self._stack.enter_async_context(carrier)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        self._front = FrontDoor(carrier.backend(brokers, brokers_gone, self._count_storage))
+        self._front = FrontDoor(
+            carrier.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
+            self._security.doorman,
+        )
         return carrier
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
@@ -420,8 +428,10 @@ class Node:
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
             if self._timelines is not None and is_timeline(frame):
+                self._security.demand_known(connection)
                 return self._timelines(connection, frame)
             if service is not None and is_private(frame):
+                self._security.demand_node(connection)
                 return service(connection, frame)
             if self._front is None:
                 raise ProtocolViolation("this node serves no Kafka clients, or not yet")
@@ -443,7 +453,7 @@ class Node:
             ByteBudget(kafka.request_bytes_in_flight_max),
             self,
         )
-        port_bound = await server.start(kafka.host, kafka.port)
+        port_bound = await server.start(kafka.host, kafka.port, tls=self._security.server_tls)
         self._stack.push_async_callback(server.stop)
         return port_bound
 

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import (
+    access,
     archive,
     bench,
     cluster,
@@ -24,6 +25,7 @@ from dovetail.cli import (
     timeline_messages,
     topic,
     up,
+    user,
 )
 from dovetail.cli.doctor import command as doctor
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
@@ -89,6 +91,8 @@ app.command("replay", epilog=replay.EPILOG, rich_help_panel=_DATA)(replay.replay
 app.command("stats", epilog=stats.EPILOG, rich_help_panel=_DATA)(stats.stats)
 app.command("doctor", epilog=doctor.EPILOG, rich_help_panel=_CARE)(doctor.doctor)
 app.command("top", epilog=top.EPILOG, rich_help_panel=_CARE)(top.top)
+app.add_typer(user.app, name="user", rich_help_panel=_CARE)
+app.add_typer(access.app, name="access", rich_help_panel=_CARE)
 app.add_typer(storage.app, name="storage", rich_help_panel=_CARE)
 app.add_typer(config.app, name="config", rich_help_panel=_CARE)
 app.command("bench", epilog=bench.EPILOG, rich_help_panel=_CARE)(bench.bench)

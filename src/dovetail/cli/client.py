@@ -125,6 +125,7 @@ def client_config(target: Target, **more: object) -> dict[str, Any]:
         "log.connection.close": False,
         "socket.timeout.ms": max(1000, int(target.timeout_s * 1000)),
         "socket.nagle.disable": True,
+        **target.security,
         **{name.replace("_", "."): value for name, value in more.items()},
     }
 

@@ -1,7 +1,7 @@
 """Options that many commands share, and the settings that follow from them."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -67,6 +67,8 @@ class Target:
 
     bootstrap: str
     timeout_s: float
+    #: TLS and login, as librdkafka wants them.
+    security: Mapping[str, str] = field(default_factory=dict)
 
 
 def settings_of(
@@ -94,7 +96,8 @@ def target_of(ctx: typer.Context, bootstrap: str | None, timeout: str | None) ->
     if timeout is not None:
         flags.append(Flag("client.timeout_ms", timeout, "--timeout"))
     settings = settings_of(ctx, flags=flags)
-    return Target(settings.bootstrap(), settings.client.timeout_ms / 1000.0)
+    client = settings.client
+    return Target(settings.bootstrap(), client.timeout_ms / 1000.0, client.kafka())
 
 
 def metrics_flags(port: int | None, host: str | None) -> "list[Flag]":

@@ -38,18 +38,25 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
 
 
@@ -269,6 +276,56 @@ _APIS: Final = (
         m.DescribeClusterRequest,
         m.DescribeClusterResponse,
         versions=(0, 1),
+        flexible_since=0,
+    ),
+    # Version 0 goes on in bytes that are no frames.
+    _api(
+        ApiKey.SASL_HANDSHAKE,
+        m.SaslHandshakeRequest,
+        m.SaslHandshakeResponse,
+        versions=(1, 1),
+        flexible_since=NEVER,
+    ),
+    _api(
+        ApiKey.SASL_AUTHENTICATE,
+        m.SaslAuthenticateRequest,
+        m.SaslAuthenticateResponse,
+        versions=(0, 2),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DESCRIBE_ACLS,
+        m.DescribeAclsRequest,
+        m.DescribeAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.CREATE_ACLS,
+        m.CreateAclsRequest,
+        m.CreateAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DELETE_ACLS,
+        m.DeleteAclsRequest,
+        m.DeleteAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        m.DescribeUserScramCredentialsRequest,
+        m.DescribeUserScramCredentialsResponse,
+        versions=(0, 0),
+        flexible_since=0,
+    ),
+    _api(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        m.AlterUserScramCredentialsRequest,
+        m.AlterUserScramCredentialsResponse,
+        versions=(0, 0),
         flexible_since=0,
     ),
 )

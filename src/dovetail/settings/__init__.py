@@ -20,6 +20,7 @@ Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that th
 sizes `64MiB`, `1GB`, or an integer of bytes.
 """
 
+from dovetail.settings.client import ClientSettings
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
@@ -27,7 +28,6 @@ from dovetail.settings.quantity import (
     parse_duration_ms,
 )
 from dovetail.settings.sections import (
-    ClientSettings,
     CoordinationSettings,
     GroupsSettings,
     HttpSettings,
@@ -41,6 +41,7 @@ from dovetail.settings.sections import (
     StorageSettings,
     TimelineSettings,
 )
+from dovetail.settings.security import SecuritySettings
 from dovetail.settings.sources import (
     CONFIG_PATH_DEFAULT,
     CONFIG_VARIABLE,
@@ -64,6 +65,7 @@ __all__ = [
     "LoggingSettings",
     "NodeSettings",
     "Origin",
+    "SecuritySettings",
     "Settings",
     "Shown",
     "StorageSettings",

@@ -13,10 +13,12 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dovetail.errors import InvalidSetting
+from dovetail.settings.client import ClientSettings
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
 from dovetail.settings.metrics import MetricsSettings
 from dovetail.settings.outbox import OutboxSettings
+from dovetail.settings.security import SecuritySettings
 from dovetail.settings.stream import SharedStreamSettings
 from dovetail.settings.tracing import TracingSettings
 
@@ -379,22 +381,6 @@ class LoggingSettings(_Section):
     )
 
 
-class ClientSettings(_Section):
-    """How the command line reaches a node."""
-
-    bootstrap: str = Field(
-        default="",
-        description="Address (host:port) of the node; empty: the one in the kafka section.",
-    )
-    # Below 100 ms a healthy but busy node would be called unreachable.
-    timeout_ms: DurationMs = Field(
-        default=10 * _SECOND_MS,
-        ge=100,
-        le=60 * _MINUTE_MS,
-        description="Time to wait for an answer.",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a value was given: the place, and its name there (a flag, a variable or a path)."""
@@ -438,6 +424,7 @@ class Settings(BaseModel):
     tracing: TracingSettings = TracingSettings()
     logging: LoggingSettings = LoggingSettings()
     client: ClientSettings = ClientSettings()
+    security: SecuritySettings = SecuritySettings()
 
     _origins: dict[str, Origin] = PrivateAttr(default_factory=dict)
 

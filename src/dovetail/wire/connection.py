@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
@@ -150,9 +150,21 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = False
         self._finishing = False
         self.peer = "?"
+        #: What the dispatcher knows of this client; nobody else looks at it.
+        self.guest: object = None
         #: When the frame that is being read began, and when anything last happened.
         self.frame_begun_ms: float | None = None
         self.active_ms = self._now_ms()
+
+    @property
+    def host(self) -> str:
+        """Where the client is."""
+        return self.peer.rpartition(":")[0]
+
+    @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The client's certificate as `ssl` tells it, if it showed one that is trusted."""
+        return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
     @property
     def awaits_client(self) -> bool:

@@ -27,6 +27,7 @@ Not here: what is safe to repeat. A call is never sent twice by this room.
 
 import asyncio
 import random
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -71,6 +72,8 @@ class PeerSettings:
     request_bytes_max: int = 100 * 1024 * 1024
     #: Largest answer: an entry has at most 128 MiB, and comes with some others.
     answer_bytes_max: int = 160 * 1024 * 1024
+    #: How connections are encrypted, and what is shown and asked for; None: not at all.
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,9 @@ class Peer:
         greeted = False
         try:
             async with asyncio.timeout(self.settings.connect_ms_max / 1000):
-                await self._loop.create_connection(lambda: line, self._host, self._port)
+                await self._loop.create_connection(
+                    lambda: line, self._host, self._port, ssl=self.settings.tls
+                )
                 refusal = self._greeting.judge(await line.greet(self._greeting.request))
         except TimeoutError:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"

@@ -6,6 +6,7 @@ our answer is not, however long that takes; one that does not read its answers i
 
 import asyncio
 import resource
+import ssl
 import sys
 
 from dovetail.errors import ProtocolViolation
@@ -20,6 +21,9 @@ STOP_MS_MAX = 2000
 
 #: Connections that wait to be accepted while the node is busy.
 BACKLOG = 1024
+
+#: How long a client may take to agree on TLS.
+HANDSHAKE_S_MAX = 10.0
 
 #: File handles that connections never take: segments, the coordination store, HTTP. A node that
 #: ran out of them could still talk, but not store.
@@ -44,11 +48,17 @@ class WireServer:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Listens; returns the port, which differs from `port` if that is 0."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._accept, host, port, backlog=BACKLOG, reuse_address=True
+            self._accept,
+            host,
+            port,
+            backlog=BACKLOG,
+            reuse_address=True,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
         )
         self._sweep()
         return int(self._server.sockets[0].getsockname()[1])

@@ -21,10 +21,12 @@ from dovetail.kafka.headers import encode_header, encode_response_header
 from dovetail.kafka.schema import UUID, FieldSpec, Primitive, specs_of
 
 _MODULES = (
+    "admin.acl",
     "admin.cluster",
     "admin.configs",
     "admin.groups",
     "admin.topics",
+    "admin.users",
     "consumer.fetch",
     "consumer.group",
     "consumer.offsets",
@@ -33,6 +35,7 @@ _MODULES = (
     "metadata.metadata",
     "producer.produce",
     "producer.transaction",
+    "sasl",
 )
 
 #: Without shrinking: the messages are small, and one mistake fails in many versions at once.

@@ -157,7 +157,9 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     from dovetail.cli.node_http import http_url
     from dovetail.cli.options import Target
 
-    target = Target(settings.bootstrap(), settings.client.timeout_ms / 1000)
+    target = Target(
+        settings.bootstrap(), settings.client.timeout_ms / 1000, settings.client.kafka()
+    )
     node = door.gather_node(target, named=bool(settings.client.bootstrap))
     answers = not (node.nobody or node.error)
     kafka, http = settings.kafka, settings.http

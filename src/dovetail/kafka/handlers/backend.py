@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from dovetail.access import EVERYTHING, Access, AccessRegistry
 from dovetail.clock import Clock
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
@@ -49,6 +50,8 @@ class Backend:
     storage_nodes: Callable[[], int]
     #: Settings of the node that DescribeConfigs shows for a broker.
     node_settings: dict[str, str]
+    #: Users and rules; None where nobody has to log in and everybody may do everything.
+    registry: AccessRegistry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,4 @@ class Call:
     api_version: int
     client_id: str
     client_host: str
+    access: Access = EVERYTHING

@@ -5,6 +5,7 @@ A topic's settings can be changed; the node's are those of its settings file and
 
 from collections.abc import Iterable
 
+from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
@@ -35,7 +36,7 @@ async def describe_configs(
         code, message = ErrorCode.NONE, None
         configs: tuple[m.DescribeConfigsResponseConfig, ...] = ()
         try:
-            configs = _describe(backend, resource, document=request.include_documentation)
+            configs = _describe(backend, call, resource, document=request.include_documentation)
         except DovetailError as error:
             code, message = code_of(error), str(error)
         results.append(
@@ -51,10 +52,15 @@ async def describe_configs(
 
 
 def _describe(
-    backend: Backend, resource: m.DescribeConfigsRequestResource, *, document: bool
+    backend: Backend,
+    call: Call,
+    resource: m.DescribeConfigsRequestResource,
+    *,
+    document: bool,
 ) -> tuple[m.DescribeConfigsResponseConfig, ...]:
     wanted = resource.configuration_keys
     if resource.resource_type == _TOPIC:
+        call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.TOPIC, resource.resource_name)
         record = backend.log.topic(resource.resource_name)
         return tuple(
             m.DescribeConfigsResponseConfig(
@@ -71,6 +77,7 @@ def _describe(
             if wanted is None or name in wanted
         )
     if resource.resource_type == _BROKER:
+        call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.CLUSTER, CLUSTER_NAME)
         if resource.resource_name not in ("", str(backend.node_id)):
             raise InvalidInput(f"there is no broker {resource.resource_name!r}")
         return tuple(
@@ -98,6 +105,7 @@ async def alter_configs(
         changes = ((c.name, _SET, c.value) for c in resource.configs)
         code, message = await _alter(
             backend,
+            call,
             resource.resource_type,
             resource.resource_name,
             changes,
@@ -124,6 +132,7 @@ async def incremental_alter_configs(
         changes = ((c.name, c.config_operation, c.value) for c in resource.configs)
         code, message = await _alter(
             backend,
+            call,
             resource.resource_type,
             resource.resource_name,
             changes,
@@ -143,6 +152,7 @@ async def incremental_alter_configs(
 
 async def _alter(
     backend: Backend,
+    call: Call,
     resource_type: int,
     name: str,
     changes: Iterable[tuple[str, int, str | None]],
@@ -156,6 +166,7 @@ async def _alter(
             "only topics can be changed here; a node's settings are in its settings file",
         )
     try:
+        call.access.demand(Operation.ALTER_CONFIGS, Kind.TOPIC, name)
         record = backend.log.topic(name)
         if record.internal:
             raise InvalidInput(f"topic {name!r} is internal")

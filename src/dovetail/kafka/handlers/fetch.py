@@ -8,6 +8,7 @@ so that a large batch can not stop a consumer.
 import asyncio
 from dataclasses import dataclass
 
+from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
 from dovetail.kafka import messages as m
@@ -47,9 +48,11 @@ class _Topic:
     reads: list[_Read]
 
 
-def fetch_from_tail(backend: Backend, request: m.FetchRequest) -> m.FetchResponse | None:
+def fetch_from_tail(
+    backend: Backend, access: Access, request: m.FetchRequest
+) -> m.FetchResponse | None:
     """The answer, if it is all in memory and need not wait."""
-    topics = _look_up(backend, request)
+    topics = _look_up(backend, access, request)
     size = _read_tails(topics, _bytes_max(request))
     reads = [read for topic in topics for read in topic.reads]
     if any(read.cold for read in reads):
@@ -60,12 +63,12 @@ def fetch_from_tail(backend: Backend, request: m.FetchRequest) -> m.FetchRespons
     return _response(backend, topics)
 
 
-async def fetch(backend: Backend, request: m.FetchRequest) -> m.FetchResponse:
+async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.FetchResponse:
     """The answer, after reading the storage or waiting for data."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
-    topics = _look_up(backend, request)
+    topics = _look_up(backend, access, request)
     partitions = {r.partition for t in topics for r in t.reads if r.partition is not None}
     for partition in partitions:
         partition.on_confirmed.add(woken.set)
@@ -91,7 +94,7 @@ def _bytes_max(request: m.FetchRequest) -> int:
     return min(max(request.max_bytes, 0), RESPONSE_BYTES_MAX)
 
 
-def _look_up(backend: Backend, request: m.FetchRequest) -> list[_Topic]:
+def _look_up(backend: Backend, access: Access, request: m.FetchRequest) -> list[_Topic]:
     topics = []
     for wanted in request.topics:
         name, unknown = wanted.topic, ErrorCode.NONE
@@ -100,6 +103,8 @@ def _look_up(backend: Backend, request: m.FetchRequest) -> list[_Topic]:
                 name = backend.log.topic_by_id(wanted.topic_id.hex()).name
             except DovetailError:
                 unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        if name and not access.allows(Operation.READ, Kind.TOPIC, name):
+            unknown = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         reads = [_Read(partition, code=unknown) for partition in wanted.partitions]
         for read in reads:
             if read.code is ErrorCode.NONE:

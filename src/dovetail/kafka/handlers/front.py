@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
+from dovetail.access import EVERYTHING, Access, Doorman
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka import messages as m
@@ -17,6 +18,7 @@ from dovetail.kafka.apis import SUPPORTED, ApiKey, advertised_of
 from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers import (
+    acls,
     configs,
     fetch,
     group_admin,
@@ -26,8 +28,10 @@ from dovetail.kafka.handlers import (
     positions,
     produce,
     topics,
+    users,
 )
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.sasl import sasl
 from dovetail.kafka.headers import RequestHeader, decode_header
 from dovetail.logging import get_logger
 from dovetail.wire import Connection, Reply
@@ -63,7 +67,14 @@ _HANDLERS: dict[int, Handler] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.OFFSET_DELETE: positions.offset_delete,
     ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+    ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+    ApiKey.CREATE_ACLS: acls.create_acls,
+    ApiKey.DELETE_ACLS: acls.delete_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_users,
 }
+
+_SASL = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 _API_VERSIONS = m.ApiVersionsResponse(
     error_code=ErrorCode.NONE,
@@ -74,8 +85,10 @@ _API_VERSIONS = m.ApiVersionsResponse(
 class FrontDoor:
     """The `Dispatch` of the Kafka port."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, doorman: Doorman | None = None) -> None:
+        """Without a `doorman` everybody may do everything, and nobody logs in."""
         self._backend = backend
+        self._doorman = doorman
         self._kept: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
@@ -88,16 +101,23 @@ class FrontDoor:
                 f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
             )
         body = decode_body(header, frame, body_start)
-        if header.api_key == ApiKey.PRODUCE:
-            return self._produce(header, body, started)
-        if header.api_key == ApiKey.FETCH:
-            found = fetch.fetch_from_tail(self._backend, body)
-            if found is not None:
-                return self._encode(header, found, started)
-            return self._later(header, fetch.fetch(self._backend, body), started)
         if header.api_key == ApiKey.API_VERSIONS:
             return self._encode(header, _API_VERSIONS, started)
-        call = Call(header.api_version, header.client_id or "", connection.peer.rpartition(":")[0])
+        if header.api_key in _SASL:
+            return self._later(header, sasl(self._doorman, connection, body), started)
+        access = EVERYTHING if self._doorman is None else self._doorman.access_of(connection)
+        if access is None:
+            raise ProtocolViolation(
+                f"request {header.api_key} before the client has said who it is; log in first"
+            )
+        if header.api_key == ApiKey.PRODUCE:
+            return self._produce(header, access, body, started)
+        if header.api_key == ApiKey.FETCH:
+            found = fetch.fetch_from_tail(self._backend, access, body)
+            if found is not None:
+                return self._encode(header, found, started)
+            return self._later(header, fetch.fetch(self._backend, access, body), started)
+        call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
         return self._later(header, self._to_its_end(handler(self._backend, call, body)), started)
 
@@ -113,9 +133,11 @@ class FrontDoor:
             )
         return refusal
 
-    def _produce(self, header: RequestHeader, body: m.ProduceRequest, started: float) -> Reply:
+    def _produce(
+        self, header: RequestHeader, access: Access, body: m.ProduceRequest, started: float
+    ) -> Reply:
         return produce.produce(
-            self._backend, body, lambda answer: self._encode(header, answer, started)
+            self._backend, access, body, lambda answer: self._encode(header, answer, started)
         )
 
     def _to_its_end(self, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:

@@ -1,8 +1,10 @@
 """ListGroups, DescribeGroups and DeleteGroups: groups as an administrator sees them."""
 
+from dovetail.access import Kind, Operation
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.groups import coordinator_of
 from dovetail.kafka.handlers.outcome import group_code
 from dovetail.log.groups.types import GroupId, GroupState
 
@@ -28,6 +30,7 @@ async def list_groups(
                 group_type=_CLASSIC,
             )
             for group in found
+            if call.access.allows(Operation.DESCRIBE, Kind.GROUP, group.group_id)
         ),
     )
 
@@ -37,12 +40,14 @@ async def describe_groups(
 ) -> m.DescribeGroupsResponse:
     """Each group with its members."""
     return m.DescribeGroupsResponse(
-        groups=tuple(_describe(backend, group_id) for group_id in dict.fromkeys(request.groups))
+        groups=tuple(
+            _describe(backend, call, group_id) for group_id in dict.fromkeys(request.groups)
+        )
     )
 
 
-def _describe(backend: Backend, group_id: str) -> m.DescribeGroupsResponseGroup:
-    coordinator = backend.groups.of(GroupId(group_id))
+def _describe(backend: Backend, call: Call, group_id: str) -> m.DescribeGroupsResponseGroup:
+    coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
     group = coordinator.describe(GroupId(group_id))
     return m.DescribeGroupsResponseGroup(
         error_code=group_code(coordinator.refusal(GroupId(group_id))),
@@ -70,7 +75,8 @@ async def delete_groups(
     """Deletes groups that have no members."""
     results = []
     for group_id in request.groups_names:
-        error = await backend.groups.of(GroupId(group_id)).delete_group(GroupId(group_id))
+        coordinator = coordinator_of(backend, call, Operation.DELETE, group_id)
+        error = await coordinator.delete_group(GroupId(group_id))
         results.append(
             m.DeleteGroupsResponseResult(group_id=group_id, error_code=group_code(error))
         )

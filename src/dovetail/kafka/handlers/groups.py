@@ -1,9 +1,11 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: being a member."""
 
+from dovetail.access import Kind, Operation
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import group_code
+from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.types import (
     Generation,
     GroupId,
@@ -27,6 +29,15 @@ def identity(member_id: str, instance_id: str | None) -> MemberIdentity:
     return MemberIdentity(MemberId(member_id), instance)
 
 
+def coordinator_of(
+    backend: Backend, call: Call, operation: Operation, group_id: str
+) -> GroupCoordinator:
+    """The group's coordinator, or one that refuses everything if the client may not do that."""
+    if not call.access.allows(operation, Kind.GROUP, group_id):
+        return backend.groups.forbidden
+    return backend.groups.of(GroupId(group_id))
+
+
 async def join_group(
     backend: Backend, call: Call, request: m.JoinGroupRequest
 ) -> m.JoinGroupResponse:
@@ -34,7 +45,7 @@ async def join_group(
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms < 0:
         rebalance_timeout_ms = request.session_timeout_ms
-    answer = await backend.groups.of(GroupId(request.group_id)).join(
+    answer = await coordinator_of(backend, call, Operation.READ, request.group_id).join(
         GroupId(request.group_id),
         JoinRequest(
             member_id=MemberId(request.member_id),
@@ -72,7 +83,7 @@ async def sync_group(
     backend: Backend, call: Call, request: m.SyncGroupRequest
 ) -> m.SyncGroupResponse:
     """Answered when the leader's assignment is stored."""
-    answer = await backend.groups.of(GroupId(request.group_id)).sync(
+    answer = await coordinator_of(backend, call, Operation.READ, request.group_id).sync(
         GroupId(request.group_id),
         SyncRequest(
             member=identity(request.member_id, request.group_instance_id),
@@ -96,7 +107,7 @@ async def heartbeat(
     backend: Backend, call: Call, request: m.HeartbeatRequest
 ) -> m.HeartbeatResponse:
     """Stay, or join again."""
-    error = await backend.groups.of(GroupId(request.group_id)).heartbeat(
+    error = await coordinator_of(backend, call, Operation.READ, request.group_id).heartbeat(
         GroupId(request.group_id),
         identity(request.member_id, request.group_instance_id),
         Generation(request.generation_id),
@@ -114,7 +125,7 @@ async def leave_group(
         if many
         else [identity(request.member_id, None)]
     )
-    outcomes = await backend.groups.of(GroupId(request.group_id)).leave(
+    outcomes = await coordinator_of(backend, call, Operation.READ, request.group_id).leave(
         GroupId(request.group_id), members
     )
     if not many:

@@ -1,6 +1,7 @@
 """Metadata, DescribeCluster and FindCoordinator: who is where."""
 
-from dovetail.errors import DovetailError, InvalidInput, TopicExists, TopicUnknown
+from dovetail.access import CLUSTER_NAME, Kind, Operation
+from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Broker, Call
@@ -21,10 +22,14 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
     partition's way and finds it again a second later.
     """
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        topics = [_known(backend, record) for record in backend.log.topics()]
+        topics = [
+            _known(backend, record)
+            for record in backend.log.topics()
+            if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, record.name)
+        ]
     else:
         topics = [
-            await _asked_for(backend, wanted, create=request.allow_auto_topic_creation)
+            await _asked_for(backend, call, wanted, create=request.allow_auto_topic_creation)
             for wanted in dict.fromkeys(request.topics)
         ]
     return m.MetadataResponse(
@@ -39,12 +44,14 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
 
 
 async def _asked_for(
-    backend: Backend, wanted: m.MetadataRequestTopic, *, create: bool
+    backend: Backend, call: Call, wanted: m.MetadataRequestTopic, *, create: bool
 ) -> m.MetadataResponseTopic:
     if wanted.name is None:
         try:
-            return _known(backend, backend.log.topic_by_id(wanted.topic_id.hex()))
-        except TopicUnknown:
+            record = backend.log.topic_by_id(wanted.topic_id.hex())
+            call.access.demand(Operation.DESCRIBE, Kind.TOPIC, record.name)
+            return _known(backend, record)
+        except (TopicUnknown, Forbidden):
             return m.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None,
@@ -53,7 +60,9 @@ async def _asked_for(
             )
     try:
         check_name(wanted.name)
-        record = await _find_or_create(backend, wanted.name, create=create)
+        call.access.demand(Operation.DESCRIBE, Kind.TOPIC, wanted.name)
+        may_create = call.access.allows(Operation.CREATE, Kind.TOPIC, wanted.name)
+        record = await _find_or_create(backend, wanted.name, create=create and may_create)
     except TopicExists:  # It is being created or deleted: the client asks again.
         code = ErrorCode.LEADER_NOT_AVAILABLE
     except InvalidInput:
@@ -116,6 +125,12 @@ async def describe_cluster(
     backend: Backend, call: Call, request: m.DescribeClusterRequest
 ) -> m.DescribeClusterResponse:
     """The brokers."""
+    if not call.access.allows(Operation.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME):
+        return m.DescribeClusterResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            cluster_id=backend.cluster_id,
+            brokers=(),
+        )
     if request.endpoint_type == _CONTROLLERS:
         return m.DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -141,7 +156,7 @@ async def find_coordinator(
 ) -> m.FindCoordinatorResponse:
     """Who coordinates each group; nobody coordinates transactions."""
     keys = request.coordinator_keys or (request.key,)
-    found = [_coordinator(backend, request.key_type, key) for key in keys]
+    found = [_coordinator(backend, call, request.key_type, key) for key in keys]
     return m.FindCoordinatorResponse(
         error_code=found[0].error_code,
         error_message=found[0].error_message,
@@ -152,13 +167,17 @@ async def find_coordinator(
     )
 
 
-def _coordinator(backend: Backend, key_type: int, key: str) -> m.FindCoordinatorResponseCoordinator:
+def _coordinator(
+    backend: Backend, call: Call, key_type: int, key: str
+) -> m.FindCoordinatorResponseCoordinator:
     code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     if key_type == _TRANSACTION:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         message = "transactions are not supported; leave transactional.id unset"
     elif key_type != _GROUP:
         code, message = ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown"
+    elif not call.access.allows(Operation.DESCRIBE, Kind.GROUP, key):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     else:
         try:
             broker = backend.brokers().get(backend.groups.owner_of(GroupId(key)))

@@ -1,5 +1,6 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what a partition knows of its offsets."""
 
+from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
@@ -24,16 +25,19 @@ async def list_offsets(
     """Offsets by timestamp, or one of the named places."""
     topics = []
     for topic in request.topics:
-        partitions = [await _list_one(backend, topic.name, wanted) for wanted in topic.partitions]
+        partitions = [
+            await _list_one(backend, call, topic.name, wanted) for wanted in topic.partitions
+        ]
         topics.append(m.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(partitions)))
     return m.ListOffsetsResponse(topics=tuple(topics))
 
 
 async def _list_one(
-    backend: Backend, topic: str, wanted: m.ListOffsetsRequestPartition
+    backend: Backend, call: Call, topic: str, wanted: m.ListOffsetsRequestPartition
 ) -> m.ListOffsetsResponsePartition:
     index = wanted.partition_index
     try:
+        call.access.demand(Operation.DESCRIBE, Kind.TOPIC, topic)
         partition = backend.log.partition(topic, index)
         code = epoch_code(wanted.current_leader_epoch, partition.term)
         if code is not ErrorCode.NONE:
@@ -68,7 +72,7 @@ async def offset_for_leader_epoch(
     """Where a term's records end: how a client finds out that it read what is no more."""
     topics = []
     for topic in request.topics:
-        partitions = [_epoch_end(backend, topic.topic, wanted) for wanted in topic.partitions]
+        partitions = [_epoch_end(backend, call, topic.topic, wanted) for wanted in topic.partitions]
         topics.append(
             m.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(partitions))
         )
@@ -76,10 +80,11 @@ async def offset_for_leader_epoch(
 
 
 def _epoch_end(
-    backend: Backend, topic: str, wanted: m.OffsetForLeaderEpochRequestPartition
+    backend: Backend, call: Call, topic: str, wanted: m.OffsetForLeaderEpochRequestPartition
 ) -> m.OffsetForLeaderEpochResponsePartition:
     index = wanted.partition
     try:
+        call.access.demand(Operation.DESCRIBE, Kind.TOPIC, topic)
         partition = backend.log.partition(topic, index)
     except DovetailError as error:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code_of(error), partition=index)
@@ -105,16 +110,17 @@ async def delete_records(
     """Drops everything below an offset."""
     topics = []
     for topic in request.topics:
-        partitions = [await _delete_one(backend, topic.name, p) for p in topic.partitions]
+        partitions = [await _delete_one(backend, call, topic.name, p) for p in topic.partitions]
         topics.append(m.DeleteRecordsResponseTopic(name=topic.name, partitions=tuple(partitions)))
     return m.DeleteRecordsResponse(topics=tuple(topics))
 
 
 async def _delete_one(
-    backend: Backend, topic: str, wanted: m.DeleteRecordsRequestPartition
+    backend: Backend, call: Call, topic: str, wanted: m.DeleteRecordsRequestPartition
 ) -> m.DeleteRecordsResponsePartition:
     index = wanted.partition_index
     try:
+        call.access.demand(Operation.DELETE, Kind.TOPIC, topic)
         partition = backend.log.partition(topic, index)
         if backend.log.topic(topic).internal:
             raise InvalidInput(f"topic {topic!r} is internal")

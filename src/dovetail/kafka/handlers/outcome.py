@@ -46,11 +46,21 @@ _GROUP_CODES: dict[GroupError, ErrorCode] = {
     GroupError.COORDINATOR_LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     GroupError.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupError.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    GroupError.FORBIDDEN: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+}
+
+
+_FORBIDDEN = {
+    "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
 }
 
 
 def code_of(error: BaseException) -> ErrorCode:
     """The code that makes a client do the right thing."""
+    if isinstance(error, errors.Forbidden):
+        return _FORBIDDEN[error.kind]
     for ancestor in type(error).__mro__:
         code = _CODES.get(ancestor)
         if code is not None:

@@ -1,10 +1,11 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups."""
 
+from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.groups import identity
+from dovetail.kafka.handlers.groups import coordinator_of, identity
 from dovetail.kafka.handlers.outcome import code_of, group_code
 from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, PartitionKey
 
@@ -24,6 +25,7 @@ async def offset_commit(
         for partition in topic.partitions:
             key = PartitionKey(topic.name, partition.partition_index)
             try:
+                call.access.demand(Operation.READ, Kind.TOPIC, topic.name)
                 known = backend.log.topic(topic.name)
             except DovetailError as error:
                 codes[key] = code_of(error)
@@ -36,7 +38,8 @@ async def offset_commit(
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",
             )
-    outcomes = await backend.groups.of(GroupId(request.group_id)).commit(
+    coordinator = coordinator_of(backend, call, Operation.READ, request.group_id)
+    outcomes = await coordinator.commit(
         GroupId(request.group_id),
         identity(request.member_id, request.group_instance_id),
         Generation(request.generation_id_or_member_epoch),
@@ -67,19 +70,23 @@ async def offset_fetch(
     if call.api_version >= _MANY_GROUPS_SINCE:
         groups = []
         for group in dict.fromkeys(request.groups):
-            code, topics = await _fetch(backend, group.group_id, group.topics)
+            code, topics = await _fetch(backend, call, group.group_id, group.topics)
             groups.append(
                 m.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code)
             )
         return m.OffsetFetchResponse(groups=tuple(groups))
-    code, topics = await _fetch(backend, request.group_id, request.topics)
+    code, topics = await _fetch(backend, call, request.group_id, request.topics)
     return m.OffsetFetchResponse(topics=topics, error_code=code)
 
 
 async def _fetch(
-    backend: Backend, group_id: str, wanted: tuple[m.OffsetFetchRequestTopic, ...] | None
+    backend: Backend,
+    call: Call,
+    group_id: str,
+    wanted: tuple[m.OffsetFetchRequestTopic, ...] | None,
 ) -> tuple[ErrorCode, tuple[m.OffsetFetchResponseTopic, ...]]:
-    answer = await backend.groups.of(GroupId(group_id)).fetch(GroupId(group_id))
+    coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
+    answer = await coordinator.fetch(GroupId(group_id))
     if wanted is None:
         asked: dict[str, list[int]] = {}
         for key in sorted(answer.offsets):
@@ -114,9 +121,8 @@ async def offset_delete(
         for topic in request.topics
         for p in topic.partitions
     ]
-    answer = await backend.groups.of(GroupId(request.group_id)).delete_offsets(
-        GroupId(request.group_id), wanted
-    )
+    coordinator = coordinator_of(backend, call, Operation.DELETE, request.group_id)
+    answer = await coordinator.delete_offsets(GroupId(request.group_id), wanted)
     code = group_code(answer.error)
     if code is not ErrorCode.NONE:
         return m.OffsetDeleteResponse(error_code=code, topics=())

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
 from dovetail.kafka import messages as m
@@ -27,12 +28,15 @@ _Outcome = Appended | DovetailError
 class _Production:
     """One request on its way: an outcome for each partition, in the request's order."""
 
-    def __init__(self, backend: Backend, request: m.ProduceRequest, encode: Encode) -> None:
+    def __init__(
+        self, backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.reply: asyncio.Future[list[Buffer] | None] = loop.create_future()
         #: Done when no batch is on its way any more, which can be after the reply.
         self.stored: asyncio.Future[None] = loop.create_future()
         self._backend = backend
+        self._access = access
         self._request = request
         self._encode = encode
         self._outcomes: dict[tuple[int, int], _Outcome] = {}
@@ -61,6 +65,7 @@ class _Production:
             raise InvalidInput("transactions are not supported; leave transactional.id unset")
         if self._request.acks not in _ACKS:
             raise InvalidInput(f"acks {self._request.acks}; it must be 0, 1 or -1 (all)")
+        self._access.demand(Operation.WRITE, Kind.TOPIC, topic)
         log = self._backend.log
         found = log.partition(topic, partition.index)
         if log.topic(topic).internal:
@@ -139,13 +144,15 @@ class _Production:
         return ErrorCode.INVALID_TOPIC_EXCEPTION if code is ErrorCode.INVALID_REQUEST else code
 
 
-def produce(backend: Backend, request: m.ProduceRequest, encode: Encode) -> PipelinedReply:
+def produce(
+    backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
+) -> PipelinedReply:
     """Begins to store the batches; with acks 0 there is no answer, and that at once.
 
     The batches are slices of the frame, so its bytes are held until all are stored or refused,
     whatever the client was answered meanwhile.
     """
-    production = _Production(backend, request, encode)
+    production = _Production(backend, access, request, encode)
     production.begin()
     if request.acks != 0:
         return PipelinedReply(production.reply, production.stored)

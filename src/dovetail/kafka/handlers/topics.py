@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
+from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
@@ -37,6 +38,7 @@ async def create_topics(
         try:
             if named[topic.name] > 1:
                 raise _Refusal(ErrorCode.INVALID_REQUEST, f"{topic.name!r} is named twice")
+            _demand_create(call, topic.name)
             topics.append(await _create(backend, topic, check_only=request.validate_only))
         except (_Refusal, DovetailError) as error:
             code = error.code if isinstance(error, _Refusal) else code_of(error)
@@ -46,6 +48,12 @@ async def create_topics(
                 )
             )
     return m.CreateTopicsResponse(topics=tuple(topics))
+
+
+def _demand_create(call: Call, name: str) -> None:
+    """Who may create any topic may create this one."""
+    if not call.access.allows(Operation.CREATE, Kind.CLUSTER, CLUSTER_NAME):
+        call.access.demand(Operation.CREATE, Kind.TOPIC, name)
 
 
 async def _create(
@@ -136,7 +144,7 @@ async def delete_topics(
     """Deletes each topic; waits for the deletion, so that the name can be used right after."""
     wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]
-    responses = [await _delete(backend, name, topic_id) for name, topic_id in wanted]
+    responses = [await _delete(backend, call, name, topic_id) for name, topic_id in wanted]
     timeout_ms = min(max(request.timeout_ms, 0), _DELETION_WAIT_MS_MAX)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -147,12 +155,15 @@ async def delete_topics(
 
 
 async def _delete(
-    backend: Backend, name: str | None, topic_id: bytes
+    backend: Backend, call: Call, name: str | None, topic_id: bytes
 ) -> m.DeleteTopicsResponseTopic:
     try:
+        if name is not None:
+            call.access.demand(Operation.DELETE, Kind.TOPIC, name)
         record = (
             backend.log.topic_by_id(topic_id.hex()) if name is None else backend.log.topic(name)
         )
+        call.access.demand(Operation.DELETE, Kind.TOPIC, record.name)
         if record.internal:
             raise InvalidInput(f"topic {record.name!r} is internal")
         await backend.log.delete_topic(record.name)
@@ -176,6 +187,7 @@ async def create_partitions(
     for topic in request.topics:
         code, message = ErrorCode.NONE, None
         try:
+            call.access.demand(Operation.ALTER, Kind.TOPIC, topic.name)
             for assignment in topic.assignments or ():
                 _check_assignment(backend, assignment.broker_ids)
             if backend.log.topic(topic.name).internal:

@@ -101,16 +101,18 @@ class GroupCoordinator:
         self._entries: dict[GroupId, GroupEntry] = {}
         self._loaded = False
         self._closed = False
+        self._closed_because = GroupError.NOT_COORDINATOR
         self._deadlines: list[tuple[float, GroupId]] = []
         self._sweep_due_ms = clock.monotonic_ms() + self._settings.retention_check_interval_ms
         self._wake = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
 
     @classmethod
-    def elsewhere(cls, clock: Clock) -> "GroupCoordinator":
-        """One that only says that the group is coordinated by another node."""
+    def refusing(cls, clock: Clock, error: GroupError) -> "GroupCoordinator":
+        """One that answers everything with the same error."""
         made = cls(_NoJournal(), clock)
         made._closed = True
+        made._closed_because = error
         return made
 
     # --- life -----------------------------------------------------------------------------------
@@ -344,7 +346,7 @@ class GroupCoordinator:
     def refusal(self, group_id: GroupId) -> GroupError:
         """Why the group is not served here now, if it is not."""
         if self._closed:
-            return GroupError.NOT_COORDINATOR
+            return self._closed_because
         if not self._loaded:
             return GroupError.COORDINATOR_LOADING
         return _OK if group_id else GroupError.INVALID_GROUP_ID

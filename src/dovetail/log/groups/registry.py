@@ -54,7 +54,9 @@ class GroupRegistry:
         self._partitions = partitions
         self._topics_of = topics_of
         self._here: dict[int, tuple[GroupCoordinator, PartitionJournal]] = {}
-        self._elsewhere = GroupCoordinator.elsewhere(clock)
+        self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)
+        #: The coordinator of groups that the client may not touch.
+        self.forbidden = GroupCoordinator.refusing(clock, GroupError.FORBIDDEN)
         self._tasks: set[asyncio.Task[None]] = set()
         log.holdings.on_opened.append(self._on_opened)
         log.holdings.on_gone.append(self._on_gone)

@@ -47,6 +47,7 @@ class GroupError(Enum):
     COORDINATOR_LOADING = "coordinator loading"
     COORDINATOR_NOT_AVAILABLE = "coordinator not available"
     NOT_COORDINATOR = "not coordinator"
+    FORBIDDEN = "forbidden"
 
 
 class GroupState(Enum):

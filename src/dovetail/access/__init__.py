@@ -1,0 +1,49 @@
+"""Access (R4): who a client is, and what it may do.
+
+    login.py      proving who one is: SASL SCRAM and PLAIN, one conversation for each connection
+    credentials.py  what is kept of a password: enough to check it, not enough to use it
+    rules.py      what a principal may do: pure
+    registry.py   users and rules in the coordination service, followed by every node
+    guard.py      rules and principal bound together, as handlers ask them
+    doorman.py    who is at the other end of a connection
+
+Switched off, everything is allowed and nothing is looked up. Switched on, what no rule allows is
+refused; a rule that denies is stronger than any that allows; admins may do everything.
+"""
+
+from dovetail.access.credentials import Credential, Mechanism, make_credential
+from dovetail.access.doorman import Doorman
+from dovetail.access.guard import EVERYTHING, Access, Guard
+from dovetail.access.login import Login, LoginFailed
+from dovetail.access.registry import AccessRegistry
+from dovetail.access.rules import (
+    CLUSTER_NAME,
+    Filter,
+    Kind,
+    Operation,
+    Pattern,
+    Permission,
+    Rule,
+    timeline_name,
+)
+
+__all__ = [
+    "CLUSTER_NAME",
+    "EVERYTHING",
+    "Access",
+    "AccessRegistry",
+    "Credential",
+    "Doorman",
+    "Filter",
+    "Guard",
+    "Kind",
+    "Login",
+    "LoginFailed",
+    "Mechanism",
+    "Operation",
+    "Pattern",
+    "Permission",
+    "Rule",
+    "make_credential",
+    "timeline_name",
+]

@@ -1,0 +1,84 @@
+"""What is kept of a password (RFC 5802): salt, rounds and two keys that are made from it.
+
+They are enough to check a password or a proof of it, and not enough to log in with.
+"""
+
+import hashlib
+import hmac
+import secrets
+from enum import IntEnum
+
+import msgspec
+
+from dovetail.errors import InvalidInput
+
+#: Rounds for a new password: some milliseconds of a processor for each guess.
+ROUNDS = 8192
+#: Fewer are no protection; more would let anybody who tries to log in as PLAIN keep us busy.
+ROUNDS_MIN = 4096
+ROUNDS_MAX = 16384
+SALT_BYTES_MAX = 1024
+PASSWORD_MAX = 1024
+
+
+class Mechanism(IntEnum):
+    """Kafka's numbers of the two kinds of SCRAM."""
+
+    SHA_256 = 1
+    SHA_512 = 2
+
+    @property
+    def title(self) -> str:
+        """As SASL calls it."""
+        return "SCRAM-SHA-256" if self is Mechanism.SHA_256 else "SCRAM-SHA-512"
+
+    @property
+    def digest(self) -> str:
+        """As hashlib calls it."""
+        return "sha256" if self is Mechanism.SHA_256 else "sha512"
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """Of one user and one mechanism."""
+
+    salt: bytes
+    rounds: int
+    stored_key: bytes
+    server_key: bytes
+
+
+def make_credential(mechanism: Mechanism, password: str) -> Credential:
+    """For a new password. Takes milliseconds."""
+    if not 0 < len(password) <= PASSWORD_MAX:
+        raise InvalidInput(f"a password has 1 to {PASSWORD_MAX} characters, not {len(password)}")
+    salt = secrets.token_bytes(24)
+    salted = _salted(mechanism, password, salt, ROUNDS)
+    return from_salted(mechanism, salted, salt=salt, rounds=ROUNDS)
+
+
+def from_salted(mechanism: Mechanism, salted: bytes, *, salt: bytes, rounds: int) -> Credential:
+    """For a password that a client has salted itself. Raises `InvalidInput`."""
+    if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
+        raise InvalidInput(f"{rounds} iterations; {ROUNDS_MIN} to {ROUNDS_MAX} are taken")
+    if not 0 < len(salt) <= SALT_BYTES_MAX:
+        raise InvalidInput(f"a salt has 1 to {SALT_BYTES_MAX} bytes, not {len(salt)}")
+    if len(salted) != hashlib.new(mechanism.digest).digest_size:
+        raise InvalidInput(f"{len(salted)} bytes are no password salted by {mechanism.title}")
+    client_key = hmac.digest(salted, b"Client Key", mechanism.digest)
+    return Credential(
+        salt=salt,
+        rounds=rounds,
+        stored_key=hashlib.new(mechanism.digest, client_key).digest(),
+        server_key=hmac.digest(salted, b"Server Key", mechanism.digest),
+    )
+
+
+def fits(mechanism: Mechanism, credential: Credential, password: str) -> bool:
+    """Whether this is the password. Takes milliseconds."""
+    salted = _salted(mechanism, password, credential.salt, credential.rounds)
+    found = from_salted(mechanism, salted, salt=credential.salt, rounds=credential.rounds)
+    return hmac.compare_digest(found.stored_key, credential.stored_key)
+
+
+def _salted(mechanism: Mechanism, password: str, salt: bytes, rounds: int) -> bytes:
+    return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, rounds)

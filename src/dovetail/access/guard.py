@@ -1,0 +1,95 @@
+"""Rules and principal bound together, as handlers ask them."""
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from dovetail.access.rules import Kind, Operation
+from dovetail.errors import Forbidden
+
+#: Judgements that are remembered until a rule changes; a node with more topics and clients than
+#: that judges anew.
+_REMEMBERED_MAX = 100_000
+
+
+class Access(Protocol):
+    """What one client may do."""
+
+    @property
+    def principal(self) -> str:
+        """Who it is; empty if nobody asked."""
+        ...
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        """Whether it may."""
+        ...
+
+    def demand(self, operation: Operation, kind: Kind, name: str) -> None:
+        """Raises `Forbidden` if it may not."""
+        ...
+
+
+class _Everything:
+    """What everybody may do where access rules are switched off."""
+
+    principal = ""
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        return True
+
+    def demand(self, operation: Operation, kind: Kind, name: str) -> None:
+        """Nothing to say."""
+
+
+EVERYTHING: Access = _Everything()
+
+
+class _Bound:
+    """One principal at one host."""
+
+    def __init__(self, guard: "Guard", principal: str, host: str) -> None:
+        self._guard = guard
+        self.principal = principal
+        self._host = host
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        return self._guard.allows(self.principal, self._host, operation, kind, name)
+
+    def demand(self, operation: Operation, kind: Kind, name: str) -> None:
+        if not self.allows(operation, kind, name):
+            raise Forbidden(
+                f"{self.principal!r} may not {operation.name.lower()} {kind.name.lower()} "
+                f"{name!r}; an admin can allow it with: dovetail access allow",
+                kind=kind.name.lower(),
+            )
+
+
+class Guard:
+    """Judges by rules that change, and remembers what it found."""
+
+    def __init__(
+        self, judge: Callable[[str, str, Operation, Kind, str], bool], admins: Collection[str]
+    ) -> None:
+        self._judge = judge
+        self._admins = frozenset(admins)
+        self._known: dict[tuple[str, str, Operation, Kind, str], bool] = {}
+
+    def bind(self, principal: str, host: str) -> Access:
+        """For one connection."""
+        return _Bound(self, principal, host)
+
+    def forget(self) -> None:
+        """The rules have changed."""
+        self._known.clear()
+
+    def allows(
+        self, principal: str, host: str, operation: Operation, kind: Kind, name: str
+    ) -> bool:
+        if principal in self._admins:
+            return True
+        key = (principal, host, operation, kind, name)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            found = self._known[key] = self._judge(*key)
+        return found

@@ -1,0 +1,158 @@
+"""What a principal may do: rules, and the judgement over them. Pure.
+
+A rule names a principal (or everybody), a host (or any), an operation (or all), and the topics,
+groups or cluster that it is about, by name, by the beginning of the name, or all of them. Names and
+numbers are Kafka's, so that its tools can list and change them. Timelines are topics under the name
+`timeline:NAME`, which no log topic can have.
+
+The judgement: a rule that denies ends it; else one that allows is needed. Whoever may read, write,
+delete or alter something may also see that it is there.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import msgspec
+
+from dovetail.errors import InvalidInput
+
+#: The one resource of kind `CLUSTER`.
+CLUSTER_NAME = "kafka-cluster"
+#: Every principal, every host, every name.
+ANY = "*"
+
+#: Longest name, principal or host that is kept.
+_TEXT_MAX = 1024
+
+
+class Kind(IntEnum):
+    """What a rule is about."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+
+
+class Pattern(IntEnum):
+    """How a rule's name is meant."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+class Operation(IntEnum):
+    """What is done."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class Permission(IntEnum):
+    """What a rule says."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+#: Operations that allow another one with them.
+_IMPLIED_BY = {
+    Operation.DESCRIBE: frozenset(
+        {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}
+    ),
+    Operation.DESCRIBE_CONFIGS: frozenset({Operation.ALTER_CONFIGS}),
+}
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One line of the access rules; equal ones are the same rule."""
+
+    principal: str
+    permission: Permission
+    operation: Operation
+    kind: Kind
+    name: str
+    pattern: Pattern = Pattern.LITERAL
+    host: str = ANY
+
+    def covers(self, kind: Kind, name: str) -> bool:
+        """Whether the rule is about this."""
+        if kind is not self.kind:
+            return False
+        if self.pattern is Pattern.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (ANY, name)
+
+    def concerns(self, principal: str, host: str) -> bool:
+        """Whether the rule is about this client."""
+        return self.principal in (ANY, principal) and self.host in (ANY, host)
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which rules are meant; None stands for any."""
+
+    principal: str | None = None
+    permission: Permission | None = None
+    operation: Operation | None = None
+    kind: Kind | None = None
+    name: str | None = None
+    pattern: Pattern | None = None
+    host: str | None = None
+    #: Every rule that is about the name, whatever its pattern.
+    matching: bool = False
+
+    def takes(self, rule: Rule) -> bool:
+        """Whether a rule is meant."""
+        for wanted, found in (
+            (self.principal, rule.principal),
+            (self.permission, rule.permission),
+            (self.operation, rule.operation),
+            (self.kind, rule.kind),
+            (self.host, rule.host),
+        ):
+            if wanted is not None and wanted != found:
+                return False
+        if self.matching:
+            return self.name is None or rule.covers(rule.kind, self.name)
+        return self.pattern in (None, rule.pattern) and self.name in (None, rule.name)
+
+
+def check_rule(rule: Rule) -> None:
+    """Raises `InvalidInput` if a rule could never mean anything."""
+    for what, text in (("name", rule.name), ("principal", rule.principal), ("host", rule.host)):
+        if not 0 < len(text) <= _TEXT_MAX:
+            raise InvalidInput(f"a rule's {what} has 1 to {_TEXT_MAX} characters, not {len(text)}")
+    if rule.kind is Kind.CLUSTER and rule.name != CLUSTER_NAME:
+        raise InvalidInput(f"the cluster is named {CLUSTER_NAME!r}, not {rule.name!r}")
+    if rule.pattern is Pattern.PREFIXED and (rule.name == ANY or rule.kind is Kind.CLUSTER):
+        raise InvalidInput(f"{rule.name!r} is no beginning of a name")
+
+
+def allows(
+    rules: Iterable[Rule], principal: str, host: str, operation: Operation, kind: Kind, name: str
+) -> bool:
+    """The judgement."""
+    allowed = False
+    enough = {operation, Operation.ALL} | _IMPLIED_BY.get(operation, frozenset())
+    for rule in rules:
+        if not (rule.concerns(principal, host) and rule.covers(kind, name)):
+            continue
+        if rule.permission is Permission.DENY:
+            if rule.operation in (operation, Operation.ALL):
+                return False
+        elif rule.operation in enough:
+            allowed = True
+    return allowed
+
+
+def timeline_name(name: str) -> str:
+    """What rules call a timeline; a log topic's name has no colon."""
+    return f"timeline:{name}"

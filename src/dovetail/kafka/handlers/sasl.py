@@ -1,0 +1,61 @@
+"""SaslHandshake and SaslAuthenticate: the login of a client, in Kafka's messages."""
+
+import asyncio
+
+from dovetail.access import Doorman, LoginFailed
+from dovetail.errors import ProtocolViolation
+from dovetail.kafka import messages as m
+from dovetail.kafka.error_codes import ErrorCode
+from dovetail.logging import get_logger
+from dovetail.wire import Connection
+
+_log = get_logger("access")
+
+#: A wrong password costs its sender this long, on each connection.
+_WRONG_MS = 200
+
+#: How long the answer to a failed login has to reach the client before the end.
+_CLOSE_MS = 100
+
+Sasl = m.SaslHandshakeRequest | m.SaslAuthenticateRequest
+
+
+async def sasl(
+    doorman: Doorman | None, connection: Connection, request: Sasl
+) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
+    """Either of the two requests. Raises `ProtocolViolation` where nobody logs in."""
+    if doorman is None or not doorman.mechanisms:
+        raise ProtocolViolation("nobody logs in here; connect without SASL")
+    if isinstance(request, m.SaslHandshakeRequest):
+        known = doorman.begin(connection).handshake(request.mechanism)
+        code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        return m.SaslHandshakeResponse(error_code=code, mechanisms=doorman.mechanisms)
+    return await _authenticate(doorman, connection, request)
+
+
+async def _authenticate(
+    doorman: Doorman, connection: Connection, request: m.SaslAuthenticateRequest
+) -> m.SaslAuthenticateResponse:
+    login = doorman.login_of(connection)
+    if not login.chosen:
+        return m.SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslHandshake comes first",
+            auth_bytes=b"",
+        )
+    try:
+        answer = await login.authenticate(bytes(request.auth_bytes))
+        if login.principal is not None:
+            doorman.welcome(connection, login.principal)
+    except LoginFailed as error:
+        _log.warning("login failed", peer=connection.peer, reason=str(error))
+        await asyncio.sleep(_WRONG_MS / 1000)
+        asyncio.get_running_loop().call_later(_CLOSE_MS / 1000, connection.close)
+        return m.SaslAuthenticateResponse(
+            error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+            error_message=f"login failed: {error}",
+            auth_bytes=b"",
+        )
+    return m.SaslAuthenticateResponse(
+        error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
+    )

@@ -1,0 +1,148 @@
+"""The section `security`: TLS, login and access rules of the Kafka door (R4)."""
+
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dovetail.errors import InvalidSetting
+from dovetail.settings.kinds import Section
+
+#: In the order of preference.
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+
+class SecuritySettings(Section):
+    """Who may come in, and what they may do."""
+
+    tls_certificate: str = Field(
+        default="", description="File with this node's certificate chain (PEM); empty: no TLS."
+    )
+    tls_key: str = Field(default="", description="File with the certificate's private key (PEM).")
+    tls_ca: str = Field(
+        default="",
+        description="File with the authorities of the certificates of clients and nodes (PEM).",
+    )
+    tls_clients: Literal["none", "optional", "required"] = Field(
+        default="none",
+        description="Whether clients show a certificate; its common name is who they are.",
+    )
+    login: str = Field(
+        default="",
+        description="Ways to log in, with commas: scram-sha-512, scram-sha-256, plain (TLS only). "
+        "Empty: nobody has to.",
+    )
+    authorize: bool = Field(
+        default=False,
+        description="Whether access rules hold: what no rule allows is then refused.",
+    )
+    admins: str = Field(default="admin", description="Names that may do everything, with commas.")
+    admin_password_file: str = Field(
+        default="",
+        description="File whose first line is the first admin's password, for the first start.",
+    )
+    nodes: str = Field(
+        default="",
+        description="Common names of the certificates of this cluster's nodes, with commas.",
+    )
+
+    @field_validator("login")
+    @classmethod
+    def _check_login(cls, login: str) -> str:
+        for name in _names(login):
+            if name.upper() not in MECHANISMS:
+                known = ", ".join(mechanism.lower() for mechanism in MECHANISMS)
+                raise ValueError(f"{name!r} is no way to log in; there are {known}")
+        return login
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("security.tls_certificate and security.tls_key belong together")
+        if "PLAIN" in self.mechanisms and not self.tls:
+            raise ValueError("plain sends the password as it is: set security.tls_certificate too")
+        if self.tls_clients != "none" and not (self.tls and self.tls_ca):
+            raise ValueError(
+                "security.tls_clients needs security.tls_certificate, and security.tls_ca to check "
+                "what clients show"
+            )
+        if self.authorize and not self.on:
+            raise ValueError(
+                "security.authorize needs clients that say who they are: set security.login, or "
+                "security.tls_clients = 'required'"
+            )
+        return self
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.tls_certificate)
+
+    @property
+    def on(self) -> bool:
+        """Whether clients have to say who they are."""
+        return bool(self.mechanisms) or self.tls_clients == "required"
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The ways to log in, best first."""
+        wanted = {name.upper() for name in _names(self.login)}
+        return tuple(name for name in MECHANISMS if name in wanted)
+
+    def admin_names(self) -> tuple[str, ...]:
+        return _names(self.admins)
+
+    def node_names(self) -> tuple[str, ...]:
+        return _names(self.nodes)
+
+    def server_tls(self) -> ssl.SSLContext | None:
+        """For the door; None without TLS. Raises `InvalidSetting`."""
+        if not self.tls:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context)
+        if self.tls_clients != "none" or self.tls_ca:
+            required = self.tls_clients == "required"
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+        return context
+
+    def client_tls(self) -> ssl.SSLContext | None:
+        """For connections to the other nodes; None without TLS. Raises `InvalidSetting`."""
+        if not self.tls:
+            return None
+        context = ssl.create_default_context()
+        self._load(context)
+        return context
+
+    def admin_password(self) -> str | None:
+        """What the first admin logs in with at first. Raises `InvalidSetting`."""
+        if not self.admin_password_file:
+            return None
+        try:
+            with Path(self.admin_password_file).open() as file:
+                password = file.readline().rstrip("\r\n")
+        except OSError as error:
+            raise InvalidSetting(
+                f"security.admin_password_file {self.admin_password_file}: {error.strerror}"
+            ) from error
+        if not password:
+            raise InvalidSetting(f"{self.admin_password_file} has no password in its first line")
+        return password
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        files = f"{self.tls_certificate}, {self.tls_key}"
+        try:
+            context.load_cert_chain(self.tls_certificate, self.tls_key)
+            if self.tls_ca:
+                files = self.tls_ca
+                context.load_verify_locations(self.tls_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidSetting(f"no usable certificates in {files}: {error}") from error
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names: Iterable[str] = (name.strip() for name in text.split(","))
+    return tuple(name for name in names if name)

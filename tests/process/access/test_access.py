@@ -1,0 +1,328 @@
+"""Who may come in, and what they may do, on a real node with real clients."""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from tests.conftest import RunningNode
+from tests.process.access.certificates import Authority
+
+from dovetail.kafka import RequestHeader, encode_request
+from dovetail.kafka import messages as m
+from dovetail.kafka.apis import ApiKey
+
+DEADLINE_S = 30.0
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("access")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority(folder)
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, authority: Authority) -> Iterator[RunningNode]:
+    """A node with everything on: TLS, certificates, login and rules."""
+    files = authority.issue("node-1")
+    (folder / "password").write_text(f"{PASSWORD}\n")
+    settings = {
+        "security_tls_certificate": files.certificate,
+        "security_tls_key": files.key,
+        "security_tls_ca": authority.file,
+        "security_tls_clients": "optional",
+        "security_login": "scram-sha-512,scram-sha-256,plain",
+        "security_authorize": "true",
+        "security_admin_password_file": str(folder / "password"),
+    }
+    node = RunningNode(folder / "data", settings)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+class Client:
+    """How one user connects."""
+
+    def __init__(
+        self, node: RunningNode, authority: Authority, user: str, password: str, how: str
+    ) -> None:
+        self.config: dict[str, Any] = {
+            "bootstrap.servers": node.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": authority.file,
+            "sasl.mechanism": how,
+            "sasl.username": user,
+            "sasl.password": password,
+            "log_level": 0,
+            "socket.timeout.ms": 10_000,
+        }
+
+    def admin(self) -> AdminClient:
+        return AdminClient(self.config)
+
+    def produce(self, topic: str, value: bytes = b"x") -> str:
+        """The error's name, or "" when it is stored."""
+        outcome: list[str] = []
+        producer = Producer({**self.config, "message.timeout.ms": 8000})
+        producer.produce(
+            topic, value, on_delivery=lambda error, _: outcome.append(error.name() if error else "")
+        )
+        producer.flush(DEADLINE_S)
+        return outcome[0] if outcome else "NOTHING"
+
+    def consume(self, topic: str, group: str) -> tuple[list[bytes], str]:
+        """What there is, and the error that ended it."""
+        consumer = Consumer(
+            {
+                **self.config,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+            }
+        )
+        with closing(consumer):
+            consumer.subscribe([topic])
+            found: list[bytes] = []
+            while True:
+                message = consumer.poll(DEADLINE_S)
+                if message is None:
+                    return found, "SILENCE"
+                error = message.error()
+                if error is None:
+                    found.append(message.value() or b"")
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return found, ""
+                else:
+                    return found, error.name()
+
+
+@pytest.fixture(scope="module")
+def as_user(guarded: RunningNode, authority: Authority) -> Any:
+    def make(user: str, password: str = PASSWORD, how: str = "SCRAM-SHA-256") -> Client:
+        return Client(guarded, authority, user, password, how)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def dovetail(guarded: RunningNode, authority: Authority) -> Any:
+    """The command line as the admin."""
+
+    def run(*arguments: str, given: str = "", as_user: str = "admin") -> str:
+        environment = {
+            **{name: value for name, value in os.environ.items() if name == "PYTHONPATH"},
+            "PATH": str(Path(sys.executable).parent),
+            "DOVETAIL_CLIENT_BOOTSTRAP": guarded.bootstrap,
+            "DOVETAIL_CLIENT_TLS": "true",
+            "DOVETAIL_CLIENT_TLS_CA": authority.file,
+            "DOVETAIL_CLIENT_USER": as_user,
+            "DOVETAIL_CLIENT_PASSWORD": PASSWORD,
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "dovetail", *arguments],
+            input=given,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def log_in(client: Client) -> str:
+    """Whether the node lets the client in: the first that happens, an answer or an error."""
+    errors: list[str] = []
+    producer = Producer({**client.config, "error_cb": lambda error: errors.append(error.name())})
+    ends = time.monotonic() + DEADLINE_S
+    while time.monotonic() < ends:
+        try:
+            producer.list_topics(timeout=0.2)
+        except KafkaException:
+            producer.poll(0)
+            if "_AUTHENTICATION" in errors:
+                return "_AUTHENTICATION"
+        else:
+            return ""
+    raise AssertionError(f"neither let in nor sent away; {errors}")
+
+
+@pytest.mark.parametrize("how", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_a_user_logs_in_with_the_password_and_only_with_it(as_user: Any, how: str) -> None:
+    """R4: by each mechanism; a wrong password and a name that nobody has are refused."""
+    assert log_in(as_user("admin", how=how)) == ""
+    assert log_in(as_user("admin", "wrong", how)) == "_AUTHENTICATION"
+    assert log_in(as_user("nobody", how=how)) == "_AUTHENTICATION"
+
+
+async def test_another_client_logs_in(guarded: RunningNode, authority: Authority) -> None:
+    """R4: aiokafka, SCRAM over TLS."""
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=guarded.bootstrap,
+        security_protocol="SASL_SSL",
+        ssl_context=ssl.create_default_context(cafile=authority.file),
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username="admin",
+        sasl_plain_password=PASSWORD,
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        await producer.start()
+        try:
+            await producer.send_and_wait("by-aiokafka", b"hello")
+        finally:
+            await producer.stop()
+
+
+def test_nothing_is_answered_before_the_login(guarded: RunningNode, authority: Authority) -> None:
+    """R4: not in plain text, and over TLS nothing but the login."""
+    host, _, port = guarded.bootstrap.rpartition(":")
+    header = RequestHeader(int(ApiKey.METADATA), 9, 1, "stranger")
+    request = b"".join(
+        encode_request(header, m.MetadataRequest(topics=None, allow_auto_topic_creation=False))
+    )
+    with socket.create_connection((host, int(port)), DEADLINE_S) as plain:
+        plain.sendall(request)
+        assert not plain.recv(1000).startswith(b"\x00")
+    context = ssl.create_default_context(cafile=authority.file)
+    with (
+        socket.create_connection((host, int(port)), DEADLINE_S) as raw,
+        context.wrap_socket(raw, server_hostname=host) as line,
+    ):
+        line.sendall(request)
+        assert line.recv(1000) == b""
+    # The private requests of storage nodes and those of timelines begin at these keys.
+    for key in (10_000, 11_000):
+        with (
+            socket.create_connection((host, int(port)), DEADLINE_S) as raw,
+            context.wrap_socket(raw, server_hostname=host) as line,
+        ):
+            frame = key.to_bytes(2, "big") + bytes(2) + bytes(4) + b"\x00\x01x" + bytes(8)
+            line.sendall(len(frame).to_bytes(4, "big") + frame)
+            assert line.recv(1000) == b""
+
+
+def test_what_no_rule_allows_is_refused(as_user: Any, dovetail: Any) -> None:
+    """R4: deny by default; by name, by beginning, by operation; who denies is stronger."""
+    dovetail("user", "set", "alice", given=f"{PASSWORD}\n")
+    dovetail("topic", "create", "orders-eu")
+    dovetail("topic", "create", "orders-us")
+    dovetail("topic", "create", "other")
+    alice = as_user("alice")
+    assert alice.admin().list_topics(timeout=10).topics == {}
+    assert alice.produce("orders-eu") == "TOPIC_AUTHORIZATION_FAILED"
+    dovetail("access", "allow", "alice", "write", "--topic", "orders*")
+    assert set(alice.admin().list_topics(timeout=10).topics) == {"orders-eu", "orders-us"}
+    assert alice.produce("orders-eu", b"one") == ""
+    assert alice.produce("other") == "TOPIC_AUTHORIZATION_FAILED"
+    assert alice.consume("orders-eu", "alices")[1] == "GROUP_AUTHORIZATION_FAILED"
+    dovetail("access", "allow", "alice", "read", "--topic", "orders*", "--group", "alices")
+    assert alice.consume("orders-eu", "alices") == ([b"one"], "")
+    dovetail("access", "deny", "alice", "write", "--topic", "orders-us")
+    assert alice.produce("orders-us") == "TOPIC_AUTHORIZATION_FAILED"
+    assert alice.produce("orders-eu", b"two") == ""
+    admin = alice.admin()
+    for refused in admin.delete_topics(["orders-eu"]).values():
+        with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+            refused.result(DEADLINE_S)
+
+
+def test_rules_are_listed_and_removed(as_user: Any, dovetail: Any) -> None:
+    """R4, U4: the command line; only admins may change who may do what."""
+    dovetail("user", "set", "carol", given=f"{PASSWORD}\n")
+    dovetail("access", "allow", "carol", "all", "--topic", "carols", "--timeline", "due")
+    listed = json.loads(dovetail("access", "list", "--user", "carol", "--json"))
+    assert {(rule["kind"], rule["name"]) for rule in listed} == {
+        ("topic", "carols"),
+        ("timeline", "due"),
+    }
+    assert "carol" in {user["user"] for user in json.loads(dovetail("user", "list", "--json"))}
+    carol = as_user("carol")
+    admin = carol.admin()
+    assert carol.produce("carols") == ""
+    with pytest.raises(KafkaException):
+        admin.describe_user_scram_credentials().result(DEADLINE_S)  # type: ignore[union-attr]
+    dovetail("access", "remove", "carol", "all", "--topic", "carols")
+    assert carol.produce("carols") == "TOPIC_AUTHORIZATION_FAILED"
+    dovetail("user", "delete", "carol", "--yes")
+    assert log_in(carol) == "_AUTHENTICATION"
+
+
+def test_a_changed_password_ends_the_connections_of_the_old_one(
+    as_user: Any, dovetail: Any
+) -> None:
+    """R4: also those that are open."""
+    dovetail("user", "set", "dave", given=f"{PASSWORD}\n")
+    dovetail("access", "allow", "dave", "all", "--topic", "daves")
+    failures: list[str] = []
+    producer = Producer(
+        {
+            **as_user("dave").config,
+            "message.timeout.ms": 6000,
+            "error_cb": lambda error: failures.append(error.name()),
+        }
+    )
+    producer.produce("daves", b"before")
+    assert producer.flush(DEADLINE_S) == 0
+    dovetail("user", "set", "dave", given="another one\n")
+    lost: list[str] = []
+    producer.produce("daves", b"after", on_delivery=lambda e, _: lost.append(e.name() if e else ""))
+    producer.flush(DEADLINE_S)
+    assert lost == ["_MSG_TIMED_OUT"]
+    assert "_AUTHENTICATION" in failures
+    assert as_user("dave", "another one").produce("daves") == ""
+
+
+def test_a_certificate_says_who_a_client_is(
+    guarded: RunningNode, authority: Authority, dovetail: Any
+) -> None:
+    """R4: mutual TLS, without a password; rules hold for the common name."""
+    files = authority.issue("billing")
+    dovetail("access", "allow", "billing", "write", "create", "--topic", "bills")
+    client = Client(guarded, authority, "", "", "PLAIN")
+    client.config = {
+        name: value for name, value in client.config.items() if not name.startswith("sasl.")
+    } | {
+        "security.protocol": "SSL",
+        "ssl.certificate.location": files.certificate,
+        "ssl.key.location": files.key,
+    }
+    assert client.produce("bills") == ""
+    assert client.produce("salaries") == "TOPIC_AUTHORIZATION_FAILED"
+    stranger = Authority(Path(files.key).parent / "..").issue("billing2")
+    client.config["ssl.certificate.location"] = stranger.certificate
+    client.config["ssl.key.location"] = stranger.key
+    assert client.produce("bills") != ""
+
+
+def test_users_and_rules_survive_kill_9(guarded: RunningNode, as_user: Any, dovetail: Any) -> None:
+    """R4: they are kept like everything else; the first password is for the first start only."""
+    dovetail("user", "set", "erin", given=f"{PASSWORD}\n")
+    dovetail("access", "allow", "erin", "all", "--topic", "erins")
+    guarded.kill()
+    guarded.start()
+    assert as_user("erin").produce("erins") == ""
+    assert as_user("erin").produce("admins") == "TOPIC_AUTHORIZATION_FAILED"

@@ -1,0 +1,113 @@
+"""The judgement over access rules, against a slow and plain one."""
+
+import itertools
+import random
+
+import pytest
+
+from dovetail.access import CLUSTER_NAME, Filter, Kind, Operation, Pattern, Permission, Rule
+from dovetail.access.rules import allows, check_rule
+from dovetail.errors import InvalidInput
+
+NAMES = ("a", "ab", "abc", "b", "*")
+PRINCIPALS = ("alice", "bob", "*")
+HOSTS = ("10.0.0.1", "*")
+OPERATIONS = (
+    Operation.ALL,
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DESCRIBE,
+    Operation.ALTER_CONFIGS,
+    Operation.DESCRIBE_CONFIGS,
+)
+
+
+def random_rule(rng: random.Random) -> Rule:
+    pattern = rng.choice(tuple(Pattern))
+    names = [name for name in NAMES if name != "*" or pattern is Pattern.LITERAL]
+    return Rule(
+        principal=rng.choice(PRINCIPALS),
+        permission=rng.choice(tuple(Permission)),
+        operation=rng.choice(OPERATIONS),
+        kind=rng.choice((Kind.TOPIC, Kind.GROUP)),
+        name=rng.choice(names),
+        pattern=pattern,
+        host=rng.choice(HOSTS),
+    )
+
+
+def plainly(rules: list[Rule], who: str, host: str, what: Operation, kind: Kind, name: str) -> bool:
+    """The same judgement, one sentence after the other."""
+    about = [
+        rule
+        for rule in rules
+        if rule.kind is kind
+        and (rule.principal == who or rule.principal == "*")
+        and (rule.host == host or rule.host == "*")
+        and (
+            (rule.pattern is Pattern.PREFIXED and name[: len(rule.name)] == rule.name)
+            or (rule.pattern is Pattern.LITERAL and (rule.name == name or rule.name == "*"))
+        )
+    ]
+    for rule in about:
+        if rule.permission is Permission.DENY and (
+            rule.operation is what or rule.operation is Operation.ALL
+        ):
+            return False
+    for rule in about:
+        if rule.permission is Permission.ALLOW:
+            if rule.operation is what or rule.operation is Operation.ALL:
+                return True
+            if what is Operation.DESCRIBE and rule.operation in (Operation.READ, Operation.WRITE):
+                return True
+            if what is Operation.DESCRIBE_CONFIGS and rule.operation is Operation.ALTER_CONFIGS:
+                return True
+    return False
+
+
+def test_the_judgement_is_the_plain_one() -> None:
+    """R4: deny by default, deny before allow, prefixes, everybody, implied operations."""
+    rng = random.Random(7)
+    seen = set()
+    for _ in range(500):
+        rules = [random_rule(rng) for _ in range(rng.randrange(5))]
+        for who, host, what, kind, name in itertools.product(
+            ("alice", "eve"), ("10.0.0.1", "10.0.0.2"), OPERATIONS[1:], (Kind.TOPIC,), ("ab", "b")
+        ):
+            found = allows(rules, who, host, what, kind, name)
+            assert found is plainly(rules, who, host, what, kind, name), rules
+            seen.add(found)
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("alice", Permission.ALLOW, Operation.READ, Kind.TOPIC, ""),
+        Rule("", Permission.ALLOW, Operation.READ, Kind.TOPIC, "a"),
+        Rule("alice", Permission.ALLOW, Operation.READ, Kind.CLUSTER, "a"),
+        Rule("alice", Permission.ALLOW, Operation.READ, Kind.TOPIC, "*", Pattern.PREFIXED),
+        Rule("a" * 2000, Permission.ALLOW, Operation.READ, Kind.TOPIC, "a"),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused(rule: Rule) -> None:
+    """R4, U7: before it is kept."""
+    with pytest.raises(InvalidInput):
+        check_rule(rule)
+
+
+def test_filters() -> None:
+    """R4: any, equal, and everything that is about a name."""
+    exact = Rule("alice", Permission.ALLOW, Operation.READ, Kind.TOPIC, "orders")
+    begins = Rule("bob", Permission.DENY, Operation.ALL, Kind.TOPIC, "ord", Pattern.PREFIXED)
+    cluster = Rule("bob", Permission.ALLOW, Operation.ALTER, Kind.CLUSTER, CLUSTER_NAME)
+    rules = [exact, begins, cluster]
+
+    def found(wanted: Filter) -> list[Rule]:
+        return [rule for rule in rules if wanted.takes(rule)]
+
+    assert found(Filter()) == rules
+    assert found(Filter(principal="bob")) == [begins, cluster]
+    assert found(Filter(kind=Kind.TOPIC, name="orders")) == [exact]
+    assert found(Filter(kind=Kind.TOPIC, name="orders", matching=True)) == [exact, begins]
+    assert found(Filter(permission=Permission.DENY)) == [begins]
