@@ -20,6 +20,7 @@ Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that th
 sizes `64MiB`, `1GB`, or an integer of bytes.
 """
 
+from dovetail.settings.http import HttpSettings
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
@@ -30,7 +31,6 @@ from dovetail.settings.sections import (
     ClientSettings,
     CoordinationSettings,
     GroupsSettings,
-    HttpSettings,
     KafkaSettings,
     LoggingSettings,
     LogSettings,
