@@ -32,7 +32,7 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
-	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
@@ -55,3 +55,5 @@ soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_R
 	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/pipeline
 	@DEMO_MINUTES=3 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
+	@MODEL_EXAMPLES=$(SOAK_ROUNDS) CARRIER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_carriers.py
+	@TIMELINE_MESSAGES=100000 CLUSTER_MESSAGES=100000 DELETED_MESSAGES=1000000 $(PY) -m pytest -q --timeout 0 tests/process/timeline
