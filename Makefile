@@ -14,13 +14,14 @@ help: ## Show this help.
 	@scripts/setup dev bench
 	@touch $@
 
-.venv/ready-demo: pyproject.toml constraints.txt scripts/setup
-	@test -e .venv/ready || scripts/setup
+.venv/ready-demo: pyproject.toml constraints.txt scripts/setup scripts/java
+	@test -e .venv/ready || scripts/setup demo
+	@scripts/java
 	@touch $@
 
 .PHONY: demo
-demo: .venv/ready-demo ## Install, start a node, stream messages through a real Kafka client.
-	@$(PY) -m examples.demo
+demo: .venv/ready-demo ## A shop on all of it, with a proof at the end: make demo ARGS='--chaos'
+	@$(PY) -m examples.shop.demo $(ARGS)
 
 .PHONY: check
 check: .venv/ready ## Lint, formatting, types and house style; seconds.
@@ -31,7 +32,7 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
-	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
@@ -52,4 +53,7 @@ soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_R
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
 	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/pipeline
+	@DEMO_MINUTES=3 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
+	@MODEL_EXAMPLES=$(SOAK_ROUNDS) CARRIER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_carriers.py
+	@TIMELINE_MESSAGES=100000 CLUSTER_MESSAGES=100000 DELETED_MESSAGES=1000000 $(PY) -m pytest -q --timeout 0 tests/process/timeline

@@ -6,12 +6,19 @@ Behind it is uvicorn. Who starts it ends it. What it serves, and at which addres
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
 
 from dovetail.errors import Unavailable
+
+_Message = MutableMapping[str, Any]
+#: A web application: Starlette, or what wraps one.
+Asgi = Callable[
+    [_Message, Callable[[], Awaitable[_Message]], Callable[[_Message], Awaitable[None]]],
+    Awaitable[None],
+]
 
 #: Largest header block. Scrapes and members of a stream send under 1 KiB.
 HEADER_BYTES_MAX = 16 * 1024
@@ -55,7 +62,7 @@ class WebServer:
 
 
 async def serve_web(
-    app: Starlette,
+    app: Asgi,
     host: str,
     port: int,
     *,

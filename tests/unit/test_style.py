@@ -29,7 +29,7 @@ ARROWS = {
     "outbox": {"settings"},
     "stream": {"coordination"},
     "pipeline": {"coordination", "kafka", "sdk", "settings", "stream"},
-    "console": {"settings"},
+    "console": {"broker", "outbox", "sdk", "settings", "stream", "timeline"},
     "cli": {
         "access",
         "broker",

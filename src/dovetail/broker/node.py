@@ -11,7 +11,7 @@ import asyncio
 import gc
 import random
 import resource
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from dovetail.broker.identity import (
     holds_ledgers,
     lock_folder,
 )
+from dovetail.broker.insight import Insight
 from dovetail.broker.measured import MeasuredCoordinator
 from dovetail.broker.membership import (
     CARRIER_ROLE,
@@ -64,7 +65,7 @@ from dovetail.ledger.selection import selection_named
 from dovetail.log.catalog import Catalog
 from dovetail.log.storage_upkeep import StorageUpkeep
 from dovetail.logging import RateLimitedLog, get_logger
-from dovetail.settings import HttpSettings, Settings
+from dovetail.settings import Settings
 from dovetail.timeline.frame_codec import is_timeline
 from dovetail.timeline.service import TimelineService
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
@@ -88,7 +89,7 @@ class Endpoints:
 
 
 #: Serves the status and the metrics of a node over HTTP; yields the URL.
-HttpStarter = Callable[["Node", HttpSettings], AbstractAsyncContextManager[str]]
+HttpStarter = Callable[["Node", Settings], AbstractAsyncContextManager[str]]
 
 
 class Node:
@@ -116,6 +117,8 @@ class Node:
         self._states: StorageStates | None = None
         self._view: SeenStorage | None = None
         self._timelines: TimelineService | None = None
+        #: What the console shows beyond health; None until the door is open.
+        self.insight: Insight | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
         self._loud = RateLimitedLog(get_logger("wire"), self._clock)
@@ -138,7 +141,7 @@ class Node:
             for (topic, number), error in self._carrier.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
         if self._timelines is not None:
-            reasons += [f"timelines: {text}" for _, text in self._timelines.report().reasons]
+            reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
         return not reasons, reasons
 
     def cluster(self) -> ClusterReport | None:
@@ -167,7 +170,7 @@ class Node:
         data_dir.mkdir(parents=True, exist_ok=True)
         http_url = None
         if self._http is not None and settings.http.enabled:
-            http_url = await self._stack.enter_async_context(self._http(self, settings.http))
+            http_url = await self._stack.enter_async_context(self._http(self, settings))
         coordinator = await self._start_coordination(data_dir)
         self._security = await start_security(settings, coordinator)
         self._stack.push_async_callback(self._security.stop)
@@ -198,8 +201,15 @@ class Node:
             self._carrier = await self._load_carrier(coordinator, nodes, here)
         telling = asyncio.create_task(self._tell_held_back())
         self._stack.callback(telling.cancel)
+        insight = self.insight = Insight(
+            self._carrier,
+            self._membership,
+            describe=lambda: self._describe(here, http_url),
+            door=settings.kafka.door(port_bound=port_bound),
+            clock=self._clock,
+        )
         if OVERSEER_ROLE in roles:
-            await self._start_overseer(coordinator, here, http_url)
+            await self._start_overseer(coordinator, insight, here.node_id)
         if self._membership is not None:
             await self._announce(self._membership, coordinator, here, http_url)
         if self._carrier is not None:
@@ -328,22 +338,15 @@ class Node:
         )
 
     async def _start_overseer(
-        self, coordinator: Coordinator, here: Broker, http_url: str | None
+        self, coordinator: Coordinator, insight: Insight, node_id: int
     ) -> None:
-        membership = self._membership
-
-        def members() -> Mapping[int, Member]:
-            if membership is None:
-                return {here.node_id: self._describe(here, http_url)}
-            return membership.members()
-
         if self._carrier is None:
             catalog = Catalog(coordinator, on_change=lambda: None)
             await catalog.start()
             self._stack.push_async_callback(catalog.stop)
         else:
             catalog = self._carrier.log.catalog
-        self._overseer = Overseer(here.node_id, members, catalog)
+        self._overseer = Overseer(node_id, insight.members, catalog)
         self._overseer.start()
         self._stack.push_async_callback(self._overseer.stop)
 
@@ -363,9 +366,8 @@ class Node:
         membership = self._membership
 
         def brokers() -> dict[int, Broker]:
-            if membership is None:
-                return {here.node_id: here}
-            return _brokers_of(membership.members().values())
+            known = None if membership is None else membership.members().values()
+            return {here.node_id: here} if known is None else _brokers_of(known)
 
         def brokers_gone() -> dict[int, Broker]:
             return {} if membership is None else _brokers_of(membership.gone())

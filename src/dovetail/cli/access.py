@@ -32,14 +32,14 @@ OperationsArgument = Annotated[
 TopicsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", metavar="PATTERN", help="Topic; 'orders*' is all that begin so, '*' is all."
+        "--topic", metavar="TOPIC", help="Topic; 'orders*' is all that begin so, '*' is all."
     ),
 ]
 TimelinesOption = Annotated[
-    list[str] | None, typer.Option("--timeline", metavar="PATTERN", help="Timeline, as --topic.")
+    list[str] | None, typer.Option("--timeline", metavar="TIMELINE", help="Timeline, as --topic.")
 ]
 GroupsOption = Annotated[
-    list[str] | None, typer.Option("--group", metavar="PATTERN", help="Group, as --topic.")
+    list[str] | None, typer.Option("--group", metavar="GROUP", help="Group, as --topic.")
 ]
 ClusterOption = Annotated[
     bool, typer.Option("--cluster", help="The cluster itself: users, rules, new topics.")

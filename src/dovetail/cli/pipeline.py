@@ -85,6 +85,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run the teams of a pipeline until interrupted; this process is their master."""
+    from dovetail import tracing
     from dovetail.cli.client import check_reachable
     from dovetail.cli.pipeline_run import reporting, run_alone, stand_by
 
@@ -95,6 +96,7 @@ def run(
     check_reachable(target)
     folder = checkpoint or str(Path.cwd() / "dovetail-checkpoint")
     settings = settings_of(ctx, flags=metrics_flags(metrics_port, metrics_host))
+    tracing.use(settings.tracing, service=f"dovetail-{pipeline.name}")
     spark = _session(where, pipeline, master, conf)
     given: dict[str, Any] = {"bootstrap": target.bootstrap, "checkpoint": folder}
     try:
@@ -105,6 +107,7 @@ def run(
                 run_alone(pipeline, spark, reporter, **given, once=once, as_json=as_json)
     finally:
         spark.stop()
+        tracing.end()
 
 
 @app.command(

@@ -1,121 +1,207 @@
-"""Health and metrics over HTTP, inside the node's own event loop.
+"""The web application of a node: probes, metrics, the API, the console's pages.
 
 `/livez` is 200 while the process can still do its work and 503 when only a restart helps.
 `/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
-`/v1/cluster` is the whole cluster as the overseer sees it, on nodes that have that role.
-The server shares the loop, so a loop that hangs fails its probes, which is what probes are for.
+The server shares the node's loop, so a loop that hangs fails its probes, which is what probes are
+for; and it is there before the rest of the node is, so what asks early is told what is missing.
+
+R4: without a token the server listens on this machine only.
 
 Not here: what live and ready mean (see `broker`), and signals, which belong to the process.
 """
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
 
 import msgspec
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dovetail.settings import HttpSettings
+from dovetail.clock import Clock, SystemClock
+from dovetail.console import (
+    dead,
+    docs_page,
+    groups,
+    messages,
+    outbox,
+    overview,
+    pipelines,
+    session,
+    streams,
+    timeline_messages,
+    timelines,
+    topics,
+)
+from dovetail.console.desk import Desk, ServedNode
+from dovetail.console.dispatch import defect_response, dispatch, problem_response
+from dovetail.console.endpoint import Endpoint
+from dovetail.console.errors import HttpRefusal
+from dovetail.console.event_stream import EventStream
+from dovetail.console.guard import AsgiApp, Guard, Receive, Scope, Send
+from dovetail.console.live import Live
+from dovetail.console.openapi import document
+from dovetail.console.pages import Pages
+from dovetail.console.signing_in import SignIn
+from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
+from dovetail.settings import HttpSettings, Settings
 from dovetail.web import WebServer, serve_web
 
-#: Requests served at once. Probes and scrapes are a handful; a flood gets 503 and costs little.
-REQUESTS_CONCURRENT_MAX = 100
+#: Connections served at once: fifty live pages with some requests beside; a flood gets 503.
+REQUESTS_CONCURRENT_MAX = 256
 
 #: How long `stop` waits for answers under way. They take milliseconds; then they are cut off.
 STOP_GRACE_S = 2
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>Dovetail</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:3em auto;padding:0 1em}
-td{padding:.2em 1.5em .2em 0}</style></head>
-<body>
-<h1>Dovetail</h1>
-<p>This node serves:</p>
-<table>
-<tr><td><a href="/livez">/livez</a></td><td>whether the process works, or needs a restart</td></tr>
-<tr><td><a href="/readyz">/readyz</a></td><td>whether clients should be sent here</td></tr>
-<tr><td><a href="/metrics">/metrics</a></td><td>measurements, for Prometheus</td></tr>
-<tr><td><a href="/v1/cluster">/v1/cluster</a></td><td>nodes, topics and owners, as JSON</td></tr>
-</table>
-</body>
-</html>
-"""
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *overview.ENDPOINTS,
+    *topics.ENDPOINTS,
+    *messages.ENDPOINTS,
+    *groups.ENDPOINTS,
+    *timelines.ENDPOINTS,
+    *timeline_messages.ENDPOINTS,
+    *dead.ENDPOINTS,
+    *streams.ENDPOINTS,
+    *pipelines.ENDPOINTS,
+    *outbox.ENDPOINTS,
+    *session.ENDPOINTS,
+)
+#: Names in paths that may have a slash.
+_WITH_SLASHES = ("group", "name", "log")
+
+RequestHandler = Callable[[Request], Awaitable[Response]]
 
 
-class NodeStatus(Protocol):
-    """What the probes ask of a node; both answer at once, without waiting."""
+class Console:
+    """Everything that is served over HTTP for one node; an ASGI application."""
 
-    def live(self) -> bool:
-        """Whether the process can still do its work; False asks for a restart."""
-        ...
+    def __init__(self, node: ServedNode, settings: Settings, clock: Clock | None = None) -> None:
+        """Raises `InvalidSetting` for a token file that is none."""
+        clock = clock or SystemClock()
+        sign_in = SignIn(settings.http.secret())
+        self.desk = Desk(node, settings, clock, sign_in)
+        self.live = Live(self.desk)
+        self._document: bytes | None = None
+        self._page: str | None = None
+        starlette = Starlette(
+            routes=self._routes(),
+            exception_handlers={HTTPException: _http_problem, Exception: _defect},
+        )
+        self.app: AsgiApp = Guard(starlette, settings.http, sign_in, clock)
 
-    def ready(self) -> tuple[bool, list[str]]:
-        """Whether clients should be sent here, and if not, why."""
-        ...
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
 
-    def cluster(self) -> object | None:
-        """The cluster as an overseer sees it; None on a node that is none."""
-        ...
+    async def close(self) -> None:
+        """Ends all clients; readers of live documents were sent away before."""
+        await self.desk.close()
 
+    def _routes(self) -> list[Route]:
+        pages = Pages()
+        by_path: dict[str, list[Endpoint]] = {}
+        for endpoint in ENDPOINTS:
+            by_path.setdefault(endpoint.path, []).append(endpoint)
+        # The longest first: a name that may have slashes must not take what stands behind it.
+        paths = sorted(by_path, key=lambda path: -path.count("/"))
+        return [
+            Route("/livez", self._livez),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics),
+            Route("/docs", self._docs),
+            Route("/docs/style.css", _docs_style),
+            Route("/v1/openapi.json", self._openapi),
+            Route("/v1/live", self._watch),
+            *(self._route(path, by_path[path]) for path in paths),
+            Route("/static/{path:path}", pages.static),
+            Route("/{path:path}", pages.page),
+        ]
 
-class ServedNode(NodeStatus, Protocol):
-    """A node with its measurements."""
+    def _route(self, path: str, endpoints: list[Endpoint]) -> Route:
+        by_method = {endpoint.method: endpoint for endpoint in endpoints}
 
-    @property
-    def registry(self) -> CollectorRegistry: ...
+        async def answer(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            return await dispatch(self.desk, by_method[method], request)
 
+        for name in _WITH_SLASHES:
+            path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
+        return Route(path, answer, methods=list(by_method))
 
-def create_app(status: NodeStatus, registry: CollectorRegistry) -> Starlette:
-    """The web application of one node."""
-
-    async def livez(_: Request) -> Response:
-        live = status.live()
+    async def _livez(self, _: Request) -> Response:
+        live = self.desk.node.live()
         return JSONResponse({"live": live}, status_code=200 if live else 503)
 
-    async def readyz(_: Request) -> Response:
-        ready, reasons = status.ready()
+    async def _readyz(self, _: Request) -> Response:
+        ready, reasons = self.desk.node.ready()
         return JSONResponse({"ready": ready, "reasons": reasons}, status_code=200 if ready else 503)
 
-    async def metrics(request: Request) -> Response:
+    async def _metrics(self, request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"content-type": content_type})
+        return Response(encode(self.desk.node.registry), headers={"content-type": content_type})
 
-    async def cluster(_: Request) -> Response:
-        report = status.cluster()
-        if report is None:
-            text = "this node is no overseer; ask one that has the role, or add it to node.roles"
-            return JSONResponse({"error": text}, status_code=404)
-        return Response(msgspec.json.encode(report), media_type="application/json")
+    async def _openapi(self, _: Request) -> Response:
+        if self._document is None:
+            self._document = msgspec.json.encode(document(ENDPOINTS))
+        return Response(self._document, media_type="application/json")
 
-    async def page(_: Request) -> Response:
-        return HTMLResponse(_PAGE)
+    async def _docs(self, _: Request) -> Response:
+        if self._page is None:
+            self._page = docs_page.page(document(ENDPOINTS))
+        return Response(self._page, media_type="text/html; charset=utf-8")
 
-    return Starlette(
-        routes=[
-            Route("/", page),
-            Route("/livez", livez),
-            Route("/readyz", readyz),
-            Route("/metrics", metrics),
-            Route("/v1/cluster", cluster),
-        ]
+    async def _watch(self, request: Request) -> Response | EventStream:
+        try:
+            unknown = set(request.query_params) - {"watch"}
+            if unknown:
+                raise InvalidInput(f"unknown parameter {min(unknown)[:50]!r}; give `watch`")
+            watcher = self.live.join(tuple(request.query_params.getlist("watch")))
+        except DovetailError as error:
+            return problem_response(error)
+        return EventStream(self.live, watcher)
+
+
+async def _docs_style(_: Request) -> Response:
+    return Response(docs_page.STYLE, media_type="text/css; charset=utf-8")
+
+
+async def _http_problem(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: an unknown method; unknown paths are pages or not there."""
+    assert isinstance(error, HTTPException)
+    text = f"{error.detail}: {request.method} {request.url.path[:200]}; /docs lists the API"
+    headers = dict(error.headers or {})
+    return problem_response(HttpRefusal(HTTPStatus(error.status_code), text, headers=headers))
+
+
+async def _defect(_: Request, __: Exception) -> Response:
+    return defect_response()
+
+
+def check_address(settings: HttpSettings) -> None:
+    """Raises `InvalidSetting` if strangers could reach a console that asks nobody who he is."""
+    if settings.is_loopback or settings.secret():
+        return
+    raise InvalidSetting(
+        f"http.host = {settings.host!r} can be reached from other machines, and there is no token: "
+        "whoever finds the port could read and delete everything. Set http.token (or "
+        "http.token_file) to at least 16 random characters, or listen on this machine only "
+        "(http.host = 127.0.0.1), or serve no HTTP (http.enabled = false)"
     )
 
 
-async def serve_http(app: Starlette, host: str, port: int) -> WebServer:
+async def serve_http(app: AsgiApp, settings: HttpSettings) -> WebServer:
     """Serves `app` in the current loop; returns once it listens. Port 0 takes any free one.
 
-    Raises `Unavailable` if the address cannot be taken.
+    Raises `Unavailable` if the address cannot be taken, `InvalidSetting` if it is not safe.
     """
+    check_address(settings)
     return await serve_web(
         app,
-        host,
-        port,
+        settings.host,
+        settings.port,
         requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
         stop_grace_s=STOP_GRACE_S,
         hint="choose another address with http.host and http.port, or http.enabled = false",
@@ -123,10 +209,13 @@ async def serve_http(app: Starlette, host: str, port: int) -> WebServer:
 
 
 @contextlib.asynccontextmanager
-async def http_of(node: ServedNode, settings: HttpSettings) -> AsyncIterator[str]:
-    """Serves a node's status and measurements; gives the URL. Raises `Unavailable`."""
-    server = await serve_http(create_app(node, node.registry), settings.host, settings.port)
+async def http_of(node: ServedNode, settings: Settings) -> AsyncIterator[str]:
+    """Serves a node over HTTP; gives the URL. Raises `Unavailable`, `InvalidSetting`."""
+    console = Console(node, settings)
+    server = await serve_http(console, settings.http)
     try:
         yield server.url
     finally:
+        console.live.stop()
         await server.stop()
+        await console.close()

@@ -54,7 +54,6 @@ class BatchView(NamedTuple):
 
     base_offset: int
     offset_end: int
-    checksum: int
     attributes: int
     base_ms: int
     ms_max: int
@@ -68,6 +67,10 @@ class BatchView(NamedTuple):
     def control(self) -> bool:
         """Whether it holds marks of transactions and no messages."""
         return bool(self.attributes & _CONTROL)
+
+    def records_checksum(self) -> int:
+        """Of the records alone: a broker that sets the time rewrites the header."""
+        return crc32c(self.records)
 
     def section(self) -> Section:
         """The records, inflated. Raises `InvalidBatch`."""
@@ -98,7 +101,6 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
             (
                 base_offset,
                 base_offset + last_delta + 1,
-                checksum,
                 attributes,
                 *fields[7:],
                 view[at + HEADER_BYTES : end],

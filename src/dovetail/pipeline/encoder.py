@@ -57,7 +57,8 @@ class EncodedBatch:
     data: bytes
     sequence: int
     count: int
-    checksum: int
+    #: Of the records alone; see `BatchView.records_checksum`.
+    records_checksum: int
 
 
 def encode_batches(
@@ -93,7 +94,7 @@ def encode_batches(
         )
         checksum = crc32c(body, crc32c(checked))
         front = _FRONT.pack(0, _FRONT_COUNTED + len(checked) + len(body), -1, 2, checksum)
-        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, checksum)
+        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, crc32c(body))
         start += count
         sequence += count
 

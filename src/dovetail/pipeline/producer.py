@@ -65,7 +65,7 @@ class Stored:
     partition: Partition
     base_offset: int
     count: int
-    checksum: int
+    records_checksum: int
 
 
 class Producer:
@@ -182,7 +182,9 @@ class Producer:
         self._sent.popleft()
         self._lanes[sent.partition].on_the_way -= 1
         batch = sent.batch
-        self.stored.append(Stored(sent.partition, one.base_offset, batch.count, batch.checksum))
+        self.stored.append(
+            Stored(sent.partition, one.base_offset, batch.count, batch.records_checksum)
+        )
         end = one.base_offset + batch.count
         self.ends[sent.partition] = max(end, self.ends.get(sent.partition, 0))
 

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from dovetail.errors import DovetailError, TopicExists, Unavailable
 from dovetail.logging import get_logger
-from dovetail.pipeline.envelope import NOT_BEFORE, TO
+from dovetail.pipeline.envelope import NOT_BEFORE, TO, TRACEPARENT
 from dovetail.pipeline.graph import delays_topic
 from dovetail.sdk import Draft, Timeline, connect
 from dovetail.sdk import Message as DueMessage
@@ -144,4 +144,5 @@ def draft_of(message: Any) -> Draft:
         at=int(due) / 1000,
         # Its place in the topic: filled in twice after a crash, it is there once.
         key=f"{message.partition()}-{message.offset()}",
+        headers={name: headers[name] for name in headers.keys() & {TRACEPARENT}},
     )

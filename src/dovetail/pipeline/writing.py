@@ -214,7 +214,7 @@ class TaskWriter:
             for fetched in fetch(self._client, partition, start, end):
                 for view in fetched.batches:
                     expected = batches.pop(view.base_offset, None)
-                    if expected is not None and expected.checksum != view.checksum:
+                    if expected and expected.records_checksum != view.records_checksum():
                         return False
             if batches:
                 return False

@@ -1,6 +1,6 @@
 """Spans of a client of timelines: scheduling, and handling what is due."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,14 +8,19 @@ from dovetail import tracing
 from dovetail.sdk.message import Message
 
 
-def scheduling(timeline: str, count: int) -> AbstractContextManager[Any]:
-    """Around storing messages; their context is the one inside."""
-    if not tracing.is_on():
+def scheduling(
+    timeline: str, headers: Sequence[Mapping[str, bytes]]
+) -> AbstractContextManager[Any]:
+    """Around storing messages with these headers; their context is the one inside.
+
+    Messages that bring contexts of their own, all of them, need none.
+    """
+    if not tracing.is_on() or all(tracing.TRACEPARENT in given for given in headers):
         return tracing.NO_SPAN
     about: tracing.Attributes = {
         "dovetail.timeline": timeline,
         "messaging.operation.name": "schedule",
-        "messaging.batch.message_count": count,
+        "messaging.batch.message_count": len(headers),
     }
     return tracing.span(f"schedule {timeline}", kind="producer", attributes=about)
 

@@ -107,7 +107,7 @@ class Timeline:
     async def schedule_many(self, drafts: Sequence[Draft]) -> list[Scheduled]:
         """Stores many, a thousand to a request. Raises `InvalidInput` for the first refused one,
         after the others of its request were stored."""
-        with scheduling(self.name, len(drafts)):
+        with scheduling(self.name, [draft.headers for draft in drafts]):
             return await self._schedule(drafts)
 
     async def _schedule(self, drafts: Sequence[Draft]) -> list[Scheduled]:

@@ -21,6 +21,7 @@ sizes `64MiB`, `1GB`, or an integer of bytes.
 """
 
 from dovetail.settings.client import ClientSettings
+from dovetail.settings.http import HttpSettings
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
@@ -30,7 +31,6 @@ from dovetail.settings.quantity import (
 from dovetail.settings.sections import (
     CoordinationSettings,
     GroupsSettings,
-    HttpSettings,
     KafkaSettings,
     LoggingSettings,
     LogSettings,

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.client import ClientSettings
+from dovetail.settings.http import HttpSettings
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
 from dovetail.settings.metrics import MetricsSettings
@@ -149,6 +150,11 @@ class KafkaSettings(_Section):
             )
         return self
 
+    def door(self, *, port_bound: int) -> str:
+        """The address at which this machine reaches the node, given the port that it listens on."""
+        host = "127.0.0.1" if self.host in _WILDCARD_HOSTS else self.host
+        return f"[{host}]:{port_bound}" if ":" in host else f"{host}:{port_bound}"
+
     def advertised(self, *, port_bound: int) -> tuple[str, int]:
         """Host and port that clients are told, given the port that the node listens on.
 
@@ -158,20 +164,6 @@ class KafkaSettings(_Section):
         if not host:
             host = socket.gethostname() if self.host in _WILDCARD_HOSTS else self.host
         return host, self.advertised_port or port_bound
-
-
-class HttpSettings(_Section):
-    """Health, metrics and console over HTTP."""
-
-    enabled: bool = Field(
-        default=True, description="Whether to serve health and metrics over HTTP."
-    )
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address to listen on for HTTP."
-    )
-    port: Port = Field(
-        default=9080, description="Port to listen on for HTTP; 0 takes any free one."
-    )
 
 
 class StorageSettings(_Section):

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dovetail.errors import InvalidSetting
+from dovetail.settings.kinds import is_secret
 from dovetail.settings.sections import DEFAULT_ORIGIN, Origin, Settings
 
 ENVIRONMENT_PREFIX = "DOVETAIL_"
@@ -30,6 +31,12 @@ _TYPE_BY_NAME: dict[str, type | None] = {
     for section_name, section in Settings.model_fields.items()
     for field_name, field in type(section.default).model_fields.items()
 }
+_SECRETS = frozenset(
+    f"{section_name}.{field_name}"
+    for section_name, section in Settings.model_fields.items()
+    for field_name, field in type(section.default).model_fields.items()
+    if is_secret(field.json_schema_extra)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,4 +197,5 @@ def _explain(detail: ErrorDetails, given: Mapping[str, _Given]) -> str:
     if name not in _TYPE_BY_NAME:
         return f"the settings contradict each other: {reason}"
     origin = given[name].origin if name in given else DEFAULT_ORIGIN
-    return f"{name} = {detail['input']!r} ({origin}) does not fit: {reason}"
+    value = "(a secret)" if name in _SECRETS else repr(detail["input"])
+    return f"{name} = {value} ({origin}) does not fit: {reason}"

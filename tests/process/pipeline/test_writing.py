@@ -45,10 +45,13 @@ def topic(node: RunningNode) -> str:
     return new_topic(node)
 
 
-def new_topic(node: RunningNode, partitions: int = PARTITIONS) -> str:
+def new_topic(
+    node: RunningNode, partitions: int = PARTITIONS, config: dict[str, str] | None = None
+) -> str:
     name = f"t-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(30)
+    made = NewTopic(name, num_partitions=partitions, config=config or {})
+    admin.create_topics([made])[name].result(30)
     return name
 
 
@@ -313,6 +316,23 @@ def test_an_answer_that_was_meant_for_another_is_noticed(
     for attempt in attempts:
         attempt.close()
     assert [int(row["value"]) for row in rows_of(client, topic)] == list(range(15))
+
+
+def test_a_broker_that_sets_the_time_is_no_other_attempt(
+    node: RunningNode, client: KafkaClient
+) -> None:
+    """T5: by id: rows are recognised as one's own although the header of their batch was
+    rewritten, and nothing is read back."""
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topic = new_topic(node, partitions=1, config=config)
+    task = writer(client, topic, by_id=True)
+    for at in range(0, 30, 10):
+        task.write(table(list(range(at, at + 10)), ids=True))
+    task.close()
+    assert not task._known
+    rows = rows_of(client, topic)
+    assert [int(row["value"]) for row in rows] == list(range(30))
+    assert {row["timestampType"] for row in rows} == {1}
 
 
 @pytest.mark.parametrize("conflicts_fail", [False, True])

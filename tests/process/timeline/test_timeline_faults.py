@@ -30,11 +30,8 @@ from dovetail.timeline.message import NewMessage
 DELETED = int(os.environ.get("DELETED_MESSAGES", "20000"))
 DEADLINE_S = 60.0
 LEASE_S = 2
-#: Debian's package faketime.
-LIBRARIES = [
-    Path("/usr/lib") / machine / "faketime/libfaketime.so.1"
-    for machine in ("x86_64-linux-gnu", "aarch64-linux-gnu")
-]
+#: Where Debian's package faketime is, installed or unpacked by `scripts/system-packages`.
+ROOTS = (Path("/usr/lib"), Path(".venv/system/usr/lib").absolute())
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +71,14 @@ def address_of(cluster: ClusterProcesses, name: str) -> str:
 @contextmanager
 def faked_clock(path: Path) -> Iterator[None]:
     """Processes that are started inside have a wall clock that is shifted by what the file says."""
-    library = next((path for path in LIBRARIES if path.exists()), None)
-    if library is None:
+    found = [each for root in ROOTS for each in root.glob("*/faketime/libfaketime.so.1")]
+    if not found:
         if os.environ.get("CI") == "true":
             pytest.fail("no libfaketime; install Debian's package faketime")
         pytest.skip("no libfaketime; install Debian's package faketime")
     set_clock(path, 0)
     changes = {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": str(found[0]),
         "FAKETIME_TIMESTAMP_FILE": str(path),
         "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",

@@ -1,6 +1,7 @@
 """Timelines on a real node: killed, restarted, deleted from; consumers that die and hang.
 
-`TIMELINE_MESSAGES` sets how many messages the long one sends (default 1,500).
+`TIMELINE_MESSAGES` sets how many messages the long one sends (default 1,500), `DELETED_MESSAGES`
+how many a deleted timeline has (default 20,000). `make soak` has 100,000 and a million.
 """
 
 import asyncio
@@ -23,7 +24,8 @@ from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import NewMessage, State
 
 MESSAGES = int(os.environ.get("TIMELINE_MESSAGES", "1500"))
-DEADLINE_S = 90.0
+DELETED = int(os.environ.get("DELETED_MESSAGES", "20000"))
+DEADLINE_S = 90.0 + MESSAGES / 200
 
 
 class Witness:
@@ -178,7 +180,7 @@ async def test_a_large_timeline_is_deleted_at_once(node_factory: NodeFactory) ->
         timeline = d.timeline("large")
         await timeline.create()
         later_ms = int(time.time() * 1000) + 10**8
-        for _ in range(20):
+        for _ in range(DELETED // 1_000):
             await timeline.insert([NewMessage(later_ms, b"x" * 100)] * 1_000)
         d.consumer("large")(lambda message: None)
         told = asyncio.create_task(d.run())

@@ -1,0 +1,94 @@
+"""One replica of the notifier: writes a mail for every order that is through, while it leads.
+
+    export SHOP_SECRET=$(openssl rand -hex 32)
+    python -m examples.shop.notifier --database shop.db --bootstrap 127.0.0.1:9092 --port 8081
+
+Start three, each with a port of its own: one leads, and when it is lost another one goes on where
+it was (`resume`). What the last leader did and could not report is done again: the row of a mail
+has its order as the key, so that nobody gets two. Changes of the lead are printed as JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+from examples.shop.database import connect, now_ms, transaction
+from examples.shop.results import DONE
+
+from dovetail.logging import configure_logging
+from dovetail.stream import (
+    Algorithm,
+    Event,
+    Leadership,
+    MemberStatus,
+    SharedStream,
+    StreamSettings,
+    Takeover,
+)
+
+SHARED_LOG = "shop.notifiers"
+#: The secret is read from here: a command line is seen by everybody on the machine.
+SECRET_VARIABLE = "SHOP_SECRET"
+
+
+def text_of(event: Event) -> str:
+    told = json.loads(event.value)
+    if told["state"] == "rejected":
+        return f"we can not do this: {told['reason']}"
+    return "your order is done"
+
+
+def settings_of(given: argparse.Namespace) -> StreamSettings:
+    return StreamSettings(
+        coordination_stream_id=SHARED_LOG,
+        environment_identifier="shop",
+        endpoint_host_and_port=f"127.0.0.1:{given.port}",
+        algorithm=Algorithm.MAJORITY,
+        takeover=Takeover.RESUME,
+        timeout_ms=given.timeout_ms,
+        shared_secret=os.environ[SECRET_VARIABLE],
+        vote_path=given.folder / f"notifier-{given.port}.vote",
+    )
+
+
+async def run(given: argparse.Namespace) -> None:
+    name = given.name or f"notifier-{given.port}"
+
+    def write_mail(event: Event, leadership: Leadership) -> None:
+        order_id = (event.key or b"").decode()
+        with closing(connect(given.database)) as db, transaction(db):
+            db.execute(
+                "INSERT INTO mails VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (order_id, now_ms(), name, leadership.term, text_of(event)),
+            )
+
+    def changed(status: MemberStatus) -> None:
+        print(json.dumps({"role": status.role.value, "term": status.term}), flush=True)
+
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stream = SharedStream.on_kafka(given.bootstrap, DONE, write_mail, settings_of(given))
+    stream.member.on_change.append(changed)
+    async with stream:
+        await stopping.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--database", type=Path, default=Path("shop.db"))
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092")
+    parser.add_argument("--port", type=int, required=True, help="where the others reach this one")
+    parser.add_argument("--name", default="", help="what stands in the mails")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where the vote is kept")
+    parser.add_argument("--timeout-ms", type=int, default=2_000)
+    configure_logging(format="text", level="warning")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The console as a Kafka client of its own cluster.
+
+Topics, groups and messages are asked for and changed through the node's Kafka door, like anybody
+else does it: so any broker's console answers for the whole cluster, with the same checks, limits
+and errors. librdkafka does it on threads of its own; nothing is started before the first request,
+and all of it ends after a while without one. A broker that does not answer within the time limit is
+`Unavailable`, or `Uncertain` where something was to be changed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dovetail.console.threads import Threads
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    OffsetOutOfRange,
+    Refused,
+    TopicExists,
+    TopicUnknown,
+    Unavailable,
+    Uncertain,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+Result = TypeVar("Result")
+
+#: Longest wait for an answer; a page's reader has given up by then.
+CALL_S_MAX = 8.0
+#: A client that nobody needed for this long ends.
+IDLE_S_MAX = 60.0
+
+#: Settings of a client.
+ClientConfig = dict[str, str | int | float | bool]
+#: A partition of a topic.
+Partition = tuple[str, int]
+
+
+class KafkaLink:
+    """Makes clients when they are needed, and ends them when they are not."""
+
+    def __init__(self, door: Callable[[], str], threads: Threads) -> None:
+        """`door` gives the address of the node's Kafka door, or raises `Unavailable`."""
+        self._door = door
+        self.threads = threads
+        self._admin: AdminClient | None = None
+        self._making = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def config(self) -> ClientConfig:
+        """What every client here has in common. Raises `Unavailable`."""
+        return {
+            "bootstrap.servers": self._door(),
+            "client.id": "dovetail-console",
+            "socket.timeout.ms": int(CALL_S_MAX * 1000),
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1_000,
+            "topic.metadata.refresh.interval.ms": 30_000,
+            "allow.auto.create.topics": False,
+            "log_level": 0,
+        }
+
+    async def admin(self) -> "AdminClient":
+        """The client for everything but messages."""
+        async with self._making:
+            if self._admin is None:
+                config = self.config()
+                self._admin = await self.threads.run(_make_admin, config)
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S_MAX, self._end_idle)
+        return self._admin
+
+    async def ask(
+        self,
+        doing: str,
+        action: "Callable[[AdminClient], Mapping[Any, Future[Any]]]",
+        *,
+        changes: bool = False,
+    ) -> dict[Any, Any]:
+        """The results of an admin call by its keys. Raises for the first that failed."""
+        admin = await self.admin()
+        try:
+            futures = action(admin)
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(f"{doing}: {error}") from error
+        except Exception as error:
+            raise told(doing, error, changes=changes) from error
+        waits = {key: asyncio.wrap_future(future) for key, future in futures.items()}
+        await within(doing, asyncio.wait(waits.values()), changes=changes) if waits else None
+        results = {}
+        for key, wait in waits.items():
+            failure = wait.exception()
+            if isinstance(failure, Exception):
+                raise told(doing, failure, changes=changes) from failure
+            results[key] = wait.result()
+        return results
+
+    def _end_idle(self) -> None:
+        task = asyncio.ensure_future(self.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def close(self) -> None:
+        """Ends what runs; the next request starts it again."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        if self._admin is None:
+            return
+        held = [self._admin]
+        self._admin = None
+        # The last reference waits for threads, so it must not be given up in the event loop.
+        await self.threads.run(held.clear)
+
+
+async def within(doing: str, work: Awaitable[Result], *, changes: bool = False) -> Result:
+    """The result, if it comes in time. Raises `Unavailable`, or `Uncertain` if it `changes`."""
+    try:
+        async with asyncio.timeout(CALL_S_MAX + 1.0):
+            return await work
+    except TimeoutError as error:
+        raise _silent(doing, "no answer in time", changes=changes) from error
+
+
+def told(doing: str, error: Exception, *, changes: bool = False) -> DovetailError:
+    """The error of ours that says what a client's error means."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    if isinstance(error, DovetailError):
+        return error
+    if not isinstance(error, KafkaException):
+        return InvalidInput(f"{doing}: {error}")
+    reason: KafkaError = error.args[0]
+    code = reason.code()
+    if code in (
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+    ):
+        return _silent(doing, reason.str(), changes=changes)
+    return _class_of(code)(f"{doing}: {reason.str()} ({reason.name()})")
+
+
+def _silent(doing: str, reason: str, *, changes: bool) -> DovetailError:
+    kind = Uncertain if changes else Unavailable
+    end = "; it may or may not have happened" if changes else ""
+    return kind(
+        f"{doing}: the broker in question did not answer ({reason}){end}. Is a partition without "
+        "an owner? Can this machine reach the address that brokers tell clients "
+        "(kafka.advertised_host)?"
+    )
+
+
+def _class_of(code: int) -> type[DovetailError]:
+    from confluent_kafka import KafkaError
+
+    invalid = (
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError._INVALID_ARG,
+    )
+    kinds: dict[int, type[DovetailError]] = {
+        KafkaError.UNKNOWN_TOPIC_OR_PART: TopicUnknown,
+        KafkaError._UNKNOWN_TOPIC: TopicUnknown,
+        KafkaError._UNKNOWN_PARTITION: TopicUnknown,
+        KafkaError.GROUP_ID_NOT_FOUND: NotFound,
+        KafkaError.TOPIC_ALREADY_EXISTS: TopicExists,
+        KafkaError.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+        KafkaError.NOT_LEADER_FOR_PARTITION: Unavailable,
+        KafkaError.LEADER_NOT_AVAILABLE: Unavailable,
+        KafkaError.COORDINATOR_NOT_AVAILABLE: Unavailable,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS: Unavailable,
+        KafkaError.NOT_COORDINATOR: Unavailable,
+        **dict.fromkeys(invalid, InvalidInput),
+    }
+    return kinds.get(code, Refused)
+
+
+def _make_admin(config: ClientConfig) -> "AdminClient":
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(config)

@@ -1,0 +1,226 @@
+"""Live documents: what a page shows, sent again whenever it changed, by server-sent events.
+
+A *watch* names a document of the API (`topics`, `topic:orders`). While somebody has a watch, one
+task of this node samples it at its interval and gives it to all who have it; without a watcher
+nothing runs. A watcher has a queue with a limit: who reads more slowly than things change is sent
+away and may come again, and no reader can hold up the node or another reader.
+
+    event: hello     once: the interval, and what is watched
+    event: <watch>   the whole document, as its GET endpoint gives it
+    event: trouble   instead of it, while it can not be had
+    event: bye       come again: the node stops, or the reader is too slow
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from dovetail.console.dead import DeadQuery, dead_page
+from dovetail.console.desk import Desk
+from dovetail.console.errors import HttpRefusal, Problem, problem_of
+from dovetail.console.groups import group_list, group_shown
+from dovetail.console.outbox import outbox_shown
+from dovetail.console.overview import overview
+from dovetail.console.pipelines import pipeline_list, pipeline_shown
+from dovetail.console.streams import stream_list, stream_shown
+from dovetail.console.timelines import timeline_list, timeline_shown
+from dovetail.console.topics import topic_list, topic_shown
+from dovetail.errors import DovetailError, InvalidInput
+from dovetail.logging import get_logger
+
+#: Readers at once; each is a connection and a queue.
+WATCHERS_MAX = 50
+#: Watches of one reader; a page has one or two.
+WATCHES_MAX = 10
+#: Events that wait for a slow reader.
+QUEUE_MAX = 64
+#: Shortest silence after which a comment shows that the connection lives.
+HEARTBEAT_S = 15.0
+INTERVAL_S = 1.0
+#: For what costs more, or changes by the hand of people.
+SLOW_INTERVAL_S = 5.0
+_WATCH_CHARACTERS_MAX = 600
+
+_log = get_logger("console")
+
+Sample = Callable[[Desk, str], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A document that can be watched."""
+
+    sample: Sample
+    interval_s: float = INTERVAL_S
+    #: Whether it is one of many, and the watch must name it.
+    named: bool = False
+
+
+async def _stream(desk: Desk, name: str) -> object:
+    log, _, environment = name.rpartition("/")
+    return await stream_shown(desk, log or environment, environment if log else None)
+
+
+KINDS = {
+    "overview": _Kind(lambda desk, _: overview(desk), 2 * INTERVAL_S),
+    "topics": _Kind(lambda desk, _: topic_list(desk, internal=True)),
+    "topic": _Kind(topic_shown, named=True),
+    "groups": _Kind(lambda desk, _: group_list(desk)),
+    "group": _Kind(group_shown, named=True),
+    "timelines": _Kind(lambda desk, _: timeline_list(desk)),
+    "timeline": _Kind(timeline_shown, named=True),
+    "dead": _Kind(lambda desk, _: dead_page(desk, DeadQuery()), SLOW_INTERVAL_S),
+    "streams": _Kind(lambda desk, _: stream_list(desk), SLOW_INTERVAL_S),
+    "stream": _Kind(_stream, 2 * INTERVAL_S, named=True),
+    "pipelines": _Kind(lambda desk, _: pipeline_list(desk)),
+    "pipeline": _Kind(pipeline_shown, named=True),
+    "outbox": _Kind(lambda desk, _: outbox_shown(desk), 2 * INTERVAL_S),
+    "audit": _Kind(lambda desk, _: desk.audit.page(limit=100), SLOW_INTERVAL_S),
+}
+
+
+def check_watch(watch: str) -> None:
+    """Raises `InvalidInput` if there is no such document."""
+    name, _, rest = watch.partition(":")
+    kind = KINDS.get(name)
+    if kind is None or kind.named != bool(rest):
+        known = ", ".join(f"{n}:NAME" if k.named else n for n, k in KINDS.items())
+        raise InvalidInput(f"{watch[:80]!r} can not be watched; what can: {known}")
+    if len(watch) > _WATCH_CHARACTERS_MAX or not watch.isprintable():
+        raise InvalidInput("the name in a watch is too long or has characters that no name has")
+
+
+@dataclass(eq=False, slots=True)
+class Watcher:
+    """A reader: events that wait for it; None in the queue ends it."""
+
+    watches: tuple[str, ...]
+    queue: asyncio.Queue[bytes | None] = field(
+        default_factory=lambda: asyncio.Queue(maxsize=QUEUE_MAX)
+    )
+    #: Set when it did not keep up.
+    dropped: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def give(self, event: bytes) -> None:
+        """Queues an event; drops the reader if there is no room."""
+        try:
+            self.queue.put_nowait(event)
+        except asyncio.QueueFull:
+            self.dropped.set()
+
+    def end(self) -> None:
+        """Sends the reader away after what waits, or at once if that is too much."""
+        try:
+            self.queue.put_nowait(None)
+        except asyncio.QueueFull:
+            self.dropped.set()
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """What is sent, from `hello` to `bye`."""
+        hello = {"interval_ms": int(INTERVAL_S * 1000), "watch": list(self.watches)}
+        yield event_of("hello", hello)
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    event = await self.queue.get()
+            except TimeoutError:
+                yield b": still here\n\n"
+                continue
+            if event is None:
+                yield event_of("bye", {})
+                return
+            yield event
+
+
+@dataclass(slots=True)
+class _Sampler:
+    """One watch: who has it, the last event, the task that samples."""
+
+    watchers: set[Watcher] = field(default_factory=set)
+    last: bytes | None = None
+    task: "asyncio.Task[None] | None" = None
+
+
+class Live:
+    """All watchers of a node."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._samplers: dict[str, _Sampler] = {}
+        self._watchers: set[Watcher] = set()
+        self._stopping = False
+
+    @property
+    def sampling(self) -> int:
+        """Tasks that run now."""
+        return len(self._samplers)
+
+    def join(self, watches: tuple[str, ...]) -> Watcher:
+        """A new reader; `leave` must follow. Raises `InvalidInput`, `HttpRefusal`."""
+        if not watches or len(watches) > WATCHES_MAX:
+            raise InvalidInput(f"give 1 to {WATCHES_MAX} parameters `watch`, not {len(watches)}")
+        for watch in watches:
+            check_watch(watch)
+        if self._stopping or len(self._watchers) >= WATCHERS_MAX:
+            raise HttpRefusal(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{len(self._watchers)} readers watch this node, and it takes {WATCHERS_MAX}; "
+                "close a page, or ask another node",
+            )
+        watcher = Watcher(tuple(dict.fromkeys(watches)))
+        self._watchers.add(watcher)
+        for watch in watcher.watches:
+            sampler = self._samplers.setdefault(watch, _Sampler())
+            sampler.watchers.add(watcher)
+            if sampler.last is not None:
+                watcher.give(sampler.last)
+            if sampler.task is None:
+                sampler.task = asyncio.create_task(self._sample(watch, sampler))
+        return watcher
+
+    def leave(self, watcher: Watcher) -> None:
+        """Forgets a reader; what nobody watches any more is not sampled any more."""
+        self._watchers.discard(watcher)
+        for watch in watcher.watches:
+            sampler = self._samplers[watch]
+            sampler.watchers.discard(watcher)
+            if not sampler.watchers:
+                del self._samplers[watch]
+                if sampler.task is not None:
+                    sampler.task.cancel()
+
+    def stop(self) -> None:
+        """Sends everybody away."""
+        self._stopping = True
+        for watcher in tuple(self._watchers):
+            watcher.end()
+
+    async def _sample(self, watch: str, sampler: _Sampler) -> None:
+        name, _, rest = watch.partition(":")
+        kind = KINDS[name]
+        while True:
+            event = await self._event(watch, kind.sample, rest)
+            if event != sampler.last:
+                sampler.last = event
+                for watcher in sampler.watchers:
+                    watcher.give(event)
+            await asyncio.sleep(kind.interval_s)
+
+    async def _event(self, watch: str, sample: Sample, rest: str) -> bytes:
+        try:
+            return event_of(watch, await sample(self._desk, rest))
+        except DovetailError as error:
+            problem = problem_of(error)
+        except Exception as error:  # noqa: BLE001 - the next sample may be better
+            _log.exception("a live sample met a defect", watch=watch, error=repr(error))
+            problem = Problem("Defect", "the node met a defect; its log has the details", True)
+        return event_of("trouble", {"watch": watch, "error": problem})
+
+
+def event_of(name: str, document: Any) -> bytes:
+    """An event on the wire; JSON has no line ends of its own."""
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(document) + b"\n\n"

@@ -1,0 +1,110 @@
+"""The section `http`: health, metrics, the console and its API; who may use them from where."""
+
+import ipaddress
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from dovetail.errors import InvalidSetting
+from dovetail.settings.kinds import SECRET, Section
+
+#: Sixteen characters of a random token are beyond guessing over a network; a word is not.
+TOKEN_CHARACTERS_MIN = 16
+#: A token is a line; a larger file is a wrong one, such as a certificate.
+TOKEN_CHARACTERS_MAX = 1024
+
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
+
+
+class HttpSettings(Section):
+    """Health, metrics and console over HTTP."""
+
+    enabled: bool = Field(
+        default=True, description="Whether to serve health, metrics and console over HTTP."
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on for HTTP; beyond this machine only with a token.",
+    )
+    port: int = Field(
+        default=9080,
+        ge=0,
+        le=65535,
+        description="Port to listen on for HTTP; 0 takes any free one.",
+    )
+    token: str = Field(
+        default="",
+        description="Who shows it may read and change everything; empty: no sign-in.",
+        json_schema_extra=SECRET,
+    )
+    token_file: str = Field(
+        default="", description="File whose first line is the token; instead of http.token."
+    )
+    metrics_open: bool = Field(
+        default=False, description="Whether /metrics is served without the token."
+    )
+    allowed_hosts: str = Field(
+        default="",
+        description="Host names under which browsers may come, beside this machine's own; with "
+        "commas.",
+    )
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: str) -> str:
+        if token:
+            _check(token)
+        return token
+
+    @model_validator(mode="after")
+    def _check_one_token(self) -> Self:
+        if self.token and self.token_file:
+            raise ValueError("give http.token or http.token_file, not both")
+        return self
+
+    def secret(self) -> str:
+        """The token, of the setting or its file; empty if none is. Raises `InvalidSetting`."""
+        if not self.token_file:
+            return self.token
+        try:
+            with Path(self.token_file).open(encoding="ascii") as file:
+                token = file.readline(TOKEN_CHARACTERS_MAX + 2).strip()
+            _check(token)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise InvalidSetting(
+                f"http.token_file {self.token_file} holds no token: {reason}"
+            ) from error
+        return token
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the address. A name counts if it is localhost."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it listens on every interface."""
+        return self.host in _WILDCARDS
+
+    def host_names(self) -> frozenset[str]:
+        """The names of `allowed_hosts`, in lower case."""
+        return frozenset(name.strip().lower() for name in self.allowed_hosts.split(",")) - {""}
+
+
+def _check(token: str) -> None:
+    if not TOKEN_CHARACTERS_MIN <= len(token) <= TOKEN_CHARACTERS_MAX:
+        raise ValueError(
+            f"a token has {TOKEN_CHARACTERS_MIN} to {TOKEN_CHARACTERS_MAX} characters, this one "
+            f"{len(token)}; make one with: python -c 'import secrets; "
+            "print(secrets.token_urlsafe())'"
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("a token has printable ASCII characters only, without spaces")
