@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.membership import CARRIER_ROLE, Member, Membership
 from dovetail.clock import Clock
-from dovetail.errors import Unavailable
+from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.log.chain import PartitionRecord
 from dovetail.log.service import Log
 from dovetail.log.topic import CONFIG_KEYS, TopicRecord
@@ -107,6 +107,16 @@ class Insight:
     def topic(self, name: str) -> TopicFacts:
         """Raises `TopicUnknown`, `Unavailable`."""
         return self._facts(self._log.topic(name), self._alive())
+
+    def owned(self, name: str, number: int) -> bool:
+        """Whether somebody alive owns a partition; not if there is no such partition."""
+        try:
+            record = self._log.topic(name)
+        except TopicUnknown:
+            return False
+        if not 0 <= number < record.partitions:
+            return False
+        return self._log.holding(record, number).owner in self._alive()
 
     def _alive(self) -> frozenset[int]:
         return frozenset(m.node_id for m in self.members().values() if CARRIER_ROLE in m.roles)

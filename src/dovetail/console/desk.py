@@ -69,7 +69,11 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.settings.node.data_dir, self.clock, self.threads)
-        self.kafka = KafkaLink(lambda: self.insight.door, self.threads)
+        self.kafka = KafkaLink(
+            lambda: self.insight.door,
+            self.threads,
+            owned=lambda partition: self.insight.owned(*partition),
+        )
         self.timelines = TimelineLink(lambda: self.insight.door)
         self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
         self.reader = Reader(self.kafka)

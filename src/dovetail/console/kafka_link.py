@@ -44,10 +44,17 @@ Partition = tuple[str, int]
 class KafkaLink:
     """Makes clients when they are needed, and ends them when they are not."""
 
-    def __init__(self, door: Callable[[], str], threads: Threads) -> None:
-        """`door` gives the address of the node's Kafka door, or raises `Unavailable`."""
+    def __init__(
+        self, door: Callable[[], str], threads: Threads, *, owned: Callable[[Partition], bool]
+    ) -> None:
+        """`door` gives the address of the node's Kafka door, or raises `Unavailable`.
+
+        `owned` says whether there is somebody to ask about a partition: the client itself would
+        wait for one that has no owner, and remember for a while that a topic was not there.
+        """
         self._door = door
         self.threads = threads
+        self.owned = owned
         self._admin: AdminClient | None = None
         self._making = asyncio.Lock()
         self._idle: asyncio.TimerHandle | None = None

@@ -7,10 +7,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 from dovetail.console.kafka_link import KafkaLink, Partition, told, within
-from dovetail.errors import DovetailError, InvalidInput
+from dovetail.errors import DovetailError, InvalidInput, Unavailable
 
 #: Largest offset and time: 63 bits, as everywhere in the protocol.
 NUMBER_MAX = 2**63 - 1
+#: A partition that is silent, or too new for the client, is asked once more.
+_LOOKS = 2
+_LOOK_AGAIN_S = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +116,30 @@ async def resolve(
     return {partition: bound.end for partition, bound in bounds.items()}
 
 
+def _without_owner(partition: Partition) -> DovetailError:
+    return Unavailable(f"partition {partition[0]}-{partition[1]} has no owner, or is not there")
+
+
 async def _listed(
     link: KafkaLink, partitions: list[Partition], spec: Any
 ) -> dict[Partition, int | DovetailError]:
     """For each partition the offset, or why there is none."""
+    nobody = {each: _without_owner(each) for each in partitions if not link.owned(each)}
+    answers: dict[Partition, int | DovetailError] = {**nobody}
+    asked = [each for each in partitions if each not in nobody]
+    for _ in range(_LOOKS):
+        answers |= await _ask(link, asked, spec)
+        asked = [each for each in asked if isinstance(answers[each], DovetailError)]
+        if not asked:
+            break
+        # The client remembers for a tenth of a second that a topic was not there.
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return answers
+
+
+async def _ask(
+    link: KafkaLink, partitions: list[Partition], spec: Any
+) -> dict[Partition, int | DovetailError]:
     from confluent_kafka import TopicPartition
 
     if not partitions:

@@ -236,7 +236,7 @@ async def create_topic(desk: Desk, asked: Asked[None, TopicNew]) -> TopicShown:
 async def alter_topic(desk: Desk, asked: Asked[None, TopicChange]) -> TopicShown:
     """Partitions can only become more. Settings are changed first; each is checked by the node."""
     name, wanted = asked.path["topic"], asked.body
-    desk.insight.topic(name)
+    _check_not_internal(desk, name)
     if wanted.partitions is None and not wanted.config and not wanted.unset:
         raise InvalidInput("nothing to alter; give partitions, config or unset")
     if wanted.config or wanted.unset:
@@ -251,6 +251,14 @@ async def alter_topic(desk: Desk, asked: Asked[None, TopicChange]) -> TopicShown
             changes=True,
         )
     return await topic_shown(desk, name)
+
+
+def _check_not_internal(desk: Desk, name: str) -> None:
+    if desk.insight.topic(name).internal:
+        raise InvalidInput(
+            f"topic {name!r} is internal: the node keeps its own state in it, such as positions of "
+            "groups, and nobody else changes it"
+        )
 
 
 async def _alter_settings(desk: Desk, name: str, wanted: TopicChange) -> None:
@@ -280,7 +288,7 @@ async def _alter_settings(desk: Desk, name: str, wanted: TopicChange) -> None:
 async def delete_topic(desk: Desk, asked: Asked[None, None]) -> None:
     """Deletes all its records, for good. The name is free again when the storage is."""
     name = asked.path["topic"]
-    desk.insight.topic(name)
+    _check_not_internal(desk, name)
     await desk.kafka.ask(
         f"deleting topic {name!r}", lambda admin: admin.delete_topics([name]), changes=True
     )
