@@ -99,7 +99,7 @@ class TopicExists(Exists):
 class Forbidden(DovetailError):
     """The caller may not do that."""
 
-    def __init__(self, message: str, *, kind: str) -> None:
+    def __init__(self, message: str, *, kind: str = "topic") -> None:
         super().__init__(message)
         #: What it is about: topic, group or cluster.
         self.kind = kind

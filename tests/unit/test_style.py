@@ -23,7 +23,7 @@ ARROWS = {
     "access": {"coordination", "wire"},
     "kafka": {"access", "wire", "log"},
     "settings": set(),
-    "timeline": {"coordination", "wire"},
+    "timeline": {"access", "coordination", "wire"},
     "sdk": {"coordination", "settings", "timeline", "wire"},
     "broker": {"access", "coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
     "outbox": {"settings"},

@@ -45,6 +45,8 @@ class Doorman:
         self.mechanisms = tuple(mechanisms)
         self._certificates = certificates
         self._nodes = frozenset(nodes)
+        #: Users of this process alone, for clients inside of it.
+        self._house: dict[str, User] = {}
         self._logged_in: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     def access_of(self, connection: Connection) -> Access | None:
@@ -61,12 +63,16 @@ class Doorman:
         return self._guest(connection).login
 
     def welcome(self, connection: Connection, principal: str) -> None:
-        """The client has proved who it is. Raises `LoginFailed` if it was somebody else before."""
+        """The client has proved who it is, whatever its certificate says.
+
+        Raises `LoginFailed` if it has logged in as somebody else before.
+        """
         guest = self._guest(connection)
-        if guest.access is not None and guest.access.principal != principal:
+        before = guest.access.principal if guest.access is not None and guest.kept else principal
+        if before != principal:
             raise LoginFailed("one connection is one client; open another for another name")
         guest.access = self._guard.bind(principal, connection.host)
-        guest.kept = self._registry.user(principal)
+        guest.kept = self._user(principal)
         self._logged_in.add(connection)
 
     def look_again(self) -> None:
@@ -74,12 +80,19 @@ class Doorman:
         self._guard.forget()
         for connection in tuple(self._logged_in):
             guest = self._guest(connection)
-            if guest.access is None or self._registry.user(guest.access.principal) != guest.kept:
+            if guest.access is None or self._user(guest.access.principal) != guest.kept:
                 connection.close()
+
+    def take_in(self, name: str, user: User) -> None:
+        """A user that only this process knows."""
+        self._house[name] = user
+
+    def _user(self, name: str) -> User | None:
+        return self._house.get(name) or self._registry.user(name)
 
     def new_login(self) -> Login:
         """A conversation that has not begun."""
-        return Login(self.mechanisms, self._registry.user)
+        return Login(self.mechanisms, self._user)
 
     def _guest(self, connection: Connection) -> _Guest:
         guest = connection.guest

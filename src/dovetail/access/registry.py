@@ -22,6 +22,9 @@ ACCESS = "/access/"
 _USERS = f"{ACCESS}users/"
 _RULES = f"{ACCESS}rules/"
 
+#: Users with such names are made by nodes, for themselves.
+HOUSE_PREFIX = "__dovetail_"
+
 _NAME_MAX = 200
 _ATTEMPTS_MAX = 10
 
@@ -63,6 +66,8 @@ class AccessRegistry:
         """
         if not 0 < len(name) <= _NAME_MAX or not name.isprintable():
             raise InvalidInput(f"a user's name has 1 to {_NAME_MAX} printable characters")
+        if name.startswith(HOUSE_PREFIX):
+            raise InvalidInput(f"names that begin with {HOUSE_PREFIX!r} are the node's own")
         key = f"{_USERS}{name.encode().hex()}"
         for _ in range(_ATTEMPTS_MAX):
             found = await self._coordinator.get(key)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dovetail.broker.carrier import Carrier
 from dovetail.broker.membership import CARRIER_ROLE, Member, Membership
+from dovetail.broker.security import OwnWay
 from dovetail.clock import Clock
 from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.log.chain import PartitionRecord
@@ -65,6 +66,7 @@ class Insight:
         *,
         describe: Callable[[], Member],
         door: str,
+        own_way: OwnWay,
         clock: Clock,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
@@ -75,6 +77,7 @@ class Insight:
         self._membership = membership
         self._describe = describe
         self.door = door
+        self.own_way = own_way
         self._clock = clock
         self._sizes: dict[str, int] = {}
         self._sizes_ms: float | None = None

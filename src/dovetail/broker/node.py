@@ -206,6 +206,7 @@ class Node:
             self._membership,
             describe=lambda: self._describe(here, http_url),
             door=settings.kafka.door(port_bound=port_bound),
+            own_way=self._security.own_way,
             clock=self._clock,
         )
         if OVERSEER_ROLE in roles:
@@ -430,8 +431,7 @@ class Node:
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
             if self._timelines is not None and is_timeline(frame):
-                self._security.demand_known(connection)
-                return self._timelines(connection, frame)
+                return self._timelines(connection, frame, self._security.access_of(connection))
             if service is not None and is_private(frame):
                 self._security.demand_node(connection)
                 return service(connection, frame)

@@ -4,38 +4,62 @@ Off unless it is set: then there is no doorman, and nothing is looked up.
 """
 
 import asyncio
+import secrets
 import ssl
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dovetail.access import (
+    EVERYTHING,
+    Access,
     AccessRegistry,
     Doorman,
     Guard,
     Mechanism,
     make_credential,
 )
+from dovetail.access.registry import HOUSE_PREFIX
 from dovetail.coordination import Coordinator
 from dovetail.errors import ProtocolViolation
 from dovetail.logging import get_logger
-from dovetail.settings import Settings
+from dovetail.settings import SecuritySettings, Settings
 from dovetail.wire import Connection
 
 _log = get_logger("access")
+
+
+#: Who the node is at its own door.
+_OWN_NAME = f"{HOUSE_PREFIX}node"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWay:
+    """How clients inside the node, such as the console, come in at the doors of their cluster."""
+
+    #: As librdkafka wants it.
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
 
 
 @dataclass(slots=True)
 class Security:
     """What the door and the connections to other nodes need."""
 
+    own_way: OwnWay = field(default_factory=OwnWay)
+
     server_tls: ssl.SSLContext | None = None
     client_tls: ssl.SSLContext | None = None
     registry: AccessRegistry | None = None
     doorman: Doorman | None = None
 
-    def demand_known(self, connection: Connection) -> None:
-        """Raises `ProtocolViolation` if the client has not said who it is, where it has to."""
-        if self.doorman is not None and self.doorman.access_of(connection) is None:
+    def access_of(self, connection: Connection) -> Access:
+        """What the client may do. Raises `ProtocolViolation` if it has not said who it is."""
+        access = EVERYTHING if self.doorman is None else self.doorman.access_of(connection)
+        if access is None:
             raise ProtocolViolation("a request before the client has said who it is; log in first")
+        return access
 
     def demand_node(self, connection: Connection) -> None:
         """Raises `ProtocolViolation` if this is no node of the cluster, where that matters."""
@@ -58,7 +82,7 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     wanted = settings.security
     server_tls, client_tls = wanted.server_tls(), wanted.client_tls()
     if not wanted.on:
-        return Security(server_tls, client_tls)
+        return Security(_own_way(wanted, None), server_tls, client_tls)
     doormen: list[Doorman] = []
 
     def changed() -> None:
@@ -69,7 +93,7 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     judge = registry.judge if wanted.authorize else _allow_everything
     doorman = Doorman(
         registry,
-        Guard(judge, {*wanted.admin_names(), *wanted.node_names()}),
+        Guard(judge, {_OWN_NAME, *wanted.admin_names(), *wanted.node_names()}),
         mechanisms=wanted.mechanisms,
         certificates=wanted.tls_clients != "none",
         nodes=wanted.node_names(),
@@ -77,7 +101,38 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     doormen.append(doorman)
     await registry.start()
     await _make_first_admin(settings, registry)
-    return Security(server_tls, client_tls, registry, doorman)
+    return Security(_own_way(wanted, doorman), server_tls, client_tls, registry, doorman)
+
+
+def _own_way(wanted: SecuritySettings, doorman: Doorman | None) -> OwnWay:
+    """By its certificate where nodes have them, else as a user that only this process knows."""
+    tls = wanted.client_tls()
+    given: dict[str, str] = {}
+    if tls is not None:
+        tls.check_hostname = False  # The door may be known to clients by another name than here.
+        given = {
+            "security.protocol": "SSL",
+            "ssl.ca.location": wanted.tls_ca,
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+    if doorman is None or wanted.nodes:
+        if wanted.nodes:
+            given |= {
+                "ssl.certificate.location": wanted.tls_certificate,
+                "ssl.key.location": wanted.tls_key,
+            }
+        return OwnWay({name: value for name, value in given.items() if value}, tls)
+    password = secrets.token_urlsafe(32)
+    user = {mechanism: make_credential(mechanism, password) for mechanism in Mechanism}
+    doorman.take_in(_OWN_NAME, user)
+    given |= {
+        "security.protocol": "SASL_SSL" if tls is not None else "SASL_PLAINTEXT",
+        "sasl.mechanism": wanted.mechanisms[0] if wanted.mechanisms else "",
+        "sasl.username": _OWN_NAME,
+        "sasl.password": password,
+    }
+    known = {name: value for name, value in given.items() if value}
+    return OwnWay(known, tls, _OWN_NAME, password)
 
 
 def _allow_everything(*_: object) -> bool:

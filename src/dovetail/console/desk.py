@@ -72,9 +72,10 @@ class Desk:
         self.kafka = KafkaLink(
             lambda: self.insight.door,
             self.threads,
+            login=lambda: self.insight.own_way.kafka,
             owned=lambda partition: self.insight.owned(*partition),
         )
-        self.timelines = TimelineLink(lambda: self.insight.door)
+        self.timelines = TimelineLink(lambda: self.insight.door, lambda: self.insight.own_way)
         self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
         self.reader = Reader(self.kafka)
         self.pipelines = PipelineFeed(self.kafka, self.reader, self.clock)

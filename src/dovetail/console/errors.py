@@ -15,6 +15,7 @@ from msgspec import Struct
 from dovetail.errors import (
     DovetailError,
     Exists,
+    Forbidden,
     InvalidInput,
     NotFound,
     Refused,
@@ -24,6 +25,7 @@ from dovetail.errors import (
 )
 
 _STATUS_BY_CLASS: tuple[tuple[type[DovetailError], HTTPStatus], ...] = (
+    (Forbidden, HTTPStatus.FORBIDDEN),
     (InvalidInput, HTTPStatus.BAD_REQUEST),
     (NotFound, HTTPStatus.NOT_FOUND),
     (Exists, HTTPStatus.CONFLICT),

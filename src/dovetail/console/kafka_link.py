@@ -45,14 +45,21 @@ class KafkaLink:
     """Makes clients when they are needed, and ends them when they are not."""
 
     def __init__(
-        self, door: Callable[[], str], threads: Threads, *, owned: Callable[[Partition], bool]
+        self,
+        door: Callable[[], str],
+        threads: Threads,
+        *,
+        login: Callable[[], Mapping[str, str]],
+        owned: Callable[[Partition], bool],
     ) -> None:
-        """`door` gives the address of the node's Kafka door, or raises `Unavailable`.
+        """`door` gives the address of the node's Kafka door, `login` what it wants to see; both
+        raise `Unavailable`.
 
         `owned` says whether there is somebody to ask about a partition: the client itself would
         wait for one that has no owner, and remember for a while that a topic was not there.
         """
         self._door = door
+        self._login = login
         self.threads = threads
         self.owned = owned
         self._admin: AdminClient | None = None
@@ -64,6 +71,7 @@ class KafkaLink:
         """What every client here has in common. Raises `Unavailable`."""
         return {
             "bootstrap.servers": self._door(),
+            **self._login(),
             "client.id": "dovetail-console",
             "socket.timeout.ms": int(CALL_S_MAX * 1000),
             "reconnect.backoff.ms": 50,

@@ -6,6 +6,7 @@ A link is made with the first request and lives as long as the server; it costs 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dovetail.broker.security import OwnWay
 from dovetail.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 class TimelineLink:
     """Timelines by name."""
 
-    def __init__(self, door: Callable[[], str]) -> None:
-        """`door` gives the address of the node's door, or raises `Unavailable`."""
+    def __init__(self, door: Callable[[], str], way: Callable[[], OwnWay]) -> None:
+        """`door` gives the address of the node's door, `way` how to come in; both raise
+        `Unavailable`."""
         self._door = door
+        self._way = way
         self._client: Dovetail | None = None
 
     async def client(self) -> "Dovetail":
@@ -26,7 +29,14 @@ class TimelineLink:
         if self._client is None:
             from dovetail.sdk import connect
 
-            client = connect(self._door(), client_id="dovetail-console")
+            way = self._way()
+            client = connect(
+                self._door(),
+                client_id="dovetail-console",
+                tls=way.tls,
+                user=way.user,
+                password=way.password,
+            )
             self._client = await client.__aenter__()
         return self._client
 

@@ -13,6 +13,7 @@ Handlers are plain functions; each runs in a thread. Calls may come from any thr
 """
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -29,10 +30,20 @@ Result = TypeVar("Result")
 
 
 def connect_blocking(
-    address: str = "127.0.0.1:9092", *, client_id: str = "", rack: str = ""
+    address: str = "127.0.0.1:9092",
+    *,
+    client_id: str = "",
+    rack: str = "",
+    tls: ssl.SSLContext | None = None,
+    user: str = "",
+    password: str = "",
 ) -> "BlockingDovetail":
-    """A client of the node at `address`; use it with `with`."""
-    return BlockingDovetail(lambda: connect(address, client_id=client_id, rack=rack))
+    """A client of the node at `address`; use it with `with`. See `connect`."""
+    return BlockingDovetail(
+        lambda: connect(
+            address, client_id=client_id, rack=rack, tls=tls, user=user, password=password
+        )
+    )
 
 
 class BlockingDovetail:

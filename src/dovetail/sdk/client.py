@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import ssl
 import uuid
 from collections.abc import Callable
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.sdk.consumer import Consumer, ConsumerOptions
-from dovetail.sdk.link import COMMAND_MS_MAX, Link, NetworkLink
+from dovetail.sdk.link import COMMAND_MS_MAX, Link, LinkLogin, NetworkLink
 from dovetail.sdk.moments import Duration, duration_ms
 from dovetail.sdk.timeline import Timeline
 from dovetail.timeline import frames
@@ -18,18 +19,31 @@ from dovetail.timeline import frames
 HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])
 
 
-def connect(address: str = "127.0.0.1:9092", *, client_id: str = "", rack: str = "") -> "Dovetail":
+def connect(
+    address: str = "127.0.0.1:9092",
+    *,
+    client_id: str = "",
+    rack: str = "",
+    tls: ssl.SSLContext | None = None,
+    user: str = "",
+    password: str = "",
+) -> "Dovetail":
     """A client of the node at `address` (several, with commas between them, in a cluster); use it
     with `async with`.
 
     `client_id` is what the node knows this process by, and what producers are counted under.
+    `tls` (such as `ssl.create_default_context(cafile="ca.pem")`), `user` and `password` are for
+    nodes that want them; see docs/security.md.
     """
+    login = LinkLogin(tls, user, password)
     name = client_id or f"{socket.gethostname()}-{os.getpid()}"
 
     def make_link(call_ms_max: int, first: str) -> Link:
         known = address.split(",")
         addresses = known if not first else [first, *(each for each in known if each != first)]
-        return NetworkLink(",".join(addresses), client_id=name, call_ms_max=call_ms_max)
+        return NetworkLink(
+            ",".join(addresses), client_id=name, call_ms_max=call_ms_max, login=login
+        )
 
     return Dovetail(make_link, client_id=name, rack=rack)
 

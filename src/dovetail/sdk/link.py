@@ -7,6 +7,8 @@ client repeats only what is safe to repeat.
 
 import asyncio
 import random
+import ssl
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Unavailable, Uncertain
@@ -51,6 +53,15 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LinkLogin:
+    """How a connection is encrypted, and who logs in on it; nothing and nobody by default."""
+
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
 class NetworkLink:
     """A connection of its own, made again when it breaks: to the same node, or the next one.
 
@@ -59,16 +70,28 @@ class NetworkLink:
     """
 
     def __init__(
-        self, addresses: str, *, client_id: str, call_ms_max: int = COMMAND_MS_MAX
+        self,
+        addresses: str,
+        *,
+        client_id: str,
+        call_ms_max: int = COMMAND_MS_MAX,
+        login: "LinkLogin | None" = None,
     ) -> None:
         """`addresses`: host:port, with commas between several. Does nothing yet. Call it inside
         the event loop. Raises `InvalidInput`."""
+        self._login = login or LinkLogin()
         self._addresses = [address.strip() for address in addresses.split(",")]
         for address in self._addresses:
             split_address(address)
         # Where there are others, a dead node is not waited for as long as a busy one.
         waits_ms = call_ms_max if len(self._addresses) == 1 else CONNECT_MS_MAX
-        self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms)
+        self._settings = PeerSettings(
+            call_ms_max=call_ms_max,
+            connect_ms_max=waits_ms,
+            tls=self._login.tls,
+            user=self._login.user,
+            password=self._login.password,
+        )
         self._client_id = client_id
         self._at = 0
         self._peer = self._make_peer()
@@ -96,7 +119,9 @@ class NetworkLink:
         return self._addresses[self._at]
 
     def beside(self, call_ms_max: int) -> "NetworkLink":
-        return NetworkLink(self.address, client_id=self._client_id, call_ms_max=call_ms_max)
+        return NetworkLink(
+            self.address, client_id=self._client_id, call_ms_max=call_ms_max, login=self._login
+        )
 
     async def ask(
         self, message: frames.Request, kind: type[Answered], *, changes: bool = True

@@ -18,12 +18,13 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from dovetail.access import EVERYTHING, Access
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator
 from dovetail.errors import DovetailError, WatchGap
 from dovetail.logging import get_logger
-from dovetail.timeline import frames
+from dovetail.timeline import frames, permission
 from dovetail.timeline.carrying import Carried, Surroundings
 from dovetail.timeline.catalog import Catalog, TimelineRecord
 from dovetail.timeline.drift import Drift, Target
@@ -169,17 +170,24 @@ class TimelineService:
 
     # Frames
 
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
+    def __call__(
+        self, connection: Connection, frame: memoryview, access: Access = EVERYTHING
+    ) -> Reply:
         asked = decode_request(frame)
         if isinstance(asked.message, frames.Hello):
             welcome = frames.Welcome(frames.VERSION, self._node, self._clock.wall_ms())
             return encode_answer(asked.correlation_id, welcome)
-        return PipelinedReply(asyncio.get_running_loop().create_task(self._answered(asked)))
+        return PipelinedReply(asyncio.get_running_loop().create_task(self._answered(asked, access)))
 
-    async def _answered(self, asked: Asked) -> list[Buffer]:
+    async def _answered(self, asked: Asked, access: Access) -> list[Buffer]:
         name = self._requests.timeline_of(asked.message)
         try:
+            # A session that is over has no name, and is told so.
+            if named := name or getattr(asked.message, "timeline", ""):
+                permission.demand(access, asked.message, named)
             answer = await self.answer(asked.message)
+            if isinstance(answer, frames.Listed):
+                answer = permission.what_is_visible(access, answer)
         except DovetailError as error:
             self.metrics.request(asked.key.name.lower(), name, failed=True)
             return encode_answer(asked.correlation_id, failure_of(error))

@@ -31,12 +31,20 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Throttled, Unavailable
+from dovetail.errors import (
+    DovetailError,
+    Forbidden,
+    InvalidInput,
+    ProtocolViolation,
+    Throttled,
+    Unavailable,
+)
 from dovetail.wire.connection import SCRATCH_BYTES
+from dovetail.wire.login import log_in
 
 Answered = TypeVar("Answered")
 
@@ -74,6 +82,9 @@ class PeerSettings:
     answer_bytes_max: int = 160 * 1024 * 1024
     #: How connections are encrypted, and what is shown and asked for; None: not at all.
     tls: ssl.SSLContext | None = None
+    #: Who to log in as; empty: nobody.
+    user: str = ""
+    password: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +288,9 @@ class Peer:
                 await self._loop.create_connection(
                     lambda: line, self._host, self._port, ssl=self.settings.tls
                 )
-                refusal = self._greeting.judge(await line.greet(self._greeting.request))
+                refusal: DovetailError | None = await self._log_in(line)
+                if refusal is None:
+                    refusal = self._greeting.judge(await line.greet(self._greeting.request))
         except TimeoutError:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
@@ -291,6 +304,20 @@ class Peer:
             if not greeted:
                 line.drop(self._why_not)
         return line if greeted else None
+
+    async def _log_in(self, line: "_Line") -> Forbidden | None:
+        """Why the node does not let this client in, if it does not."""
+        if not self.settings.user:
+            return None
+
+        async def ask(key: int, version: int, body: bytes) -> memoryview:
+            return await line.greet(Request(key, version, [body], Unavailable))
+
+        try:
+            await log_in(ask, self.settings.user, self.settings.password)
+        except Forbidden as refusal:
+            return refusal
+        return None
 
     def _backoff_s(self) -> float:
         doubled_ms = self.settings.backoff_ms_min * (1 << min(self._attempts_failed, 20))

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,9 +20,11 @@ from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
 
+from dovetail.errors import Forbidden
 from dovetail.kafka import RequestHeader, encode_request
 from dovetail.kafka import messages as m
 from dovetail.kafka.apis import ApiKey
+from dovetail.sdk import connect
 
 DEADLINE_S = 30.0
 PASSWORD = "correct horse battery staple"
@@ -316,6 +319,44 @@ def test_a_certificate_says_who_a_client_is(
     client.config["ssl.certificate.location"] = stranger.certificate
     client.config["ssl.key.location"] = stranger.key
     assert client.produce("bills") != ""
+
+
+async def test_timelines_want_a_login_and_a_rule(
+    guarded: RunningNode, authority: Authority, dovetail: Any
+) -> None:
+    """R4: the same users, and rules on `timeline:NAME`; what may not be seen is not listed."""
+    await asyncio.to_thread(dovetail, "user", "set", "frank", given=f"{PASSWORD}\n")
+    tls = ssl.create_default_context(cafile=authority.file)
+
+    def as_user(user: str, password: str = PASSWORD) -> Any:
+        return connect(guarded.bootstrap, tls=tls, user=user, password=password)
+
+    async with asyncio.timeout(DEADLINE_S), as_user("admin") as admin:
+        await admin.timeline("due").create()
+    with pytest.raises(Forbidden):
+        async with as_user("frank", "wrong") as stranger:
+            await stranger.timelines()
+    async with asyncio.timeout(DEADLINE_S), as_user("frank") as frank:
+        assert await frank.timelines() == []
+        with pytest.raises(Forbidden, match="may not write"):
+            await frank.timeline("due").schedule(b"x", delay="1h")
+        await asyncio.to_thread(dovetail, "access", "allow", "frank", "write", "--timeline", "due")
+        await frank.timeline("due").schedule(b"x", delay="1h", key="k")
+        assert [name for name, _ in await frank.timelines()] == ["due"]
+        with pytest.raises(Forbidden, match="may not read"):
+            await frank.timeline("due").look_up_key("k")
+
+
+def test_the_console_comes_in_at_its_own_door(guarded: RunningNode, dovetail: Any) -> None:
+    """R4, U5: the node's own clients log in too; its user is nobody else's."""
+    dovetail("topic", "create", "for-the-console")
+    with urllib.request.urlopen(f"{guarded.http_url}/v1/topics", timeout=DEADLINE_S) as answer:
+        assert "for-the-console" in answer.read().decode()
+    with urllib.request.urlopen(f"{guarded.http_url}/v1/timelines", timeout=DEADLINE_S) as answer:
+        assert answer.status == 200
+    assert all(
+        not user["user"].startswith("__") for user in json.loads(dovetail("user", "list", "--json"))
+    )
 
 
 def test_users_and_rules_survive_kill_9(guarded: RunningNode, as_user: Any, dovetail: Any) -> None:
