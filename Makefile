@@ -32,7 +32,7 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
-	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime
+	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime promtool:prometheus
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests

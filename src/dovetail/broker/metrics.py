@@ -25,7 +25,7 @@ from dovetail.ledger.node import LocalStorageNode
 from dovetail.ledger.store import GroupReport
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupState
-from dovetail.log.repair import Repairer
+from dovetail.log.repair import Repairer, RepairReport
 from dovetail.log.service import Log
 from dovetail.settings import Settings
 
@@ -179,7 +179,7 @@ class LogCollector(Collector):
             "dovetail_group_position_offset", "Next offset that a group reads.", labels=labels
         )
         lag = GaugeMetricFamily(
-            "dovetail_group_lag",
+            "dovetail_group_lag_records",
             "Records between a group's position and the end, where both are known.",
             labels=labels,
         )
@@ -199,9 +199,7 @@ class LogCollector(Collector):
         yield from (at, lag, groups)
 
     def _repair(self) -> Iterator[Metric]:
-        if self._repairer is None:
-            return
-        report = self._repairer.report
+        report = RepairReport() if self._repairer is None else self._repairer.report
         lacking = GaugeMetricFamily(
             "dovetail_repair_ledgers_lacking", "Closed ledgers that lie on too few storage nodes."
         )

@@ -7,7 +7,7 @@ from dovetail.cli.options import ConfigOption, JsonOption, SetOption, examples, 
 app = typer.Typer(
     no_args_is_help=True,
     help="Settings: values and where they come from.",
-    epilog=examples("dovetail config show"),
+    epilog=examples("dovetail config show", "dovetail config reference"),
 )
 
 
@@ -71,3 +71,11 @@ def show(
             for shown in settings.shown()
         ),
     )
+
+
+@app.command("reference", epilog=examples("dovetail config reference > settings.md"))
+def reference() -> None:
+    """Print what can be set, with defaults and bounds, as a page of Markdown."""
+    from dovetail.settings.reference import reference as page
+
+    typer.echo(page(), nl=False)

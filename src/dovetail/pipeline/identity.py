@@ -33,10 +33,21 @@ or made by a function that may fail this time) have no such place. For them ther
 what this micro-batch has written, whichever task wrote it, leaves those rows out, and appends the
 rest behind the last sequence number it saw: the broker refuses it if another attempt wrote
 meanwhile. One case is left: both send as many rows under the same numbers, and the broker answers
-the second as if its rows were stored. So an attempt that need not be alone (a retry, the first
-micro-batch after a start) or that saw traces of another reads back once more at its end and
-counts; it fails if a row is not there, and is run again. (Speculative execution makes attempts
-that do not know of each other: it must be off for rows by id.)
+the second as if its rows were stored. So what was acknowledged is fetched and compared before
+anything else is written; what turns out to be another attempt's is read back, and the rest is
+sent again. No attempt needs to know whether it is alone, and no clock is asked: it may sleep at
+any line and wake up a day later.
+
+Rows that follow from other rows (a team's dead letters and new works follow from outcomes) want
+more: an attempt that has another value for a stored row must not write what would follow from its
+own. With the option `idConflict=fail` it fails at that row, before it goes on to the next topic;
+its next run can begin from what is stored.
+
+Where reading back begins. After each micro-batch the sink commits where it ended, and beside each
+position a mark: the micro-batch, the master's term, and where the micro-batch began. Spark commits
+after the sink. Who dies between the two leaves positions that lie *behind* rows which the next
+master looks for; the mark tells it so, and it begins where the micro-batch began. A mark of a
+later micro-batch or of a newer term says that another master went on: the old one stops there.
 
 What it rests on: the broker remembers a producer for a day (Kafka's default too), so that an
 attempt that was paused for longer is refused by nothing; a checkpoint on a file system that

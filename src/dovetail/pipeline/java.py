@@ -58,7 +58,7 @@ def find_java(environment: Mapping[str, str], *, cache: Path | None = None) -> J
         if version >= JAVA_VERSION_MIN:
             return Java(program.parent.parent, version)
         too_old.append(f"{program} is version {version}")
-    bundled = _bundled(cache or _cache_folder(environment))
+    bundled = _bundled(cache or cache_folder(environment) / "java")
     if bundled is not None:
         return bundled
     seen = f" ({'; '.join(too_old)})" if too_old else ""
@@ -98,9 +98,10 @@ def major_version(stated: str) -> int:
     return numbers[0] if numbers else 0
 
 
-def _cache_folder(environment: Mapping[str, str]) -> Path:
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where wrappers are kept."""
     base = environment.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "dovetail" / "java"
+    return (Path(base) if base else Path.home() / ".cache") / "dovetail"
 
 
 def _bundled(cache: Path) -> Java | None:
@@ -118,7 +119,6 @@ def _bundled(cache: Path) -> Java | None:
 
 def write_wrapper(folder: Path, home: Path) -> Path:
     """A folder that serves as `JAVA_HOME`, whose `java` drops the argument that `home` lacks."""
-    wrapper = folder / "bin" / "java"
     text = (
         "#!/bin/sh\n"
         "for argument do\n"
@@ -127,11 +127,17 @@ def write_wrapper(folder: Path, home: Path) -> Path:
         "done\n"
         f'exec "{home}/bin/java" "$@"\n'
     )
-    if not wrapper.is_file() or wrapper.read_text() != text:
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
+    write_program(folder / "bin" / "java", text)
+    return folder
+
+
+def write_program(path: Path, text: str) -> Path:
+    """A file that can be started, made unless it is there."""
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
         # Made beside and renamed: another process may be starting it at this moment.
-        made = wrapper.with_name(f"java.{os.getpid()}")
+        made = path.with_name(f"{path.name}.{os.getpid()}")
         made.write_text(text)
         made.chmod(made.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-        made.replace(wrapper)
-    return folder
+        made.replace(path)
+    return path

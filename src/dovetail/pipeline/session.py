@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.errors import InvalidInput, Unavailable
 from dovetail.pipeline.java import find_java
+from dovetail.pipeline.python import python_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +62,8 @@ def spark_session(name: str, *, master: str = "local[*]", **conf: str) -> "Spark
         ) from error
     os.environ["JAVA_HOME"] = str(find_java(os.environ).home)
     # Workers are to have what the driver has; on other machines it must be at the same place.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    program = python_program(os.environ) if master.startswith("local") else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", str(program))
     builder = SparkSession.Builder().appName(name).master(master)
     for key, value in session_settings(master, conf).items():
         builder = builder.config(key, value)

@@ -108,6 +108,8 @@ class Consumer:
         #: Below this, messages are not worth a request.
         self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
         self._credit_back = asyncio.Event()
+        #: Leases that were given up here, with their ends: not to be taken up again.
+        self._lost: dict[Handle, int] = {}
         self._deleting: list[Handle] = []
         self._releasing: list[Release] = []
         self._finished = asyncio.Event()
@@ -230,7 +232,7 @@ class Consumer:
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
                 self._leaving.add(closing := asyncio.ensure_future(old.close()))
                 closing.add_done_callback(self._leaving.discard)
-            finished = {*self._deleting, *(item.handle for item in self._releasing)}
+            finished = {*self._deleting, *(item.handle for item in self._releasing), *self._lost}
             self._session = opened.session
             ours = [leased for leased in held.messages if leased.handle not in finished]
             self._credit -= self._welcome(ours)
@@ -382,6 +384,7 @@ class Consumer:
             return
         if message.lease_lost:
             self.failed += 1
+            self._lost[message.handle] = message.until_ms
         elif error is None and began:
             self.handled += 1
             self._deleting.append(message.handle)
@@ -425,7 +428,9 @@ class Consumer:
         while True:
             await asyncio.sleep(pause_s)
             messages = list(self._here.values())
-            until_ms = self._node.now_ms() + self._options.lease_ms
+            now_ms = self._node.now_ms()
+            self._lost = {each: ms for each, ms in self._lost.items() if ms > now_ms}
+            until_ms = now_ms + self._options.lease_ms
             for start in range(0, len(messages), TAKE_MAX):
                 await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
             for message in messages:

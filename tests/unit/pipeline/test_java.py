@@ -8,6 +8,7 @@ import pytest
 from dovetail.errors import InvalidInput
 from dovetail.pipeline import java
 from dovetail.pipeline.java import JavaMissing, find_java, major_version, write_wrapper
+from dovetail.pipeline.python import python_program
 from dovetail.pipeline.session import session_settings
 
 
@@ -70,3 +71,14 @@ def test_settings_of_the_caller_go_over_the_defaults() -> None:
     assert "spark.driver.host" not in session_settings("spark://far:7077", {})
     with pytest.raises(InvalidInput, match="'shuffle' is no setting of Spark"):
         session_settings("local", {"shuffle": "8"})
+
+
+def test_workers_do_not_import_from_zips(tmp_path: Path) -> None:
+    """T3: the wrapper keeps what else is on the path, spaces too, and the arguments."""
+    pytest.importorskip("pyspark")
+    program = python_program({}, cache=tmp_path)
+    paths = ["/a b", "/x/pyspark.zip", "/c", "/x/py4j-0.10.9-src.zip"]
+    asked = [program, "-c", "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1])", "1 2"]
+    environment = {"PYTHONPATH": ":".join(paths), "PATH": "/usr/bin:/bin"}
+    answer = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == "/a b:/c 1 2\n"

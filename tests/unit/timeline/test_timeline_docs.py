@@ -12,16 +12,15 @@ from dovetail.timeline.metrics import TimelineMetrics
 DOC = Path(__file__).parents[3] / "docs" / "timeline.md"
 
 
-def test_every_metric_in_the_document_exists_and_the_other_way_round() -> None:
-    """B17: the table maps the names of the source to series that are there, all of them."""
+def test_every_metric_in_the_document_exists() -> None:
+    """B17: the page names series that are there; docs/metrics.md has all of them."""
     registry = CollectorRegistry()
     TimelineMetrics(registry, {"stage": "test"})
     there = {
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in registry.collect()
     }
-    named = set(re.findall(r"dovetail_timeline_\w+", DOC.read_text()))
-    assert named == there
+    assert set(re.findall(r"dovetail_timeline_\w+", DOC.read_text())) <= there
 
 
 def test_settings_and_degradations_in_the_document_exist() -> None:
