@@ -33,6 +33,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dovetail import tracing
 from dovetail.errors import OffsetOutOfRange
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
@@ -44,6 +45,7 @@ from dovetail.pipeline.outcome import KIND, TRACEBACK, DeadLetter, outcome_of
 from dovetail.pipeline.seen import Seen
 from dovetail.pipeline.team import WorkKind
 from dovetail.pipeline.worker import Done, Ended, Worker
+from dovetail.settings.tracing import TracingSettings
 
 #: Works whose outcomes are handed to the sink together; memory holds two or three such lots.
 LOT_WORKS = 5_000
@@ -96,6 +98,7 @@ class TeamTask:
     def __init__(self, stage: Stage, bootstrap: str, run: str) -> None:
         """`run` names the life of the master: workers of an earlier one are not used again."""
         self._stage, self._bootstrap, self._run = stage, bootstrap, run
+        self._traced = tracing.in_use()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows for the sink. For `mapInArrow`."""
@@ -125,7 +128,8 @@ class TeamTask:
     ) -> list[tuple[Record, Ended]]:
         again = [record for record in records if record.row_id in ended]
         first = [record for record in records if record.row_id not in ended]
-        outcomes = _worker(self._stage, self._run).run([record.work for record in first])
+        worker = _worker(self._stage, self._run, self._traced)
+        outcomes = worker.run([record.work for record in first])
         followed = self._followed(again, [ended[record.row_id] for record in again])
         return [*zip(again, followed, strict=True), *zip(first, outcomes, strict=True)]
 
@@ -184,7 +188,7 @@ class TeamTask:
                 continue
             key = record.work.key
             if isinstance(one, Done):
-                rows.add(topics.results, key, one.result, _carried(record.work), record.row_id)
+                rows.add(topics.results, key, one.result, _carried(one.work), record.row_id)
             else:
                 marks = [header for header in one.headers() if header[0] != TRACEBACK]
                 rows.add(topics.results, key, None, marks, record.row_id)
@@ -198,7 +202,8 @@ class TeamTask:
                 parent = work.id if forward.id != work.id else work.parent
                 topic = self._stage.targets[forward.target].input_topic
                 due_ms = forward.after_ms and now_ms + forward.after_ms
-                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, work.traceparent)
+                trace = one.work.traceparent
+                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, trace)
                 headers = next_work.headers()
                 if due_ms:
                     headers.append((TO, topic.encode()))
@@ -304,7 +309,7 @@ _caches: OrderedDict[tuple[str, Partition], Seen] = OrderedDict()
 _workers: OrderedDict[tuple[str, str, str], Worker] = OrderedDict()
 
 
-def _worker(stage: Stage, run: str) -> Worker:
+def _worker(stage: Stage, run: str, traced: TracingSettings | None = None) -> Worker:
     name = (stage.pipeline, stage.team, run)
     if name not in _workers:
         if not _workers:
@@ -313,7 +318,7 @@ def _worker(stage: Stage, run: str) -> Worker:
         surplus = list(_workers)[: max(0, len(_workers) + 1 - WORKERS_MAX)]
         for other in {*stale, *surplus}:
             _workers.pop(other).close()
-        _workers[name] = Worker(stage)
+        _workers[name] = Worker(stage, traced=traced)
     _workers.move_to_end(name)
     return _workers[name]
 
