@@ -32,6 +32,8 @@ READY_S_MAX = 60.0
 REST_S_MAX = 600.0
 #: The shop is told when to close; this is for a demo that can not tell it any more.
 OPEN_S_MAX = 2 * 86_400
+#: A program that broke down so often will do so again.
+SURPRISES_MAX = 3
 #: A fault that finds nobody to hit is tried again after this.
 LATER_S = 0.5
 #: Counts are at rest when they have been so for this long.
@@ -125,6 +127,11 @@ class Run:
     def _tick(self, phase: str, watcher: Watcher, elapsed_s: float = 0.0) -> None:
         for program in self.programs:
             happened = program.look()
+            if program.surprises >= SURPRISES_MAX:
+                raise Unavailable(
+                    f"{program.name} broke down {program.surprises} times; its log ends with:\n"
+                    + "\n".join(program.log_path.read_text(errors="replace").splitlines()[-15:])
+                )
             if happened:
                 self._view.tell(happened, "green" if "wakes" in happened else "")
             for line in program.new_lines():

@@ -85,10 +85,10 @@ class Watcher:
 
     def rate(self, count: "str | tuple[str, ...]") -> float:
         """How much a count of `Sight`, or the ends of topics, grew a second."""
-        seen = list(self._seen)
-        first, last = seen[0], seen[-1]
-        if last.at <= first.at or not first.at:
+        seen = [sight for sight in self._seen if sight.at]
+        if len(seen) < 2:
             return 0.0
+        first, last = seen[0], seen[-1]
         return (_value(last, count) - _value(first, count)) / (last.at - first.at)
 
     def _run(self) -> None:

@@ -34,7 +34,8 @@ from dovetail.console.records import NewRecord, ReadLimits, Record, Span, write
 from dovetail.errors import InvalidInput, TopicUnknown
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-_Search = Annotated[str, Meta(max_length=10_000)]
+#: Three of them, percent-encoded, must fit into the header block of a request (16 KiB).
+_Search = Annotated[str, Meta(max_length=300)]
 
 
 class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):

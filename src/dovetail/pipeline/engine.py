@@ -1,6 +1,8 @@
 """The engine of a pipeline: one Structured Streaming query for each team.
 
-    input topic ─ source ─ mapInArrow(TeamTask) ─ sink ─ results, next inputs, dead letters
+    source ─ ranges of the input topic ─► TeamRun ─ ends ─► sink, which commits them
+                                            │
+                    input topic ─ fetched ─►│─ written ─► results, next inputs, dead letters
 
 The driver that runs it is the teams' master. The checkpoint of a query is its journal: which
 records belong to which micro-batch. Everything else about a work is in the topics, so that another
@@ -8,25 +10,28 @@ driver with the same checkpoint goes on where this one was killed (`work_task` s
 lost or doubled; `master` who may run).
 
 A query that fails is started again after a pause, from its checkpoint, because most failures pass:
-a broker that restarts, an executor that was lost. What does not pass is told in `TeamProgress`
+a broker that restarts, an executor that was lost. What does not pass is told in `TeamProgress`,
 and after `FAILURES_MAX` failures without a finished micro-batch between them it ends the engine.
 """
 
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.logging import get_logger
-from dovetail.pipeline.client import client_of
+from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition, client_of
 from dovetail.pipeline.frontend import create_topics
 from dovetail.pipeline.graph import Pipeline, Stage
-from dovetail.pipeline.progress import TeamProgress, ends_of, progress_of
+from dovetail.pipeline.metrics import PipelineMetrics
+from dovetail.pipeline.options import ReadOptions, WriteOptions
+from dovetail.pipeline.progress import TeamMeter, TeamProgress, finished_batch
+from dovetail.pipeline.team_table import ENDS_SQL, FORMAT, TeamRun
 from dovetail.pipeline.work_delays import Courier
-from dovetail.pipeline.work_task import ROWS_SQL, TeamTask
+from dovetail.pipeline.work_task import TeamTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +43,8 @@ ROWS_PER_BATCH = 200_000
 FAILURES_MAX = 10
 _PAUSE_S_MAX = 10.0
 _LOOK_S = 0.2
+#: Whoever looks at progress does not wait for a broker that is away; it shows what is known.
+_ENDS_S_MAX = 2.0
 
 _log = get_logger("pipeline")
 
@@ -45,12 +52,11 @@ _log = get_logger("pipeline")
 @dataclass(slots=True)
 class _Running:
     stage: Stage
+    meter: TeamMeter
     query: "StreamingQuery | None" = None
-    failures: int = 0
-    failed_batch: int = -1
-    committed_batch: int = -1
     begin_again: float = 0.0
-    reasons: list[str] = field(default_factory=list)
+    #: Whether the position of the meter is in the group too.
+    committed: bool = True
 
 
 class Engine:
@@ -65,6 +71,7 @@ class Engine:
         checkpoint: str,
         term: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
+        metrics: PipelineMetrics | None = None,
     ) -> None:
         """`checkpoint` is a path that all masters share; `term` is this master's."""
         self._pipeline, self._spark = pipeline, spark
@@ -72,11 +79,14 @@ class Engine:
         self._checkpoint = checkpoint.rstrip("/")
         self._rows_per_batch = rows_per_batch
         self._run = uuid.uuid4().hex
-        self._running = [_Running(stage) for stage in pipeline.stages()]
+        self._running = [_Running(stage, TeamMeter(stage.team)) for stage in pipeline.stages()]
+        self._metrics = metrics or PipelineMetrics()
         self._stopped = threading.Event()
         #: Held while queries are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
         self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
+        self._looking = KafkaClient(bootstrap, timeout_s=_ENDS_S_MAX)
+        self._known_ends: dict[str, dict[Partition, int]] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -95,6 +105,7 @@ class Engine:
         create_topics(self._pipeline, self._bootstrap)
         try:
             for one in self._running:
+                one.meter.start(self._position(one.stage), now_s=time.monotonic())
                 one.query = self._query(one.stage)
         except BaseException:
             self.stop()
@@ -111,28 +122,36 @@ class Engine:
             for one in self._running:
                 if one.query is not None:
                     one.query.stop()
-                    self._commit(one)
+                    self._note(one)
+            self._looking.close()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
         """Keeps the queries running until it is stopped. Raises `Unavailable` if one can not."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             for one in self._running:
                 with self._changing:
+                    self._note(one)
                     self._look(one)
-                    self._commit(one)
             self._stopped.wait(_LOOK_S)
 
     def progress(self) -> list[TeamProgress]:
-        """What each team is doing."""
-        return [
-            progress_of(
-                one.stage.team,
-                None if one.query is None else one.query.lastProgress,
-                failures=one.failures,
-                reason=one.reasons[-1] if one.reasons else "",
-            )
-            for one in self._running
-        ]
+        """What each team is doing, or did until it was stopped."""
+        with self._changing:
+            if not self._stopped.is_set():
+                self._known_ends = self._ends()
+            ends = self._known_ends
+            found = []
+            for one in self._running:
+                self._note(one)
+                topics = one.stage.topics
+                found.append(
+                    one.meter.progress(
+                        now_s=time.monotonic(),
+                        ends=None if ends is None else ends[topics.input],
+                        dead_end=None if ends is None else sum(ends[topics.dead].values()),
+                    )
+                )
+            return found
 
     def drain(self, *, timeout_s: float) -> None:
         """Waits until no team has anything to do any more. Raises `Unavailable`."""
@@ -145,7 +164,7 @@ class Engine:
         """Waits until one team has done what is in its topic now; the number of its micro-batch."""
         while True:
             if time.monotonic() > deadline or self._stopped.is_set():
-                reason = one.reasons[-1] if one.reasons else "it is still working"
+                reason = one.meter.last_error or "it is still working"
                 raise Unavailable(f"team {one.stage.team!r} was not done in time: {reason}")
             with self._changing:
                 self._look(one)
@@ -160,15 +179,49 @@ class Engine:
             told = one.query.lastProgress
             return -1 if told is None else int(told["batchId"])
 
-    def _commit(self, one: _Running) -> None:
-        """Commits what is done to the team's group. The source does so one micro-batch late."""
-        told = None if one.query is None else one.query.lastProgress
-        if told is None or told["batchId"] == one.committed_batch:
+    def _position(self, stage: Stage) -> dict[Partition, int]:
+        """Where a team stood when its last master left it, as far as its group knows."""
+        client, topic = client_of(self._bootstrap), stage.topics.input
+        places = [(topic, number) for number in client.partitions([topic])[topic]]
+        first = client.offsets(dict.fromkeys(places, EARLIEST))
+        stored = client.committed(stage.group)
+        return {place: max(first[place], stored.get(place, (0, ""))[0]) for place in places}
+
+    def _ends(self) -> dict[str, dict[Partition, int]] | None:
+        """The ends of inputs and dead letters now, by topic; None if the broker does not say."""
+        names = [one.stage.topics for one in self._running]
+        topics = [topic for name in names for topic in (name.input, name.dead)]
+        try:
+            there = self._looking.partitions(topics)
+            places = [(topic, number) for topic, numbers in there.items() for number in numbers]
+            ends = self._looking.offsets(dict.fromkeys(places, LATEST))
+        except DovetailError:
+            return None
+        return {
+            topic: {place: end for place, end in ends.items() if place[0] == topic}
+            for topic in topics
+        }
+
+    def _note(self, one: _Running) -> None:
+        """Notes what is finished, and commits it to the team's group, for lag tools.
+
+        The source would do so one micro-batch late.
+        """
+        if one.query is None or (told := one.query.lastProgress) is None:
+            return
+        if one.meter.failures and one.query.isActive:
+            # It is past what it failed at: a query tells nothing before that.
+            one.meter.failures, one.meter.last_error = 0, ""
+        if (batch := finished_batch(told)) is None:
+            return
+        if one.meter.finished(batch, now_s=time.monotonic()):
+            one.committed = False
+            self._metrics.batch(self._pipeline.name, one.stage.team, batch.took_ms)
+        if one.committed:
             return
         try:
-            client = client_of(self._bootstrap)
-            client.commit(one.stage.group, ends_of(told))
-            one.committed_batch = told["batchId"]
+            client_of(self._bootstrap).commit(one.stage.group, batch.end)
+            one.committed = True
         except DovetailError as error:
             # Positions in the group are for display; the checkpoint is what counts.
             _log.warning("positions not committed", team=one.stage.team, reason=str(error))
@@ -177,9 +230,6 @@ class Engine:
         if self._stopped.is_set():
             return
         if one.query is not None and one.query.isActive:
-            told = one.query.lastProgress if one.failures else None
-            if told is not None and int(told["batchId"]) > one.failed_batch:
-                one.failures, one.reasons = 0, []
             return
         now = time.monotonic()
         if one.query is not None:
@@ -189,19 +239,19 @@ class Engine:
 
     def _note_failure(self, one: _Running, now: float) -> None:
         assert one.query is not None
-        last = one.query.lastProgress
-        batch = -1 if last is None else int(last["batchId"])
-        one.failures = one.failures + 1 if batch == one.failed_batch else 1
-        one.failed_batch = batch
-        reason = str(one.query.exception() or "it was stopped from outside")
-        one.reasons = [reason[:2000]]
-        if one.failures >= FAILURES_MAX:
+        meter = one.meter
+        meter.failures += 1
+        reason = str(one.query.exception() or "it was stopped from outside")[:2000]
+        meter.last_error = reason
+        self._metrics.failure(self._pipeline.name, one.stage.team)
+        if meter.failures >= FAILURES_MAX:
+            meter.failed = True
             raise Unavailable(
-                f"team {one.stage.team!r} failed {one.failures} times in a row: {reason[:2000]}"
+                f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"
             )
-        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**one.failures)
+        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures)
         _log.warning(
-            "a team is started again", team=one.stage.team, failures=one.failures, reason=reason
+            "a team is started again", team=one.stage.team, failures=meter.failures, reason=reason
         )
         one.query, one.begin_again = None, now + pause_s
 
@@ -209,25 +259,25 @@ class Engine:
         # Sources are looked up in the session that is active on this thread, and a thread that did
         # not make the session has none. Making a table, be it empty, sets it.
         self._spark.createDataFrame([], "id long")
-        task = TeamTask(stage, self._bootstrap, self._run)
-        records = (
-            self._spark.readStream.format("dovetail")
-            .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("subscribe", stage.topics.input)
-            .option("startingOffsets", "earliest")
-            .option("includeHeaders", "true")
-            .option("minPartitions", str(stage.workers))
-            .option("maxOffsetsPerTrigger", str(self._rows_per_batch))
-            .option("kafka.group.id", stage.group)
-            .load()
-        )
-        rows = records.mapInArrow(task, ROWS_SQL)
-        writer = (
-            rows.writeStream.format("dovetail")
-            .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("idConflict", "fail")
-            .option("checkpointLocation", f"{self._checkpoint}/{stage.pipeline}/{stage.team}")
-        )
+        reading = {
+            "kafka.bootstrap.servers": self._bootstrap,
+            "subscribe": stage.topics.input,
+            "startingOffsets": "earliest",
+            "includeHeaders": "true",
+            "minPartitions": str(stage.workers),
+            "maxOffsetsPerTrigger": str(self._rows_per_batch),
+            "kafka.group.id": stage.group,
+        }
+        writing = {"kafka.bootstrap.servers": self._bootstrap, "idConflict": "fail"}
         if self._term is not None:
-            writer = writer.option("term", str(self._term))
-        return writer.start()
+            writing["term"] = str(self._term)
+        task = TeamTask(stage, self._bootstrap, self._run)
+        run = TeamRun(task, ReadOptions.of(reading), WriteOptions.of(writing))
+        ranges = self._spark.readStream.format(FORMAT).options(**reading).load()
+        return (
+            ranges.mapInArrow(run, ENDS_SQL)
+            .writeStream.format(FORMAT)
+            .options(**writing)
+            .option("checkpointLocation", f"{self._checkpoint}/{stage.pipeline}/{stage.team}")
+            .start()
+        )

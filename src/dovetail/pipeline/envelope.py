@@ -14,8 +14,9 @@ which is the same whenever it is read.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import NewType
+
+import msgspec
 
 from dovetail.errors import InvalidInput
 
@@ -33,9 +34,11 @@ WORK_ID_BYTES_MAX = 512
 Header = tuple[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One work as it lies on an input topic."""
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """One work as it lies on an input topic.
+
+    A struct and no dataclass: one is made for each record, and takes a third of the time.
+    """
 
     id: WorkId
     payload: bytes
@@ -56,20 +59,21 @@ class Work:
 
     def headers(self) -> list[Header]:
         """The headers of its record."""
-        found: list[Header] = []
-        if self.parent is not None:
-            found.append((PARENT, self.parent.encode()))
+        found = self.marks()
         if self.attempts:
             found.append((ATTEMPTS, b"%d" % self.attempts))
         if self.not_before_ms:
             found.append((NOT_BEFORE, b"%d" % self.not_before_ms))
+        return found
+
+    def marks(self) -> list[Header]:
+        """Those headers that go on to its result: where it came from."""
+        found: list[Header] = []
+        if self.parent is not None:
+            found.append((PARENT, self.parent.encode()))
         if self.traceparent is not None:
             found.append((TRACEPARENT, self.traceparent))
         return found
-
-    def retried(self, *, not_before_ms: int) -> "Work":
-        """The same work, to be tried once more at a later time."""
-        return replace(self, attempts=self.attempts + 1, not_before_ms=not_before_ms)
 
 
 def work_of(
@@ -79,11 +83,15 @@ def work_of(
 
     Headers that are malformed count as absent: a foreign producer must not stop a partition.
     """
-    known = dict(headers) if headers else {}
+    payload = value if value is not None else b""
+    identity = WorkId(key.decode(errors="replace") if key is not None else place)
+    if not headers:
+        return Work(identity, payload)
+    known = dict(headers)
     parent = known.get(PARENT)
     return Work(
-        id=WorkId(key.decode(errors="replace") if key is not None else place),
-        payload=value if value is not None else b"",
+        id=identity,
+        payload=payload,
         parent=WorkId(parent.decode(errors="replace")) if parent else None,
         attempts=_number(known.get(ATTEMPTS)),
         not_before_ms=_number(known.get(NOT_BEFORE)),

@@ -30,7 +30,14 @@ from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
 from dovetail.pipeline.codecs import Codec
 from dovetail.pipeline.envelope import Work, WorkId, checked_id
 from dovetail.pipeline.graph import Pipeline, Stage, delays_topic
-from dovetail.pipeline.outcome import KIND, RECORD_BYTES_MAX, Failure, Outcome, outcome_of
+from dovetail.pipeline.outcome import (
+    KIND,
+    POSTPONED,
+    RECORD_BYTES_MAX,
+    Failure,
+    Outcome,
+    outcome_of,
+)
 
 #: How long a submission is tried; Kafka's delivery.timeout.ms.
 TIMEOUT_S = 120.0
@@ -166,7 +173,8 @@ class FrontEnd:
             while idle_s is None or time.monotonic() - quiet_since < idle_s:
                 for message in reader.poll():
                     quiet_since = time.monotonic()
-                    yield _outcome(name, message)
+                    if (outcome := _outcome(name, message)) is not None:
+                        yield outcome
 
     def decoded(self, outcome: Outcome) -> Any:
         """The result of an outcome. Raises `WorkFailed`."""
@@ -201,6 +209,8 @@ class FrontEnd:
             while time.monotonic() < deadline:
                 for message in reader.poll():
                     outcome = _outcome(teams[message.topic() or ""], message)
+                    if outcome is None:
+                        continue
                     if outcome.id == wanted and (outcome.team in ends or not outcome.ok):
                         return self.decoded(outcome)
         raise Uncertain(
@@ -319,9 +329,12 @@ def _work(
     return Work(name, payload, traceparent=trace)
 
 
-def _outcome(team: str, message: Message) -> Outcome:
+def _outcome(team: str, message: Message) -> Outcome | None:
+    """None for a mark that the work is tried again later."""
     given: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
     headers = [(name, value or b"") for name, value in given]
+    if (KIND, POSTPONED) in headers:
+        return None
     return outcome_of(
         team,
         dead=any(name == KIND for name, _ in headers),

@@ -111,8 +111,10 @@ class Pipeline:
 
     @property
     def has_delays(self) -> bool:
-        """Whether a connector makes works wait."""
-        return any(edge.connector.after_ms for edge in self.edges)
+        """Whether a connector or a long backoff makes works wait in a timeline."""
+        return any(edge.connector.after_ms for edge in self.edges) or any(
+            team.policy.may_postpone for team in self.teams.values()
+        )
 
     def team(self, name: str | None = None) -> Team:
         """A team by name, the entry for None. Raises `NotFound`."""

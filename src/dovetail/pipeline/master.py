@@ -23,6 +23,7 @@ from dovetail.coordination import Coordinator
 from dovetail.logging import get_logger
 from dovetail.pipeline.engine import Engine
 from dovetail.pipeline.graph import Pipeline
+from dovetail.pipeline.reporter import Reporter
 from dovetail.stream import (
     Algorithm,
     ClusterMember,
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 _log = get_logger("pipeline")
 
-#: Told what happened: a state (`standby`, `master`, `lost`) and the term.
+#: Told what happened and the term: `standby` (warm, waits), `master` (elected), `started` (its
+#: queries run), `lost` (not the master any more).
 Told = Callable[[str, int], None]
 
 
@@ -90,10 +92,12 @@ class Master:
         bootstrap: str,
         checkpoint: str,
         told: Told | None = None,
+        reporter: Reporter | None = None,
     ) -> None:
         self._pipeline, self._spark, self._member = pipeline, spark, member
         self._bootstrap, self._checkpoint = bootstrap, checkpoint
         self._told = told or (lambda _state, _term: None)
+        self._reporter = reporter
         #: The engine, while this is the master.
         self.engine: Engine | None = None
 
@@ -102,12 +106,14 @@ class Master:
         await asyncio.to_thread(warm_up, self._spark)
         async with self._member as member:
             self._told("standby", 0)
+            self._report_standby()
             while True:
                 leadership = await member.lead()
                 _log.info("this driver is the master", term=leadership.term)
                 self._told("master", leadership.term)
                 await self._lead(leadership.term, leadership.lost)
                 self._told("lost", leadership.term)
+                self._report_standby()
 
     async def _lead(self, term: int, lost: asyncio.Event) -> None:
         engine = Engine(
@@ -116,6 +122,7 @@ class Master:
             bootstrap=self._bootstrap,
             checkpoint=self._checkpoint,
             term=term,
+            metrics=None if self._reporter is None else self._reporter.metrics,
         )
         over = threading.Event()
         watching: asyncio.Future[None] | None = None
@@ -123,6 +130,9 @@ class Master:
         try:
             await asyncio.to_thread(engine.start)
             self.engine = engine
+            self._told("started", term)
+            if self._reporter is not None:
+                self._reporter.leads(engine, term)
             watching = asyncio.ensure_future(asyncio.to_thread(engine.watch, until=over))
             await asyncio.wait({watching, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -132,3 +142,7 @@ class Master:
             await asyncio.to_thread(engine.stop)
             if watching is not None:
                 await watching
+
+    def _report_standby(self) -> None:
+        if self._reporter is not None:
+            self._reporter.stands_by()

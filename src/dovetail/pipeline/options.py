@@ -35,7 +35,7 @@ _READ = (
     "kafka.group.id",
     "kafka.isolation.level",
 )
-#: The last two are for Spark itself, which hands them on.
+#: The last three are for Spark itself, which hands them on.
 _WRITE = (
     *_CONNECTION,
     "topic",
@@ -43,6 +43,7 @@ _WRITE = (
     "kafka.compression.type",
     "term",
     "idConflict",
+    "queryName",
     "checkpointLocation",
     "path",
 )

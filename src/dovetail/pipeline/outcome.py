@@ -1,8 +1,10 @@
-"""How a work ends: with a result, or as a dead letter that says why.
+"""How a work ends: with a result, or as a dead letter that says why; or not yet.
 
     result        key: the id; value: the result in the team's codec; headers: parent, traceparent
     dead letter   key: the id; value: the job as it came, so that copying it back is a replay;
                   headers: kind, reason, traceback, attempts, and those of the work
+    postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
+                  The work is tried again at that time; this is no outcome, readers pass over it
 
 Both are bounded: a reason or a traceback is cut, and gives way altogether where the job itself
 fills a record. So a dead letter can always be written, whatever a function raised.
@@ -12,11 +14,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dovetail.pipeline.envelope import ATTEMPTS, Header, Work, WorkId, work_of
+import msgspec
+
+from dovetail.pipeline.envelope import ATTEMPTS, NOT_BEFORE, Header, Work, WorkId, work_of
 
 KIND = "dovetail-kind"
 REASON = "dovetail-reason"
 TRACEBACK = "dovetail-traceback"
+
+#: The kind of a mark that says: not now.
+POSTPONED = b"postponed"
 
 #: A reason is a sentence; a user's exception may hold a whole document.
 REASON_CHARACTERS_MAX = 1_000
@@ -84,6 +91,33 @@ class DeadLetter:
         if trace and len(self.work.payload) + len(trace) < RECORD_BYTES_MAX:
             found.append((TRACEBACK, trace))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """A work that failed and is tried again later, by way of a timeline."""
+
+    work: Work
+    reason: str
+    attempts: int
+    not_before_ms: int
+
+    def headers(self) -> list[Header]:
+        """The headers of its mark."""
+        reason = self.reason[:REASON_CHARACTERS_MAX].encode(errors="replace")
+        return [
+            (ATTEMPTS, b"%d" % self.attempts),
+            (NOT_BEFORE, b"%d" % self.not_before_ms),
+            (KIND, POSTPONED),
+            (REASON, reason),
+        ]
+
+    @property
+    def next_work(self) -> Work:
+        """The same work as it is to come back."""
+        return msgspec.structs.replace(
+            self.work, attempts=self.attempts, not_before_ms=self.not_before_ms
+        )
 
 
 @dataclass(frozen=True, slots=True)

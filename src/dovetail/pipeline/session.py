@@ -27,6 +27,10 @@ DEFAULTS = {
     "spark.sql.streaming.minBatchesToRetain": "20",
     # Progress is told at once; a web server for it costs a second of start-up.
     "spark.ui.enabled": "false",
+    # Its bar on standard error would run through our own display.
+    "spark.ui.showConsoleProgress": "false",
+    # A Python worker connects back within so long of its start; 15 s are short on a loaded machine.
+    "spark.python.authenticate.socketTimeout": "60s",
     # Nothing but this machine is asked for its name.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -100,9 +104,11 @@ def register(spark: "SparkSession") -> None:
     from pyspark.errors import AnalysisException
 
     from dovetail.pipeline.source import DovetailSource
+    from dovetail.pipeline.team_table import TeamTable
 
-    try:
-        spark.dataSource.register(DovetailSource)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    for source in (DovetailSource, TeamTable):
+        try:
+            spark.dataSource.register(source)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise

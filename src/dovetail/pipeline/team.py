@@ -25,8 +25,12 @@ WORKERS_MAX = 10_000
 CONCURRENCY_MAX = 10_000
 ATTEMPTS_MAX = 1_000
 BATCH_MAX = 100_000
-#: A backoff is waited for inside the micro-batch, and everything behind it waits too.
-BACKOFF_MS_MAX = 60_000
+BACKOFF_MS_MAX_DEFAULT = 5_000
+#: The furthest that a retry is put off.
+BACKOFF_MS_MAX = 30 * 24 * 3_600_000
+#: Up to here a backoff is waited for inside its micro-batch, and what comes behind waits too; a way
+#: through a timeline and two more micro-batches take about as long. A longer one goes there.
+HOLD_MS_MAX = 2_000
 
 
 class WorkKind(StrEnum):
@@ -52,8 +56,19 @@ class Policy:
 
     def backoff(self, failures: int, *, jitter: float) -> int:
         """Milliseconds to wait after so many failures; `jitter` is drawn from [0, 1)."""
-        longest = min(self.backoff_ms_max, self.backoff_ms * 2 ** min(failures - 1, 30))
-        return int(longest * (0.5 + jitter / 2))
+        return int(self._longest(failures) * (0.5 + jitter / 2))
+
+    def postpones(self, failures: int) -> bool:
+        """Whether the backoff after so many failures is waited for in a timeline."""
+        return self._longest(failures) > HOLD_MS_MAX
+
+    @property
+    def may_postpone(self) -> bool:
+        """Whether any retry can go through a timeline."""
+        return self.attempts_max > 1 and self.postpones(self.attempts_max - 1)
+
+    def _longest(self, failures: int) -> int:
+        return min(self.backoff_ms_max, self.backoff_ms << min(failures - 1, 30))
 
 
 class Team:
@@ -70,7 +85,7 @@ class Team:
         timeout: str | int = "60s",
         attempts: int = 3,
         backoff: str | int = "200ms",
-        backoff_max: str | int = "5s",
+        backoff_max: str | int | None = None,
         concurrency: int = 1,
         batch: int = 256,
         remember: str | int = "1h",
@@ -82,7 +97,9 @@ class Team:
         """`work` is the function; raises `InvalidInput` for what can not work.
 
         `concurrency` is for functions that wait: so many at once in each worker, as threads or,
-        for an async function, as tasks. `remember` is how long an id counts as seen.
+        for an async function, as tasks. `remember` is how long an id counts as seen. `backoff` is
+        the pause after the first failure; it doubles up to `backoff_max` (5 s, or `backoff` if
+        that is longer). Pauses above two seconds are waited for in a timeline of the node.
         """
         self.name = _named(name, _NAME, "a team's name")
         if not callable(work):
@@ -93,19 +110,25 @@ class Team:
         self.workers = _bounded(name, "workers", workers, WORKERS_MAX)
         self.remember_ms = _positive(name, "remember", parse_duration_ms(remember))
         size = parse_bytes(result_bytes_max)
+        backoff_ms = _positive(name, "backoff", parse_duration_ms(backoff))
+        longest_ms = (
+            max(BACKOFF_MS_MAX_DEFAULT, backoff_ms)
+            if backoff_max is None
+            else _positive(name, "backoff_max", parse_duration_ms(backoff_max))
+        )
         self.policy = Policy(
             timeout_ms=_positive(name, "timeout", parse_duration_ms(timeout)),
             attempts_max=_bounded(name, "attempts", attempts, ATTEMPTS_MAX),
-            backoff_ms=_positive(name, "backoff", parse_duration_ms(backoff)),
-            backoff_ms_max=_positive(name, "backoff_max", parse_duration_ms(backoff_max)),
+            backoff_ms=backoff_ms,
+            backoff_ms_max=longest_ms,
             concurrency=_bounded(name, "concurrency", concurrency, CONCURRENCY_MAX),
             batch_max=_bounded(name, "batch", batch, BATCH_MAX),
             result_bytes_max=_positive(name, "result_bytes_max", size),
         )
-        if self.policy.backoff_ms_max > BACKOFF_MS_MAX:
+        if not backoff_ms <= longest_ms <= BACKOFF_MS_MAX:
             raise InvalidInput(
-                f"team {name!r}: backoff_max={backoff_max!r} would hold up its micro-batch; the "
-                f"limit is {BACKOFF_MS_MAX} ms"
+                f"team {name!r}: backoff={backoff!r} up to backoff_max={backoff_max!r}; the second "
+                "must not be shorter than the first, and at most 30 days"
             )
         self._check_kind()
         self.input_topic = _topic(name, input_topic)

@@ -1,5 +1,7 @@
 """Works that are not due yet: from the topic of delays into a timeline, and from it to their team.
 
+They come there by a connector with `after`, or as a retry whose backoff is long.
+
     topic of delays ─ fill ─► timeline ─ due ─ deliver ─► input topic of the team
 
 Promise: a work reaches its team not before it is due, and once as far as the team can see.
@@ -24,6 +26,7 @@ from dovetail.errors import DovetailError, TopicExists, Unavailable
 from dovetail.logging import get_logger
 from dovetail.pipeline.envelope import NOT_BEFORE, TO, TRACEPARENT
 from dovetail.pipeline.graph import delays_topic
+from dovetail.pipeline.identity import ID_HEADER
 from dovetail.sdk import Draft, Timeline, connect
 from dovetail.sdk import Message as DueMessage
 
@@ -138,6 +141,8 @@ def draft_of(message: Any) -> Draft:
     """The message of a timeline for a record of the topic of delays."""
     headers = {name: value or b"" for name, value in message.headers() or ()}
     topic, due = headers.pop(TO, b"").decode(), headers.pop(NOT_BEFORE, b"0")
+    # It named the row for the sink, and says nothing about the work.
+    headers.pop(ID_HEADER, None)
     body = Waiting(topic, message.key() or b"", message.value() or b"", list(headers.items()))
     return Draft(
         msgspec.msgpack.encode(body),

@@ -4,15 +4,18 @@ Pure: events in, decisions out; time and chance are arguments. `worker` does wha
 
     waiting ──take──► given ──done──────────────────────────► ended
        ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
+       │                │  ├─failed─► (attempts left, a long backoff) ──► postponed        │
        │                │  └─failed─► (none left, or the failure is final) ──► ended       │
        │                ├─returned: it was not begun, or its outcome was lost; uncounted   │
        ├────────────────┘                                                                  │
        ├──alone◄────────── suspected: one of several that may have ended their worker      │
        └───────────────────────────────────────────────────────────────────────────────────┘
 
-Promise: each work ends exactly once, after at most `attempts_max` counted attempts; what one work
-does to its worker is counted against that work alone. If a worker died with several works under
-way, each of them is given again alone, and then there is no doubt.
+Promise: each work ends or is postponed exactly once, after at most `attempts_max` counted attempts,
+those of its former lives among them. A backoff that is longer than the policy holds up a batch for
+is not waited for here: `work_delays` brings the work back when it is over. What one work does to
+its worker is counted against that work alone: if a worker died with several works under way, each
+of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
@@ -34,10 +37,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A work that did not end in a result."""
+    """A work that did not end in a result, or not yet if it has a rest before it."""
 
     failure: Failure
     attempts: int
+    rest_ms: int | None = None
 
 
 class WorkPlan:
@@ -54,7 +58,7 @@ class WorkPlan:
         self._resting: list[tuple[float, int]] = []
         self._given: set[int] = set()
         self._open = len(self._attempts)
-        #: Works that were given up, by number.
+        #: Works that were given up or postponed, by number.
         self.given_up: dict[int, GivenUp] = {}
 
     @property
@@ -97,6 +101,10 @@ class WorkPlan:
             self._open -= 1
             return
         rest_ms = self._policy.backoff(attempts, jitter=self._chance())
+        if self._policy.postpones(attempts):
+            self.given_up[number] = GivenUp(failure, attempts, rest_ms)
+            self._open -= 1
+            return
         heappush(self._resting, (now_ms + rest_ms, number))
 
     def returned(self, numbers: Iterable[int]) -> None:

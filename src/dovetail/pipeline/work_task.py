@@ -9,8 +9,10 @@
 
 Exactly one outcome (T5), the argument. The sink stores each row id of a micro-batch once, whoever
 runs it and however often (`identity`). The row of an outcome is named after its record's place and
-goes to the results topic, also if the work failed: then it is a failure mark, without a value. So
-a work has one outcome, whichever attempt was first. Rows are stored in the order in which they are
+goes to the results topic, also if the work failed: then it is a failure mark, without a value; or
+if it is to be tried again later: then it is a mark of that, and the work goes on under the same id
+as its next life (`Work.identity`). So a life has one outcome, whichever attempt was first, and a
+work has one that is no such mark. Rows are stored in the order in which they are
 made, by topic, and the results topic comes first: a forwarded work or a dead letter is stored only
 after its outcome. A run that comes after a crash reads the outcomes of its predecessor first and
 does not run those functions again: it only makes what follows from them, from the stored result.
@@ -28,22 +30,36 @@ import atexit
 import time
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from dovetail import tracing
 from dovetail.errors import OffsetOutOfRange
+from dovetail.pipeline.attempt import Attempt
+from dovetail.pipeline.attempt import attempt_of_task as _attempt
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
 from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.graph import Stage
 from dovetail.pipeline.identity import ID_HEADER, begin_of, group_of, identity_of
-from dovetail.pipeline.outcome import KIND, TRACEBACK, DeadLetter, outcome_of
+from dovetail.pipeline.outcome import (
+    KIND,
+    POSTPONED,
+    REASON,
+    TRACEBACK,
+    DeadLetter,
+    Postponed,
+    outcome_of,
+)
 from dovetail.pipeline.seen import Seen
 from dovetail.pipeline.team import WorkKind
 from dovetail.pipeline.worker import Done, Ended, Worker
+from dovetail.settings.tracing import TracingSettings
 
 #: Works whose outcomes are handed to the sink together; memory holds two or three such lots.
 LOT_WORKS = 5_000
@@ -61,24 +77,10 @@ ROWS = pa.schema(
         pa.field("id", pa.binary()),
     ]
 )
-ROWS_SQL = (
-    "topic string, key binary, value binary, headers array<struct<key:string,value:binary>>, "
-    "id binary"
-)
 _FAR_FUTURE = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """Which task of which micro-batch this is."""
-
-    query: str
-    batch: int
-    task: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, gc=False):
     """A record of an input topic."""
 
     work: Work
@@ -96,14 +98,15 @@ class TeamTask:
     def __init__(self, stage: Stage, bootstrap: str, run: str) -> None:
         """`run` names the life of the master: workers of an earlier one are not used again."""
         self._stage, self._bootstrap, self._run = stage, bootstrap, run
+        self._traced = tracing.in_use()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows for the sink. For `mapInArrow`."""
+        """The rows for the sink."""
         ended: dict[bytes, Ended] | None = None
         for batch in batches:
             for start in range(0, batch.num_rows, LOT_WORKS):
                 part = batch.slice(start, LOT_WORKS)
-                fresh = self._fresh(list(records_of(part)), _partition_of(part))
+                fresh = self._fresh(records_of(part), _partition_of(part))
                 if not fresh:
                     continue
                 if ended is None:
@@ -125,7 +128,8 @@ class TeamTask:
     ) -> list[tuple[Record, Ended]]:
         again = [record for record in records if record.row_id in ended]
         first = [record for record in records if record.row_id not in ended]
-        outcomes = _worker(self._stage, self._run).run([record.work for record in first])
+        worker = _worker(self._stage, self._run, self._traced)
+        outcomes = worker.run([record.work for record in first])
         followed = self._followed(again, [ended[record.row_id] for record in again])
         return [*zip(again, followed, strict=True), *zip(first, outcomes, strict=True)]
 
@@ -184,7 +188,10 @@ class TeamTask:
                 continue
             key = record.work.key
             if isinstance(one, Done):
-                rows.add(topics.results, key, one.result, _carried(record.work), record.row_id)
+                rows.add(topics.results, key, one.result, one.work.marks(), record.row_id)
+            elif isinstance(one, Postponed):
+                # Empty and not absent: the sink tells it from a failure mark of another attempt.
+                rows.add(topics.results, key, b"", one.headers(), record.row_id)
             else:
                 marks = [header for header in one.headers() if header[0] != TRACEBACK]
                 rows.add(topics.results, key, None, marks, record.row_id)
@@ -194,11 +201,17 @@ class TeamTask:
                 letter_id = b"%b!" % record.row_id
                 rows.add(topics.dead, work.key, work.payload, one.headers(), letter_id)
                 continue
+            if isinstance(one, Postponed):
+                headers = [*one.next_work.headers(), (TO, topics.input.encode())]
+                row_id = b"%b~" % record.row_id
+                rows.add(self._stage.delays_topic, work.key, work.payload, headers, row_id)
+                continue
             for number, forward in enumerate(one.forwards):
                 parent = work.id if forward.id != work.id else work.parent
                 topic = self._stage.targets[forward.target].input_topic
                 due_ms = forward.after_ms and now_ms + forward.after_ms
-                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, work.traceparent)
+                trace = one.work.traceparent
+                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, trace)
                 headers = next_work.headers()
                 if due_ms:
                     headers.append((TO, topic.encode()))
@@ -215,6 +228,8 @@ def _as_stored(result: Any) -> Any:
 def _of(work: Work, ended: Ended) -> Ended:
     if isinstance(ended, Done):
         return Done(work, ended.result, ended.forwards)
+    if isinstance(ended, Postponed):
+        return replace(ended, work=work)
     return DeadLetter(work, ended.failure, ended.attempts)
 
 
@@ -222,33 +237,43 @@ class _Rows:
     """Rows for the sink, as columns that grow."""
 
     def __init__(self) -> None:
-        self._columns: tuple[list[Any], ...] = ([], [], [], [], [])
+        self._topics: list[str] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes | None] = []
+        self._headers: list[list[dict[str, Any]]] = []
+        self._ids: list[bytes] = []
 
     def add(
         self, topic: str, key: bytes, value: bytes | None, headers: list[Header], row_id: bytes
     ) -> None:
-        pairs = [{"key": name, "value": content} for name, content in headers]
-        for column, cell in zip(self._columns, (topic, key, value, pairs, row_id), strict=True):
-            column.append(cell)
+        self._topics.append(topic)
+        self._keys.append(key)
+        self._values.append(value)
+        self._headers.append([{"key": name, "value": content} for name, content in headers])
+        self._ids.append(row_id)
 
     def batch(self) -> pa.RecordBatch:
-        arrays = [
-            pa.array(column, field.type) for column, field in zip(self._columns, ROWS, strict=True)
-        ]
+        columns = (self._topics, self._keys, self._values, self._headers, self._ids)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
 
-def records_of(batch: pa.RecordBatch) -> Iterator[Record]:
-    """The records of a batch of the source."""
+def records_of(batch: pa.RecordBatch) -> list[Record]:
+    """The records of a batch of the source, all of one partition."""
     topic, number = _partition_of(batch)
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    headers = batch.column("headers").to_pylist()
+    headers = batch.column("headers")
+    # Most works have none, and a column of empty lists costs more to look through than all others.
+    pairs_of = headers.to_pylist() if len(headers.flatten()) else repeat(None, batch.num_rows)
     columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
-    for key, value, offset, at_us, pairs in zip(*columns, times, headers, strict=True):
+    records = []
+    for key, value, offset, at_us, pairs in zip(*columns, times, pairs_of, strict=True):
         found = [(pair["key"], pair["value"] or b"") for pair in pairs] if pairs else None
         place = place_of(topic, number, offset) if key is None else ""
         work = work_of(place=place, key=key, value=value, headers=found)
-        yield Record(work, offset, at_us // 1000, key is not None, b"%d-%d" % (number, offset))
+        row_id = b"%d-%d" % (number, offset)
+        records.append(Record(work, offset, at_us // 1000, key is not None, row_id))
+    return records
 
 
 def _partition_of(batch: pa.RecordBatch) -> Partition:
@@ -268,34 +293,22 @@ def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended
     cells = (columns.column(name).to_pylist() for name in ("key", "value", "headers"))
     for key, value, pairs in zip(*cells, strict=True):
         headers = {pair["key"]: pair["value"] or b"" for pair in pairs or ()}
+        row_id = headers.get(ID_HEADER, b"")
+        if headers.get(KIND) == POSTPONED:
+            mark = work_of(place="", key=key, value=value, headers=headers.items())
+            reason = headers.get(REASON, b"").decode(errors="replace")
+            found[row_id] = Postponed(mark, reason, mark.attempts, mark.not_before_ms)
+            continue
         told = outcome_of(
             "", dead=KIND in headers, place="", key=key, value=value, headers=headers.items()
         )
         work = Work(told.id, told.payload)
-        found[headers.get(ID_HEADER, b"")] = (
+        found[row_id] = (
             Done(work, told.payload, ())
             if told.failure is None
             else DeadLetter(work, told.failure, told.attempts)
         )
     return found
-
-
-def _carried(work: Work) -> list[Header]:
-    return Work(work.id, b"", parent=work.parent, traceparent=work.traceparent).headers()
-
-
-def _attempt() -> Attempt | None:
-    """The task that this process runs; None outside of a stream."""
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    if task is None:
-        return None
-    query = task.getLocalProperty("sql.streaming.queryId")
-    batch = task.getLocalProperty("streaming.sql.batchId")
-    if query is None or batch is None:
-        return None
-    return Attempt(query, int(batch), task.partitionId())
 
 
 # --- what a process keeps from task to task -----------------------------------------------------
@@ -304,7 +317,7 @@ _caches: OrderedDict[tuple[str, Partition], Seen] = OrderedDict()
 _workers: OrderedDict[tuple[str, str, str], Worker] = OrderedDict()
 
 
-def _worker(stage: Stage, run: str) -> Worker:
+def _worker(stage: Stage, run: str, traced: TracingSettings | None = None) -> Worker:
     name = (stage.pipeline, stage.team, run)
     if name not in _workers:
         if not _workers:
@@ -313,7 +326,7 @@ def _worker(stage: Stage, run: str) -> Worker:
         surplus = list(_workers)[: max(0, len(_workers) + 1 - WORKERS_MAX)]
         for other in {*stale, *surplus}:
             _workers.pop(other).close()
-        _workers[name] = Worker(stage)
+        _workers[name] = Worker(stage, traced=traced)
     _workers.move_to_end(name)
     return _workers[name]
 

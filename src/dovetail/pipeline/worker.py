@@ -24,7 +24,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,9 +35,9 @@ from dovetail.errors import Unavailable
 from dovetail.pipeline import worker_child
 from dovetail.pipeline.envelope import Work, WorkId
 from dovetail.pipeline.graph import Stage
-from dovetail.pipeline.outcome import DeadLetter, Failure, FailureKind
+from dovetail.pipeline.outcome import DeadLetter, Failure, FailureKind, Postponed
 from dovetail.pipeline.team import WorkKind
-from dovetail.pipeline.work_plan import Chunk, WorkPlan
+from dovetail.pipeline.work_plan import Chunk, GivenUp, WorkPlan
 from dovetail.pipeline.worker_child import BEGUN, LENGTH, RUNNING, SPLIT
 from dovetail.settings.tracing import TracingSettings
 
@@ -67,8 +67,7 @@ class ForwardedWork:
     after_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, gc=False):
     """A work that ended in a result."""
 
     work: Work
@@ -76,7 +75,7 @@ class Done:
     forwards: tuple[ForwardedWork, ...]
 
 
-Ended = Done | DeadLetter
+Ended = Done | DeadLetter | Postponed
 
 
 class Worker:
@@ -136,11 +135,7 @@ class Worker:
             assert rest_until is not None, "an open work is waiting or resting"
             time.sleep(max(0.0, rest_until - now_ms) / 1000)
         return [
-            results[number]
-            if number in results
-            else DeadLetter(
-                work, plan.given_up[number].failure, attempts=plan.given_up[number].attempts
-            )
+            results[number] if number in results else _without_result(work, plan.given_up[number])
             for number, work in enumerate(works)
         ]
 
@@ -200,25 +195,18 @@ class Worker:
                 return
             self._stillborn = 0
             split = []
-            for number, *told in self._decode(frame):
+            for reply in self._decode(frame):
+                number, told = reply[0], reply[1]
                 if number not in open_numbers:
                     continue
                 del open_numbers[number]
-                if told[0] == SPLIT:
-                    split.append(number)
-                elif isinstance(told[0], bytes):
+                if isinstance(told, bytes):
                     plan.done(number)
-                    forwards = tuple(
-                        ForwardedWork(target, WorkId(work_id), job, after_ms)
-                        for target, work_id, job, after_ms in told[1]
-                    )
-                    # With a span of its own, what follows belongs below that.
-                    work = (
-                        replace(works[number], traceparent=told[2]) if told[2:] else works[number]
-                    )
-                    results[number] = Done(work, told[0], forwards)
+                    results[number] = _done(works[number], reply)
+                elif told == SPLIT:
+                    split.append(number)
                 else:
-                    failure = Failure(FailureKind(told[0]), told[1], told[2])
+                    failure = Failure(FailureKind(told), reply[2], reply[3])
                     plan.failed(number, failure, now_ms=time.monotonic() * 1000)
             if split:
                 plan.suspected(split)
@@ -271,6 +259,30 @@ class Worker:
             return failure
         timeout_ms = self._stage.policy.timeout_ms
         return Failure(failure.kind, f"not done within {timeout_ms} ms; its worker was replaced")
+
+
+def _done(work: Work, reply: list[Any]) -> Done:
+    _, result, forwards, *trace = reply
+    if trace:
+        # With a span of its own, what follows belongs below that.
+        work = msgspec.structs.replace(work, traceparent=trace[0])
+    if not forwards:
+        return Done(work, result, ())
+    return Done(
+        work,
+        result,
+        tuple(
+            ForwardedWork(target, WorkId(work_id), job, after_ms)
+            for target, work_id, job, after_ms in forwards
+        ),
+    )
+
+
+def _without_result(work: Work, given_up: GivenUp) -> Ended:
+    if given_up.rest_ms is None:
+        return DeadLetter(work, given_up.failure, given_up.attempts)
+    not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
+    return Postponed(work, given_up.failure.reason, given_up.attempts, not_before_ms)
 
 
 class _Child:

@@ -121,7 +121,11 @@ SET visible = ?, version = version + 1, holder = NULL, attempts = attempts - ?
 WHERE id = ? AND version = ? AND holder IS NOT NULL
 RETURNING id, attempts
 """
-DELETE = "DELETE FROM messages WHERE id = ? AND version = ? AND holder IS NOT NULL"
+DELETE = """
+DELETE FROM messages
+WHERE id IN (SELECT value FROM json_each(?)) AND version = ? AND holder IS NOT NULL
+RETURNING id
+"""
 DELETE_ROWS = "DELETE FROM messages WHERE id IN (SELECT value FROM json_each(?))"
 DELETE_BODIES = "DELETE FROM bodies WHERE id IN (SELECT value FROM json_each(?))"
 VERSIONS = "SELECT id, version FROM messages WHERE id IN (SELECT value FROM json_each(?))"

@@ -13,6 +13,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -296,12 +298,14 @@ class Carried:
         self._note_leased(result)
         by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
         orphans: list[Release] = []
-        for push in self.loader.on_leased(plan, result, took_ms=took_ms):
-            consumer = by_consumer.get(push.consumer)
-            if consumer is None:
-                orphans.append(Release(push.message.handle, push.message.due_ms, counted=False))
-            else:
-                consumer.put(push)
+        pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
+        for name, group in groupby(pushes, key=attrgetter("consumer")):
+            consumer = by_consumer.get(name)
+            if consumer is not None:
+                consumer.put(group)
+                continue
+            gone = [push.message for push in group]
+            orphans += (Release(each.handle, each.due_ms, counted=False) for each in gone)
         if orphans:
             self._run(self._give_back(orphans))
         self._pump()

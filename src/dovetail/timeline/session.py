@@ -6,9 +6,11 @@ and the messages that are leased for it and not yet due.
 """
 
 import asyncio
-import heapq
+from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from dovetail.errors import Throttled
@@ -21,6 +23,9 @@ SESSION_MS: Final = 15_000
 #: How many messages a producer may send at once that has sent nothing for a while, in seconds of
 #: its rate.
 _BURST_S: Final = 1.0
+
+
+_at_ms = attrgetter("at_ms")
 
 
 class RateLimit:
@@ -90,23 +95,24 @@ class ConsumerSession:
         """How many more can be leased for it."""
         return max(0, sum(waiter.limit for waiter in self.waiters) - len(self.outbox))
 
-    def put(self, push: Push) -> None:
-        heapq.heappush(self.outbox, push)
+    def put(self, pushes: Iterable[Push]) -> None:
+        """Has more wait here. Two sorted parts are one in a single pass."""
+        self.outbox += pushes
+        self.outbox.sort()
 
     def push_due(self, now_ms: float) -> list[Leased]:
         """Answers waiting requests with what is to leave by now; what left."""
         left: list[Leased] = []
-        while self.waiters and self.outbox and self.outbox[0].at_ms <= now_ms:
+        due = bisect_right(self.outbox, now_ms, key=_at_ms)
+        while self.waiters and len(left) < due:
             waiter = self.waiters.popleft()
-            batch: list[Leased] = []
-            while self.outbox and len(batch) < waiter.limit and self.outbox[0].at_ms <= now_ms:
-                batch.append(heapq.heappop(self.outbox).message)
             if waiter.answer.done():
-                for message in batch:
-                    self.put(Push(now_ms, 0, message.id, message, self.member.id))
                 continue
+            end = min(due, len(left) + waiter.limit)
+            batch = [push.message for push in self.outbox[len(left) : end]]
             waiter.answer.set_result(batch)
             left += batch
+        del self.outbox[: len(left)]
         return left
 
     def end_waiting(self, now_ms: int) -> None:

@@ -41,6 +41,7 @@ from dovetail.timeline.message import (
     Shown,
     Status,
     TimelineId,
+    Version,
 )
 from dovetail.timeline.outcomes import (
     BATCHES_KEPT,
@@ -172,21 +173,16 @@ class SqliteStore:
 
     async def delete(self, handles: Sequence[Handle]) -> list[Status]:
         def work(connection: sqlite3.Connection) -> list[Status]:
-            pairs = [(handle.id, handle.version) for handle in handles]
-            connection.execute("SAVEPOINT deletion")
-            before = connection.total_changes
-            connection.executemany(sql.DELETE, pairs)
-            done = set(handles)
-            if connection.total_changes - before != len(handles):
-                # Some were refused, which is rare: once more, one by one, to know which.
-                connection.execute("ROLLBACK TO deletion")
-                done = {
-                    handle
-                    for handle, pair in zip(handles, pairs, strict=True)
-                    if connection.execute(sql.DELETE, pair).rowcount
-                }
-            connection.execute("RELEASE deletion")
-            connection.execute(sql.DELETE_BODIES, (_json(handle.id for handle in done),))
+            by_version: dict[int, list[int]] = {}
+            for handle in handles:
+                by_version.setdefault(handle.version, []).append(handle.id)
+            gone: list[int] = []
+            done: set[Handle] = set()
+            for version, ids in by_version.items():
+                rows = connection.execute(sql.DELETE, (_json(ids), version)).fetchall()
+                gone += (row[0] for row in rows)
+                done |= {Handle(MessageId(row[0]), Version(version)) for row in rows}
+            connection.execute(sql.DELETE_BODIES, (_json(gone),))
             return _statuses(connection, handles, done)
 
         return await self._thread.write(work)

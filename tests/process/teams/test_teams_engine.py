@@ -12,6 +12,8 @@ from examples.orders import shop as order_shop
 from examples.orders.submit import SAMPLE, ask_all
 from tests.conftest import RunningNode
 
+from dovetail.cli.options import Target
+from dovetail.cli.pipeline_status import Reports
 from dovetail.errors import Unavailable
 from dovetail.pipeline import spark_session
 from dovetail.pipeline.client import client_of
@@ -20,6 +22,8 @@ from dovetail.pipeline.frontend import FrontEnd, WorkFailed, create_topics
 from dovetail.pipeline.graph import Pipeline
 from dovetail.pipeline.java import find_java
 from dovetail.pipeline.outcome import FailureKind
+from dovetail.pipeline.progress import TeamState
+from dovetail.pipeline.reporter import Reporter
 from dovetail.pipeline.team import Team
 
 if TYPE_CHECKING:
@@ -77,9 +81,19 @@ def test_works_go_through_spray_and_route_to_one_outcome(
         front.submit({"items": "poison"}, "bad")
         # T4: the same again, within the time to live.
         front.submit_many([{"items": 6} for _ in range(50)], ids)
-        with Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine:
+        with (
+            Reporter(pipeline, node.bootstrap) as reporter,
+            Engine(
+                pipeline,
+                spark,
+                bootstrap=node.bootstrap,
+                checkpoint=str(tmp_path),
+                metrics=reporter.metrics,
+            ) as engine,
+        ):
+            reporter.leads(engine, term=3)
             engine.drain(timeout_s=STEP_S_MAX)
-            progress = {one.team: one for one in engine.progress()}
+            check_report(reporter)
         parsed = list(front.results("parse", idle_s=1))
         priced = list(front.results("price", idle_s=1))
         ends = [*front.results("ship", idle_s=1), *front.results("refund", idle_s=1)]
@@ -92,8 +106,42 @@ def test_works_go_through_spray_and_route_to_one_outcome(
     assert {one.parent for one in priced} == set(ids)
     assert Counter(one.id for one in ends) == items
     assert Counter(one.team for one in ends) == {"ship": 200, "refund": 100}
-    assert progress["parse"].lag == 0
-    assert progress["parse"].batch >= 0
+
+
+def check_report(reporter: Reporter) -> None:
+    """What is told of the pipeline above, after its works are done."""
+    teams = {one.team: one for one in reporter.look().teams}
+    assert {one.lag for one in teams.values()} == {0}
+    assert {one.state for one in teams.values()} <= {TeamState.IDLE, TeamState.WORKING}
+    done = {name: (one.works_total, one.dead_letters) for name, one in teams.items()}
+    # Repetitions are dropped by the team, and count as works that are behind it.
+    assert done == {"parse": (101, 1), "price": (300, 0), "ship": (200, 0), "refund": (100, 0)}
+    assert teams["parse"].batch >= 0
+    assert teams["parse"].batch_ms > 0
+    of_parse = {"pipeline": "shop", "team": "parse"}
+    registry = reporter.metrics.registry
+    assert registry.get_sample_value("dovetail_team_works_total", of_parse) == 101
+    assert registry.get_sample_value("dovetail_team_dead_letters_total", of_parse) == 1
+    assert (registry.get_sample_value("dovetail_team_batch_seconds_count", of_parse) or 0) >= 1
+    assert registry.get_sample_value("dovetail_pipeline_leading", {"pipeline": "shop"}) == 1
+
+
+def test_the_last_report_is_there_for_the_console_and_for_other_terminals(
+    node: RunningNode,
+) -> None:
+    """T11: the driver of the test above has left its last word on the topic of reports."""
+    target = Target(node.bootstrap, 20.0)
+    with Reports(target, "shop") as reports:
+        [report] = reports.newest()
+    assert (report["pipeline"], report["state"], report["term"]) == ("shop", "stopped", 3)
+    assert {(edge["from"], edge["to"]) for edge in report["edges"]} == {
+        ("parse", "price"),
+        ("price", "ship"),
+        ("price", "refund"),
+    }
+    assert {one["team"]: one["works_total"] for one in report["teams"]}["price"] == 300
+    with Reports(target, "another") as none:
+        assert none.newest() == []
 
 
 def test_positions_are_committed_for_lag_tools(node: RunningNode) -> None:
@@ -132,5 +180,9 @@ def test_the_example_of_orbits(spark: "SparkSession", node: RunningNode, tmp_pat
             engine.drain(timeout_s=STEP_S_MAX)
         suns = [front.decoded(one) for one in front.results("suns", idle_s=1)]
         others = [front.decoded(one) for one in front.results("others", idle_s=1)]
-    assert len(suns) == 11
-    assert sorted(one.split()[0] for one in others) == ["Io", "Moon"]
+    assert len(suns) == 9
+    assert "Pluto orbits the Sun" in suns
+    masses = {one.split()[0]: float(one.split()[2]) for one in others}
+    # What the moons orbit: Jupiter and the Earth, in masses of the Sun.
+    assert masses.pop("Moon") == pytest.approx(3.03e-6)
+    assert masses == dict.fromkeys(["Io", "Europa", "Ganymede", "Callisto"], pytest.approx(9.55e-4))

@@ -23,6 +23,7 @@ from dovetail.pipeline.outcome import (
     DeadLetter,
     Failure,
     FailureKind,
+    Postponed,
     outcome_of,
 )
 from dovetail.pipeline.team import Policy
@@ -61,11 +62,12 @@ def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
 
 def test_a_retried_work_is_no_repetition() -> None:
     """T4, T12: the second life of an id is told from the first coming twice."""
-    first = Work(WorkId("a"), b"")
-    later = first.retried(not_before_ms=5)
+    first = Work(WorkId("a"), b"job", parent=WorkId("p"))
+    later = Postponed(first, "why", 1, 5).next_work
     assert first.identity == b"a"
     assert later.identity != first.identity
-    assert later.retried(not_before_ms=6).identity != later.identity
+    assert Postponed(later, "why", 2, 6).next_work.identity != later.identity
+    assert (later.payload, later.parent, later.attempts) == (b"job", "p", 1)
 
 
 def test_ids_from_outside_are_bounded() -> None:

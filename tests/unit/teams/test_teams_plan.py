@@ -1,13 +1,14 @@
 """The plan of a batch: every work ends once, and pays only for itself."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.pipeline.outcome import Failure, FailureKind
 from dovetail.pipeline.team import Policy
-from dovetail.pipeline.work_plan import Chunk, WorkPlan
+from dovetail.pipeline.work_plan import Chunk, GivenUp, WorkPlan
 
 POLICY = Policy(
     timeout_ms=1000,
@@ -87,6 +88,24 @@ def test_a_failed_work_rests_and_the_others_go_on() -> None:
     assert plan.take(5, now_ms=75) == Chunk((0,))
     plan.done(0)
     assert plan.finished
+
+
+def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
+    """T12: a retry that is minutes away leaves the batch, with its attempts counted."""
+    patient = replace(POLICY, backoff_ms=600_000, backoff_ms_max=3_600_000)
+    assert patient.may_postpone
+    assert not POLICY.may_postpone
+    plan = WorkPlan([0, 1, 2, 0], patient, chance=lambda: 0.5)
+    assert plan.take(4, now_ms=0) == Chunk((0, 1, 2, 3))
+    for number in (0, 1, 2):
+        plan.failed(number, BOOM, now_ms=0)
+    plan.done(3)
+    assert plan.finished
+    assert plan.given_up == {
+        0: GivenUp(BOOM, 1, rest_ms=450_000),
+        1: GivenUp(BOOM, 2, rest_ms=900_000),
+        2: GivenUp(BOOM, 3),
+    }
 
 
 def test_attempts_before_this_batch_count() -> None:

@@ -1,26 +1,180 @@
-"""Progress of teams, of what Spark tells."""
+"""Progress of teams, of what Spark and the broker tell."""
 
+import json
+from dataclasses import replace
 from typing import Any
 
-from dovetail.pipeline.progress import ends_of, progress_of
+from prometheus_client import CollectorRegistry
+
+from dovetail.pipeline.graph import Pipeline
+from dovetail.pipeline.metrics import PipelineMetrics
+from dovetail.pipeline.progress import (
+    FinishedBatch,
+    PipelineState,
+    TeamMeter,
+    TeamProgress,
+    TeamState,
+    finished_batch,
+    pipeline_state,
+    standing_by,
+)
+from dovetail.pipeline.report import (
+    COLUMNS,
+    Report,
+    edges_of,
+    newest,
+    parts_of,
+    rows_of,
+    shown_state,
+)
+from dovetail.pipeline.team import Team
+
+A, B = ("t", 0), ("t", 1)
 
 
-def told(**more: Any) -> dict[str, Any]:
-    source = {
-        "endOffset": '{"t": {"0": 5, "1": 7}}',
-        "latestOffset": {"t": {"0": 9, "1": 7, "2": 1}},
+def told(start: Any, end: Any, batch: int = 3) -> dict[str, Any]:
+    source = {"startOffset": start, "endOffset": end, "latestOffset": None}
+    return {"batchId": batch, "sources": [source], "durationMs": {"triggerExecution": 80}}
+
+
+def test_what_spark_tells_is_read() -> None:
+    """T11: a finished micro-batch, and not Spark's word that there was nothing to do."""
+    batch = finished_batch(told('{"t": {"0": 2, "1": 7}}', {"t": {"0": 5, "1": 7}}))
+    assert batch == FinishedBatch(3, 80, {A: 2, B: 7}, {A: 5, B: 7})
+    first = finished_batch(told(None, {"t": {"0": 5}}))
+    assert first is not None
+    assert first.start is None
+    assert finished_batch(None) is None
+    assert finished_batch(told({"t": {"0": 5}}, {"t": {"0": 5}})) is None
+    assert finished_batch(told(None, None)) is None
+
+
+def test_lag_rate_and_state_follow_from_positions() -> None:
+    """T11: lag as the broker has it now, works since the start, a rate that fades, states."""
+    meter = TeamMeter("a")
+    meter.start({A: 10, B: 0}, now_s=100.0)
+
+    def at(now_s: float, end: int, dead: int | None = 4) -> TeamProgress:
+        return meter.progress(now_s=now_s, ends={A: end, B: 0}, dead_end=dead)
+
+    begun = at(100.0, 50)
+    assert (begun.state, begun.lag, begun.batch) == (TeamState.STARTING, 40, -1)
+    assert at(100.0, 10).state is TeamState.IDLE, "nothing to do from the beginning"
+    batch = FinishedBatch(7, 300, {A: 10}, {A: 30})
+    assert meter.finished(batch, now_s=102.0)
+    assert not meter.finished(batch, now_s=103.0), "the same is not counted twice"
+    working = at(104.0, 50, dead=6)
+    assert (working.state, working.lag, working.works) == (TeamState.WORKING, 20, 20)
+    assert (working.works_total, working.works_per_s, working.dead_letters) == (20, 5.0, 2)
+    assert (working.batch, working.batch_ms) == (7, 300)
+    assert meter.finished(FinishedBatch(8, 300, {A: 30}, {A: 50}), now_s=105.0)
+    assert at(105.0, 50).state is TeamState.WORKING, "it has just finished something"
+    idle = at(116.0, 50)
+    assert (idle.state, idle.lag, idle.works_per_s) == (TeamState.IDLE, 0, 0.0)
+    meter.failures, meter.last_error = 2, "broken\nat line 1"
+    failing = meter.progress(now_s=117.0, ends=None, dead_end=None)
+    assert (failing.state, failing.lag, failing.dead_letters) == (TeamState.RETRYING, None, None)
+    assert failing.last_error == "broken"
+    meter.failed = True
+    assert at(118.0, 50).state is TeamState.FAILED
+
+
+def test_the_worst_team_is_the_state_of_the_pipeline() -> None:
+    """T11: running, retrying, failed."""
+    idle = TeamProgress("a", TeamState.IDLE)
+    retrying, failed = (
+        replace(idle, state=TeamState.RETRYING),
+        replace(idle, state=TeamState.FAILED),
+    )
+    assert pipeline_state([idle]) is PipelineState.RUNNING
+    assert pipeline_state([idle, retrying]) is PipelineState.RETRYING
+    assert pipeline_state([retrying, failed]) is PipelineState.FAILED
+
+
+def report_of(state: PipelineState, *, term: int = 1, at_ms: int = 1_000) -> Report:
+    a, b = Team("a", dict, workers=2), Team("b", dict)
+    a >> b
+    pipeline = Pipeline("p", a, b)
+    return Report(
+        pipeline="p",
+        state=state,
+        driver="host:7",
+        term=term,
+        started_ms=500,
+        at_ms=at_ms,
+        edges=edges_of(pipeline),
+        parts=parts_of(pipeline),
+        teams=tuple(standing_by(["a", "b"])),
+    )
+
+
+def record(report: Report) -> tuple[bytes, bytes]:
+    return report.key.encode(), json.dumps(report.as_document()).encode()
+
+
+def test_a_report_says_what_the_console_needs() -> None:
+    """T11: graph, topics, and every team's figures, under the keys that were agreed on."""
+    document = report_of(PipelineState.RUNNING).as_document()
+    assert document["edges"] == [{"from": "a", "to": "b", "how": "pipe"}]
+    assert document["teams"][0] == {
+        "team": "a",
+        "state": "standby",
+        "workers": 2,
+        "input": "p.a.input",
+        "results": "p.a.results",
+        "dead": "p.a.dead",
+        "lag": None,
+        "works": 0,
+        "works_per_s": 0.0,
+        "works_total": 0,
+        "batch": -1,
+        "batch_ms": 0,
+        "failures": 0,
+        "dead_letters": None,
+        "last_error": "",
     }
-    return {"batchId": 3, "sources": [source], "numInputRows": 12, **more}
+    assert [len(row) for row in rows_of(document)] == [len(COLUMNS)] * 2
+    assert not report_of(PipelineState.RUNNING).differs(
+        report_of(PipelineState.RUNNING, at_ms=9_000)
+    )
+    assert report_of(PipelineState.RUNNING).differs(report_of(PipelineState.RETRYING))
 
 
-def test_lag_counts_what_is_behind_the_last_batch() -> None:
-    """T11: lag, rate and state, also before the first micro-batch and while failing."""
-    one = progress_of("a", told(processedRowsPerSecond=4.25, durationMs={"triggerExecution": 80}))
-    assert (one.state, one.lag, one.works, one.batch_ms) == ("working", 5, 12, 80)
-    assert one.cells[:4] == ("a", "working", 5, 4.2)
-    assert ends_of(told()) == {("t", 0): 5, ("t", 1): 7}
-    assert progress_of("a", None).state == "starting"
-    failing = progress_of("a", told(), failures=2, reason="broken\nat line 1")
-    assert (failing.state, failing.reason) == ("failing", "broken")
-    idle = {"batchId": 4, "sources": [{"endOffset": None, "latestOffset": None}]}
-    assert progress_of("a", idle).state == "idle"
+def test_the_report_of_the_highest_term_counts() -> None:
+    """T11, T2: a master that wakes up does not hide its successor; strangers are passed over."""
+    new = report_of(PipelineState.RUNNING, term=2)
+    old = report_of(PipelineState.RETRYING, term=1, at_ms=2_000)
+    waiting = report_of(PipelineState.WAITING, term=0)
+    strange = [(b"p", b"no json"), (b"p", b"[]"), (None, None), (b"q", b'{"format": 9}')]
+    found = newest([record(new), record(old), record(waiting), *strange])
+    assert [(one["state"], one["term"]) for one in found] == [
+        ("running", 2),
+        ("waiting for election", 0),
+    ]
+    assert shown_state(found[0], now_ms=2_000) == "running"
+    assert shown_state(found[0], now_ms=61_000) == "silent for 60 s"
+    stopped = report_of(PipelineState.STOPPED).as_document()
+    assert shown_state(stopped, now_ms=10**9) == "stopped"
+
+
+def test_metrics_show_one_state_and_count_on() -> None:
+    """T11: gauges for lag, rate and state; counters that a second leadership does not reset."""
+    registry = CollectorRegistry()
+    metrics = PipelineMetrics(registry)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"dovetail_{name}", {"pipeline": "p", **labels})
+
+    one = TeamProgress("a", TeamState.WORKING, lag=7, works_total=10, dead_letters=2)
+    metrics.teams("p", [one])
+    metrics.leading("p", leads=True, term=4)
+    assert value("team_state", team="a", state="working") == 1
+    metrics.teams("p", [replace(one, state=TeamState.STANDBY, lag=None, dead_letters=None)])
+    metrics.teams("p", [replace(one, works_total=3, dead_letters=3)])
+    states = {state: value("team_state", team="a", state=state) for state in TeamState}
+    assert states == {state: float(state == "working") for state in TeamState}
+    assert value("team_lag_works", team="a") == 7
+    assert value("team_works_total", team="a") == 13
+    assert value("team_dead_letters_total", team="a") == 3
+    assert value("team_failures_total", team="a") == 0
+    assert (value("pipeline_leading"), value("pipeline_term")) == (1, 4)

@@ -453,3 +453,35 @@ async def test_a_carrier_whose_lease_was_lost_is_back_on_the_list(
             assert found["a"].roles == ["carrier"]
         for door in doors:
             await door.stop()
+
+
+async def test_a_lease_that_was_given_up_is_not_taken_up_again(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B13, B6: though the store still has it under this consumer's id: the handler that was told to
+    end may still be at it. It comes again when the lease is over, as the next attempt."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    attempts: list[int] = []
+
+    async def handle(message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            await asyncio.Event().wait()
+
+    async with connect(address) as d, asyncio.timeout(DEADLINE_S):
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        d.consumer("t", lease="2s", id="same")(handle)
+        (consumer,) = d.consumers
+        await d.timeline("t").schedule(b"")
+        while attempts != [1]:
+            await asyncio.sleep(0.01)
+        (message,) = consumer._here.values()
+        consumer._lose(message)
+        while not consumer.idle:
+            await asyncio.sleep(0)
+        await consumer._open()
+        while len(attempts) < 2:
+            await asyncio.sleep(0.01)
+        assert attempts == [1, 2]
+    await door.stop()

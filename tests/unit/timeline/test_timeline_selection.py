@@ -124,9 +124,9 @@ async def test_waiting_requests_are_answered_in_order_and_in_time() -> None:
     session = ConsumerSession(1, Member("a"), lease_ms=1_000, seen_ms=0)
     first, second = (Waiter(2, 100, loop.create_future()) for _ in range(2))
     session.waiters.extend([first, second])
-    for number, at_ms in enumerate((10, 10, 10, 50)):
+    for number, at_ms in [(3, 50), (0, 10), (2, 10), (1, 10)]:
         leased = Leased(MessageId(number), Version(1), at_ms, at_ms + 1_000, 1, 0, 0, b"", b"")
-        session.put(Push(at_ms, 0, number, leased, "a"))
+        session.put([Push(at_ms, 0, number, leased, "a")])
     assert session.credit == 0
     assert not session.push_due(9)
     assert session.wake_ms() == 10
