@@ -517,3 +517,32 @@ async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_carrier_go
         await door.stop()
     assert len(set(due)) == len(due), "fired twice"
     assert {after - before for before, after in pairwise(sorted(due))} == {1_000}
+
+
+async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, dsn: str) -> None:
+    """B14, B16: busy is told to the carrier, in its report and to clients; the carrier is ready for
+    everybody else, and it ends when there is room again."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    go_on = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await go_on.wait()
+
+    async with connect(address) as d, asyncio.timeout(DEADLINE_S):
+        timeline = d.timeline("t")
+        await timeline.create(TimelineConfig(window_ms=50))
+        d.consumer("t", lease="30s", concurrency=1)(handle)
+        await timeline.schedule_many([Draft(b"") for _ in range(10)])
+        while not door.service.report().reasons:
+            await asyncio.sleep(0.01)
+        report = door.service.report()
+        assert report.reasons[0][1] == "most consumers of 't' are busy"
+        assert report.of_all == []
+        assert (await timeline.describe()).signals.reasons == ["most consumers of 't' are busy"]
+        go_on.set()
+        while door.service.report().reasons:
+            await asyncio.sleep(0.01)
+        while (await timeline.describe()).counts.due:
+            await asyncio.sleep(0.01)
+    await door.stop()
