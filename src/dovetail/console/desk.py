@@ -10,7 +10,7 @@ from dovetail.broker.overseer import ClusterReport
 from dovetail.clock import Clock
 from dovetail.console.audit import AuditLog
 from dovetail.console.dead_marks import DeadMarks
-from dovetail.console.kafka_link import KafkaLink
+from dovetail.console.kafka_link import ClientConfig, KafkaLink
 from dovetail.console.outbox_link import OutboxLink
 from dovetail.console.pipeline_feed import PipelineFeed
 from dovetail.console.rates import Rates
@@ -70,11 +70,11 @@ class Desk:
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.settings.node.data_dir, self.clock, self.threads)
         self.kafka = KafkaLink(
-            lambda: self.insight.door,
+            self._kafka_config,
             self.threads,
             owned=lambda partition: self.insight.owned(*partition),
         )
-        self.timelines = TimelineLink(lambda: self.insight.door)
+        self.timelines = TimelineLink(lambda: self.insight.door, self.settings)
         self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
         self.reader = Reader(self.kafka)
         self.pipelines = PipelineFeed(self.kafka, self.reader, self.clock)
@@ -89,6 +89,20 @@ class Desk:
         if found is None:
             raise Unavailable("the node is starting; /readyz says what is missing")
         return found
+
+    def _kafka_config(self) -> ClientConfig:
+        """How the console's own clients come in: as `client` says. Raises `Unavailable`."""
+        client, insight = self.settings.client, self.insight
+        if self.settings.security.on and not (client.user or client.tls_certificate):
+            raise Unavailable(
+                "this node's Kafka door asks who comes in, and its console has no answer: set "
+                "client.user and client.password (with TLS also client.tls and client.tls_ca) in "
+                "the node's settings, to a user who may do what the console should"
+            )
+        me = insight.me()
+        # A certificate is for the name that clients are told.
+        door = f"{me.host}:{me.port}" if client.tls else insight.door
+        return {"bootstrap.servers": door, **client.kafka()}
 
     def rate(self, counter: str, value: float) -> float | None:
         """The growth of a counter a second, if it is known."""

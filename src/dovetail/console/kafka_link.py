@@ -45,14 +45,18 @@ class KafkaLink:
     """Makes clients when they are needed, and ends them when they are not."""
 
     def __init__(
-        self, door: Callable[[], str], threads: Threads, *, owned: Callable[[Partition], bool]
+        self,
+        config: Callable[[], ClientConfig],
+        threads: Threads,
+        *,
+        owned: Callable[[Partition], bool],
     ) -> None:
-        """`door` gives the address of the node's Kafka door, or raises `Unavailable`.
+        """`config` says where the node's Kafka door is and how to log in there.
 
         `owned` says whether there is somebody to ask about a partition: the client itself would
         wait for one that has no owner, and remember for a while that a topic was not there.
         """
-        self._door = door
+        self._config = config
         self.threads = threads
         self.owned = owned
         self._admin: AdminClient | None = None
@@ -63,7 +67,7 @@ class KafkaLink:
     def config(self) -> ClientConfig:
         """What every client here has in common. Raises `Unavailable`."""
         return {
-            "bootstrap.servers": self._door(),
+            **self._config(),
             "client.id": "dovetail-console",
             "socket.timeout.ms": int(CALL_S_MAX * 1000),
             "reconnect.backoff.ms": 50,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dovetail.errors import Unavailable
+from dovetail.settings import Settings
 
 if TYPE_CHECKING:
     from dovetail.sdk import Dovetail
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 class TimelineLink:
     """Timelines by name."""
 
-    def __init__(self, door: Callable[[], str]) -> None:
+    def __init__(self, door: Callable[[], str], settings: Settings) -> None:
         """`door` gives the address of the node's door, or raises `Unavailable`."""
         self._door = door
+        self.missing = missing_of(settings)
         self._client: Dovetail | None = None
 
     async def client(self) -> "Dovetail":
         """The client of the node."""
+        if self.missing is not None:
+            raise Unavailable(self.missing)
         if self._client is None:
             from dovetail.sdk import connect
 
@@ -41,6 +45,14 @@ class TimelineLink:
             await client.__aexit__(None, None, None)
 
 
-def serves_none(error: Unavailable) -> bool:
-    """Whether an error says that the node has no timelines at all."""
-    return "serves no timelines" in str(error)
+def missing_of(settings: Settings) -> str | None:
+    """Why a node with these settings has no timelines; None if it has."""
+    timeline = settings.timeline
+    if not timeline.enabled:
+        return "this node serves no timelines: timeline.enabled is false"
+    if settings.coordination.kind != "embedded" and timeline.store != "postgres":
+        return (
+            "this node serves no timelines: in a cluster they need timeline.store = 'postgres' and "
+            "timeline.dsn"
+        )
+    return None
