@@ -33,9 +33,15 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime promtool:prometheus
+	@scripts/browser
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
+
+.PHONY: docs
+docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
+	@echo "open site/index.html"
 
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.

@@ -1,18 +1,29 @@
-"""`make bench`: Spark's figures: topics as tables, each beside its limit measured in the same run.
+"""`make bench`: Spark's figures: topics as tables, and teams, each beside its limit or peer.
 
-    python -m bench.pipeline [--quick] [--only tables] [--json PATH] [--folder FOLDER]
+    python -m bench.pipeline [--quick] [--only teams] [--json PATH] [--folder FOLDER]
 
 Exit code 0 if no line misses its rule, else 1.
 """
 
 import sys
 
-from bench.cases import spark_records, spark_tables
+from bench.cases import (
+    spark_latency,
+    spark_records,
+    spark_tables,
+    spark_teams,
+    team_orders,
+    team_takeover,
+)
 from bench.program import Cases, main
 
 CASES: Cases = {
     "records": spark_records.measure,
     "tables": spark_tables.measure,
+    "teams": spark_teams.measure,
+    "latency": spark_latency.measure,
+    "orders": team_orders.measure,
+    "takeover": team_takeover.measure,
 }
 
 if __name__ == "__main__":

@@ -107,6 +107,10 @@ class ClusterProcesses:
         at = int(name.rpartition("-")[2])
         return at + (BROKER_NUMBER_BASE if name in self.brokers else 0)
 
+    def http_port(self, name: str) -> int:
+        """Where a node serves HTTP, inside its own network."""
+        return self._doors[name][1].listen_port
+
     # Life of all
 
     def start(self) -> None:

@@ -66,10 +66,15 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection that begins transactions only where it is told to."""
+    """A connection that begins transactions only where it is told to; for one thread at a time."""
     mode = "ro" if read_only else "rwc"
-    where = f"{path.resolve().as_uri()}?mode={mode}"
-    return sqlite3.connect(where, uri=True, timeout=BUSY_S_MAX, isolation_level=None)
+    return sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_S_MAX,
+        isolation_level=None,
+        check_same_thread=False,
+    )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -57,10 +58,11 @@ def settings_of(given: argparse.Namespace) -> StreamSettings:
 
 async def run(given: argparse.Namespace) -> None:
     name = given.name or f"notifier-{given.port}"
+    db, one_at_a_time = connect(given.database), threading.Lock()
 
     def write_mail(event: Event, leadership: Leadership) -> None:
         order_id = (event.key or b"").decode()
-        with closing(connect(given.database)) as db, transaction(db):
+        with one_at_a_time, transaction(db):
             db.execute(
                 "INSERT INTO mails VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (order_id, now_ms(), name, leadership.term, text_of(event)),
@@ -74,8 +76,9 @@ async def run(given: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     stream = SharedStream.on_kafka(given.bootstrap, DONE, write_mail, settings_of(given))
     stream.member.on_change.append(changed)
-    async with stream:
-        await stopping.wait()
+    with closing(db):
+        async with stream:
+            await stopping.wait()
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import json
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException
@@ -53,8 +54,7 @@ async def follow(timeline: Timeline, records: list[Record], remind_after_s: floa
         drafts.append(Draft(order_id.encode(), at=due_s, key=order_id))
     if drafts:
         await patiently(lambda: timeline.schedule_many(drafts))
-    for order_id in paid:
-        await patiently(lambda order_id=order_id: timeline.cancel_key(order_id))  # type: ignore[misc]
+    await asyncio.gather(*(patiently(partial(timeline.cancel_key, name)) for name in paid))
 
 
 async def patiently(work: Callable[[], Awaitable[object]]) -> None:

@@ -56,6 +56,16 @@ class TopicFacts:
     kept_for_ever: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """A setting of a topic and what it means."""
+
+    name: str
+    value: str
+    is_default: bool
+    doc: str
+
+
 class Insight:
     """What a node sees of its cluster."""
 
@@ -110,6 +120,14 @@ class Insight:
     def topic(self, name: str) -> TopicFacts:
         """Raises `TopicUnknown`, `Unavailable`."""
         return self._facts(self._log.topic(name), self._alive())
+
+    def settings(self, name: str) -> list[TopicSetting]:
+        """The settings of a topic by name, defaults filled in. Raises `TopicUnknown`."""
+        record = self._log.topic(name)
+        return [
+            TopicSetting(key, value, key not in record.config, CONFIG_KEYS[key].doc)
+            for key, value in sorted(self._log.config(record).as_strings().items())
+        ]
 
     def owned(self, name: str, number: int) -> bool:
         """Whether somebody alive owns a partition; not if there is no such partition."""
@@ -186,8 +204,3 @@ class Insight:
     def _bytes_open(self, name: str, number: int) -> int | None:
         found = self._log.holdings.open.get((name, number))
         return None if found is None else found.open_bytes
-
-
-def setting_docs() -> dict[str, str]:
-    """What each setting of a topic means."""
-    return {name: key.doc for name, key in CONFIG_KEYS.items()}

@@ -20,6 +20,7 @@ from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
 from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.selection import Crowd
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.sqlite_store import SqliteStores
 from dovetail.timeline.standing import Standing
@@ -87,6 +88,7 @@ async def running_timelines(
             address=address,
             version=__version__,
             roles=settings.node.roles.split(","),
+            crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
             standing=standing,
             dated=dated,
         )

@@ -10,7 +10,7 @@ from dovetail.broker.overseer import ClusterReport
 from dovetail.clock import Clock
 from dovetail.console.audit import AuditLog
 from dovetail.console.dead_marks import DeadMarks
-from dovetail.console.kafka_link import KafkaLink
+from dovetail.console.kafka_link import ClientConfig, KafkaLink
 from dovetail.console.outbox_link import OutboxLink
 from dovetail.console.pipeline_feed import PipelineFeed
 from dovetail.console.rates import Rates
@@ -70,12 +70,13 @@ class Desk:
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.settings.node.data_dir, self.clock, self.threads)
         self.kafka = KafkaLink(
-            lambda: self.insight.door,
+            self._kafka_config,
             self.threads,
-            login=lambda: self.insight.own_way.kafka,
             owned=lambda partition: self.insight.owned(*partition),
         )
-        self.timelines = TimelineLink(lambda: self.insight.door, lambda: self.insight.own_way)
+        self.timelines = TimelineLink(
+            lambda: self.insight.door, lambda: self.insight.own_way, self.settings
+        )
         self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
         self.reader = Reader(self.kafka)
         self.pipelines = PipelineFeed(self.kafka, self.reader, self.clock)
@@ -90,6 +91,10 @@ class Desk:
         if found is None:
             raise Unavailable("the node is starting; /readyz says what is missing")
         return found
+
+    def _kafka_config(self) -> ClientConfig:
+        """Where the node's Kafka door is, and how its own clients come in. Raises `Unavailable`."""
+        return {"bootstrap.servers": self.insight.door, **self.insight.own_way.kafka}
 
     def rate(self, counter: str, value: float) -> float | None:
         """The growth of a counter a second, if it is known."""

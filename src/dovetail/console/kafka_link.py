@@ -46,20 +46,17 @@ class KafkaLink:
 
     def __init__(
         self,
-        door: Callable[[], str],
+        config: Callable[[], ClientConfig],
         threads: Threads,
         *,
-        login: Callable[[], Mapping[str, str]],
         owned: Callable[[Partition], bool],
     ) -> None:
-        """`door` gives the address of the node's Kafka door, `login` what it wants to see; both
-        raise `Unavailable`.
+        """`config` says where the node's Kafka door is and how to log in there.
 
         `owned` says whether there is somebody to ask about a partition: the client itself would
         wait for one that has no owner, and remember for a while that a topic was not there.
         """
-        self._door = door
-        self._login = login
+        self._config = config
         self.threads = threads
         self.owned = owned
         self._admin: AdminClient | None = None
@@ -70,8 +67,7 @@ class KafkaLink:
     def config(self) -> ClientConfig:
         """What every client here has in common. Raises `Unavailable`."""
         return {
-            "bootstrap.servers": self._door(),
-            **self._login(),
+            **self._config(),
             "client.id": "dovetail-console",
             "socket.timeout.ms": int(CALL_S_MAX * 1000),
             "reconnect.backoff.ms": 50,

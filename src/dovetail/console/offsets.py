@@ -14,6 +14,8 @@ NUMBER_MAX = 2**63 - 1
 #: A partition that is silent, or too new for the client, is asked once more.
 _LOOKS = 2
 _LOOK_AGAIN_S = 0.15
+#: An owner that lives answers in milliseconds; a page does not wait for one that died just now.
+_ANSWER_S_MAX = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,9 @@ async def _ask(
     admin = await link.admin()
     doing = "listing offsets"
     try:
-        futures = admin.list_offsets({TopicPartition(*each): spec for each in partitions})
+        futures = admin.list_offsets(
+            {TopicPartition(*each): spec for each in partitions}, request_timeout=_ANSWER_S_MAX
+        )
     except Exception as error:
         raise told(doing, error) from error
     waits = {

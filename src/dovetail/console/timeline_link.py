@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.broker.security import OwnWay
 from dovetail.errors import Unavailable
+from dovetail.settings import Settings
 
 if TYPE_CHECKING:
     from dovetail.sdk import Dovetail
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 class TimelineLink:
     """Timelines by name."""
 
-    def __init__(self, door: Callable[[], str], way: Callable[[], OwnWay]) -> None:
+    def __init__(
+        self, door: Callable[[], str], way: Callable[[], OwnWay], settings: Settings
+    ) -> None:
         """`door` gives the address of the node's door, `way` how to come in; both raise
         `Unavailable`."""
         self._door = door
         self._way = way
+        self.missing = missing_of(settings)
         self._client: Dovetail | None = None
 
     async def client(self) -> "Dovetail":
         """The client of the node."""
+        if self.missing is not None:
+            raise Unavailable(self.missing)
         if self._client is None:
             from dovetail.sdk import connect
 
@@ -51,6 +57,14 @@ class TimelineLink:
             await client.__aexit__(None, None, None)
 
 
-def serves_none(error: Unavailable) -> bool:
-    """Whether an error says that the node has no timelines at all."""
-    return "serves no timelines" in str(error)
+def missing_of(settings: Settings) -> str | None:
+    """Why a node with these settings has no timelines; None if it has."""
+    timeline = settings.timeline
+    if not timeline.enabled:
+        return "this node serves no timelines: timeline.enabled is false"
+    if settings.coordination.kind != "embedded" and timeline.store != "postgres":
+        return (
+            "this node serves no timelines: in a cluster they need timeline.store = 'postgres' and "
+            "timeline.dsn"
+        )
+    return None

@@ -7,8 +7,7 @@ from msgspec import Meta, Struct
 
 from dovetail.console.desk import Desk
 from dovetail.console.endpoint import Asked, Endpoint
-from dovetail.console.timeline_link import serves_none
-from dovetail.errors import NotFound, Unavailable
+from dovetail.errors import NotFound
 from dovetail.timeline.config import Name, check_name, config_of
 from dovetail.timeline.frames import Described
 
@@ -103,15 +102,11 @@ async def list_timelines(desk: Desk, _: Asked[None, None]) -> TimelineList:
 
 async def timeline_list(desk: Desk) -> TimelineList:
     """The list, as the page and the live stream show it."""
+    if desk.timelines.missing is not None:
+        return TimelineList(False, desk.timelines.missing, [])
     client = await desk.timelines.client()
-    try:
-        names = await client.timelines()
-    except Unavailable as error:
-        if serves_none(error):
-            return TimelineList(False, str(error), [])
-        raise
     rows = []
-    for name, state in names:
+    for name, state in await client.timelines():
         row = TimelineRow(name, state)
         if state == "ready":
             try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from dovetail.broker.insight import PartitionFacts, setting_docs
+from dovetail.broker.insight import PartitionFacts
 from dovetail.console.desk import Desk
 from dovetail.console.endpoint import Asked, Endpoint
 from dovetail.console.offsets import Bounds, bounds_of
@@ -74,7 +74,7 @@ class SettingShown(Struct, frozen=True):
     """A setting of a topic."""
 
     name: str
-    value: str | None
+    value: str
     default: bool
     doc: str
 
@@ -169,7 +169,10 @@ async def topic_shown(desk: Desk, name: str) -> TopicShown:
         bytes=sum(row.bytes for row in rows),
         records_per_s=_rate(desk, facts.id, "all", found) if whole else None,
         partitions=rows,
-        config=await _settings(desk, name),
+        config=[
+            SettingShown(each.name, each.value, each.is_default, each.doc)
+            for each in desk.insight.settings(name)
+        ],
     )
 
 
@@ -199,21 +202,6 @@ def _partition(
 def _rate(desk: Desk, topic_id: str, part: str, bounds: list[Bounds]) -> float | None:
     """Records a second that came in. The id tells a topic from one that had its name before."""
     return desk.rate(f"topic/{topic_id}/{part}", sum(bound.end for bound in bounds))
-
-
-async def _settings(desk: Desk, name: str) -> list[SettingShown]:
-    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
-
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    found = await desk.kafka.ask(
-        f"reading the settings of topic {name!r}", lambda admin: admin.describe_configs([resource])
-    )
-    docs = setting_docs()
-    return [
-        SettingShown(entry.name, entry.value, bool(entry.is_default), docs.get(entry.name, ""))
-        for config in found.values()
-        for _, entry in sorted(config.items())
-    ]
 
 
 async def create_topic(desk: Desk, asked: Asked[None, TopicNew]) -> TopicShown:

@@ -10,8 +10,9 @@ entry for each micro-batch, and the first to create it wins; the broker stores e
 and a task of a term below one that has committed is refused (`identity`). So an old master that
 wakes up can neither repeat what its successor did nor go on beside it.
 
-A standby has its Spark session started, and has run a small job through it: Python workers are
-forked, classes are loaded. That is most of what a start costs.
+A standby has its Spark session started, and runs a small job through it again and again: Python
+workers are forked and have loaded what a team needs, and classes are loaded. Spark ends Python
+workers that had nothing to do for a minute, so that once would not be enough.
 """
 
 import asyncio
@@ -29,6 +30,9 @@ from dovetail.stream import (
     ClusterMember,
     HttpTransport,
     KafkaSharedLog,
+    Leadership,
+    MemberStatus,
+    Role,
     StreamSettings,
     VoteFile,
 )
@@ -39,8 +43,11 @@ if TYPE_CHECKING:
 
 _log = get_logger("pipeline")
 
-#: Told what happened and the term: `standby` (warm, waits), `master` (elected), `started` (its
-#: queries run), `lost` (not the master any more).
+#: Between two jobs that keep a standby warm: less than the minute after which workers are ended.
+WARM_S = 40.0
+
+#: Told what happened and the term: `standby` (warm, waits), `candidate` (the master is silent),
+#: `master` (elected), `started` (its queries run), `lost` (not the master any more).
 Told = Callable[[str, int], None]
 
 
@@ -75,6 +82,8 @@ def warm_up(spark: "SparkSession") -> None:
     """Runs a small job, so that the first real one finds everything loaded."""
 
     def same(batches):  # type: ignore[no-untyped-def]
+        import dovetail.pipeline.team_table  # noqa: F401 - what a task of a team needs
+
         yield from batches
 
     spark.range(0, 64, numPartitions=4).mapInArrow(same, "id long").count()
@@ -107,8 +116,9 @@ class Master:
         async with self._member as member:
             self._told("standby", 0)
             self._report_standby()
+            member.on_change.append(self._on_change)
             while True:
-                leadership = await member.lead()
+                leadership = await self._elected(member)
                 _log.info("this driver is the master", term=leadership.term)
                 self._told("master", leadership.term)
                 await self._lead(leadership.term, leadership.lost)
@@ -142,6 +152,27 @@ class Master:
             await asyncio.to_thread(engine.stop)
             if watching is not None:
                 await watching
+
+    async def _elected(self, member: ClusterMember) -> Leadership:
+        """Waits to be elected, warm."""
+        warming = asyncio.create_task(self._keep_warm())
+        try:
+            return await member.lead()
+        finally:
+            # A job that is under way ends by itself; nobody waits for it.
+            warming.cancel()
+
+    async def _keep_warm(self) -> None:
+        while True:
+            await asyncio.sleep(WARM_S)
+            try:
+                await asyncio.to_thread(warm_up, self._spark)
+            except Exception as error:  # noqa: BLE001 - the takeover will tell if Spark is gone
+                _log.warning("not warm", reason=str(error)[:500])
+
+    def _on_change(self, status: MemberStatus) -> None:
+        if status.role is Role.CANDIDATE:
+            self._told("candidate", status.term)
 
     def _report_standby(self) -> None:
         if self._reporter is not None:

@@ -49,6 +49,9 @@ _ROUNDS = 8
 #: A child that times its works itself is silent for longer than a timeout only if it is stuck.
 SILENCE_S = 1.0
 _START_S_MAX = 30.0
+#: Between two looks whether a child has begun something.
+_LOOK_S = 0.1
+_BEGUN = bytes([BEGUN])
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
 #: Children that die before they take any work, in a row: then something else is wrong.
@@ -217,9 +220,11 @@ class Worker:
         if not self._watched:
             return silent_since + timeout_s + SILENCE_S - time.monotonic()
         seen = RUNNING.unpack_from(self._page)
-        if seen[0] < 0:
-            # It has not begun anything: a loaded machine starts a process when it can.
-            timeout_s = max(timeout_s, _START_S_MAX)
+        if self._page.find(_BEGUN, RUNNING.size) < 0:
+            # It starts, or tells what is done: a loaded machine does that when it can. What it
+            # begins meanwhile is not told, so look again soon.
+            left = float(seen[1]) + timeout_s + _START_S_MAX - time.monotonic()
+            return min(left, _LOOK_S)
         left = float(seen[1]) + timeout_s - time.monotonic()
         if left <= 0:
             # Number and time are written one after the other; look again before judging.

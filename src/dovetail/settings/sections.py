@@ -356,6 +356,19 @@ class TimelineSettings(_Section):
         le=60 * _MINUTE_MS,
         description="A node whose clock is off by more stops pushing messages.",
     )
+    # All carriers of a timeline read the same rows, so its consumers are best together on few.
+    consumers_best: int = Field(
+        default=4,
+        ge=1,
+        le=10_000,
+        description="Consumers of one timeline gather at a carrier up to this number.",
+    )
+    consumers_max: int = Field(
+        default=7,
+        ge=1,
+        le=10_000,
+        description="Above this number some are told to go to another carrier.",
+    )
     tags: str = Field(
         default="", description="Labels on every metric of timelines: name=value,name=value."
     )

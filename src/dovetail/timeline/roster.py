@@ -23,7 +23,7 @@ from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.deal import Member
 from dovetail.timeline.frames import BrokerState
 from dovetail.timeline.health import Condition, PeerWatch, Report
-from dovetail.timeline.selection import MOST, Load, overloaded, preference
+from dovetail.timeline.selection import Crowd, Load, overloaded, preference
 from dovetail.timeline.standing import Standing
 from dovetail.timeline.window import Attendee
 
@@ -59,6 +59,7 @@ class Roster:
         address: str,
         version: str,
         roles: Sequence[str],
+        crowd: Crowd,
         standing: Standing,
         peers: PeerWatch,
         clock: Clock,
@@ -70,6 +71,7 @@ class Roster:
         self._address = address
         self._version = version
         self._roles = list(roles)
+        self._crowd = crowd
         self._standing = standing
         self._peers = peers
         self._clock = clock
@@ -167,7 +169,7 @@ class Roster:
         if first.name == self._node or first.condition != Condition.HEALTHY.value:
             return ""
         unwell = here.condition != Condition.HEALTHY.value
-        crowded = len(here.consumers.get(timeline, ())) > MOST
+        crowded = len(here.consumers.get(timeline, ())) > self._crowd.most
         laden = overloaded(here.load) and 2 * first.load < here.load
         return first.address if unwell or crowded or laden else ""
 
@@ -188,7 +190,7 @@ class Roster:
                 entries[name].load,
                 latency_ms.get(name),
             )
-            for name in preference(loads, timeline)
+            for name in preference(loads, timeline, crowd=self._crowd)
         ]
 
 

@@ -3,8 +3,8 @@
 All carriers that serve a timeline read the same store, so its consumers are best together on few of
 them, but not all on one:
 
-1. carriers that have consumers of the timeline, as long as they have fewer than `BEST`, the fuller
-   first; then those below `MOST`;
+1. carriers that have consumers of the timeline, as long as they have fewer than the best number,
+   the fuller first; then those below the most (`Crowd`);
 2. carriers without, those with the fewest timelines first, then with the fewest consumers.
 
 A carrier that is not healthy comes after all that are, and one that has more to do than it can
@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: Consumers of one timeline that a carrier serves best together, and the most that it should have.
+#: Consumers of one timeline that a carrier serves best together, and the most that it should have,
+#: unless the settings say otherwise.
 BEST: Final = 4
 MOST: Final = 7
 #: From this part of a processor on a carrier has no room: pushes begin to be late.
@@ -36,22 +37,28 @@ class Load:
     load: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many consumers of one timeline a carrier should have."""
+
+    best: int = BEST
+    most: int = MOST
+
+
 def overloaded(load: float) -> bool:
     """Whether a carrier with this load should be given nothing more."""
     return load >= LOAD_MAX
 
 
-def preference(
-    carriers: Iterable[Load], timeline: str, *, best: int = BEST, most: int = MOST
-) -> list[str]:
+def preference(carriers: Iterable[Load], timeline: str, *, crowd: Crowd = Crowd()) -> list[str]:
     """The names of all carriers, the best one for a client of the timeline first."""
 
     def rank(load: Load) -> tuple[object, ...]:
         here = load.consumers.get(timeline, 0)
         total = sum(load.consumers.values())
-        if 0 < here < best:
+        if 0 < here < crowd.best:
             group = (0, -here)
-        elif best <= here < most:
+        elif crowd.best <= here < crowd.most:
             group = (1, here)
         elif here == 0:
             group = (2, len(load.consumers))

@@ -35,6 +35,7 @@ from dovetail.timeline.metrics import TimelineMetrics
 from dovetail.timeline.neighbours import DatedService, Neighbours
 from dovetail.timeline.requests import Requests
 from dovetail.timeline.roster import Roster
+from dovetail.timeline.selection import Crowd
 from dovetail.timeline.signals import Busyness
 from dovetail.timeline.standing import Standing
 from dovetail.timeline.store import Stores
@@ -75,12 +76,14 @@ class TimelineService:
         address: str = "",
         version: str = "",
         roles: Sequence[str] = ("carrier",),
+        crowd: Crowd = Crowd(),
         standing: Standing | None = None,
         dated: Sequence[str] = (),
     ) -> None:
         """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `standing`:
         that of this carrier in its cluster, None where there is no other; `address`: where clients
-        reach it; `dated`: members of the coordination service that can be asked for their time."""
+        reach it; `crowd`: how many consumers it should have; `dated`: members of the coordination
+        service that can be asked for their time."""
         self._stores = stores
         self._node = node
         self._address = address
@@ -109,6 +112,7 @@ class TimelineService:
                 address=address,
                 version=version,
                 roles=roles,
+                crowd=crowd,
                 standing=standing,
                 peers=self.health.peers,
                 clock=clock,

@@ -27,9 +27,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="session")
 def signed_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A node that asks for a token; its client has none."""
+    """A node that asks for a token, and at its Kafka door for a login; its client has none."""
     folder = tmp_path_factory.mktemp("signed")
-    node = RunningNode(folder / "node", {"http_token": TOKEN})
+    (folder / "password").write_text("let-the-console-in\n")
+    settings = {
+        "http_token": TOKEN,
+        "security_login": "scram-sha-512",
+        "security_admin_password_file": str(folder / "password"),
+        "client_user": "admin",
+        "client_password": "let-the-console-in",
+    }
+    node = RunningNode(folder / "node", settings)
     node.start()
     try:
         with httpx.Client(base_url=node.http_url, timeout=WAIT_SECONDS_MAX) as client:

@@ -13,7 +13,10 @@ OPEN = ["/livez", "/readyz", "/", "/docs", "/v1/openapi.json", "/v1/session"]
 
 
 def test_nobody_reads_or_changes_without_the_token(signed_site: Site) -> None:
-    """R4: the whole matrix: no token, a wrong one, the right one, by header."""
+    """R4: the whole matrix: no token, a wrong one, the right one, by header.
+
+    The node's Kafka door has a login too; its console comes in as `client.user`.
+    """
     client = signed_site.client
     for path in READS:
         assert client.get(path).status_code == 401

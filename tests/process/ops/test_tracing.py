@@ -11,11 +11,9 @@ from pathlib import Path
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from sqlalchemy import create_engine
 from tests.conftest import NodeFactory
+from tests.process.ops.otlp_collector import running_collector
 
 from dovetail.outbox.schema import create_tables
-
-sys.path.insert(0, str(Path(__file__).parent))
-from otlp_collector import running_collector
 
 SHOP = Path(__file__).with_name("traced_shop.py")
 SECONDS_MAX = 60

@@ -5,6 +5,7 @@ decides differently every time and an attempt that dies after any number of stor
 """
 
 import json
+import os
 import random
 import uuid
 from collections import Counter
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from tests.conftest import RunningNode
 
 from dovetail.errors import Uncertain
@@ -236,6 +238,87 @@ def test_a_cache_is_rebuilt_when_retention_was_faster(node: RunningNode) -> None
     [rows] = list(task([batch.slice(10, 10)]))
     keys = [key.decode() for key in rows.column("key").to_pylist()]
     assert keys == ["5", "6", *(str(n) for n in range(10, 15))], "5 and 6 are not known any more"
+
+
+def test_state_stays_flat_over_ten_times_the_time_to_live(node: RunningNode) -> None:
+    """T4: micro-batch after micro-batch, each id twice: done once, and what a process remembers
+    does not grow; an id that comes again after its time is done again."""
+    remember_ms, batch, batches = 1_000, 100, 100
+    pipeline = Pipeline(f"f{uuid.uuid4().hex[:8]}", Team("a", int, remember="1s"))
+    topic = pipeline.topics().input
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    # With the producer's times, so that ten times to live pass in no time.
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    create_topics(pipeline, node.bootstrap)
+    producer = Producer({"bootstrap.servers": node.bootstrap})
+    step_ms, first_ms = 2 * remember_ms // batch // 10, 1_700_000_000_000
+    for number in range(batch * batches):
+        # Every id comes twice in a row; "0" and "1" come back long after.
+        key = f"{number // 2 % (batch * batches // 2 - 2)}"
+        producer.produce(topic, key=key, value=b"1", timestamp=first_ms + number // 2 * step_ms)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    span_ms = batch * batches // 2 * step_ms
+    assert span_ms >= 10 * remember_ms
+    given = pa.Table.from_batches(input_batches(node, topic, batch * batches)).combine_chunks()
+    [records] = given.to_batches()
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    work_task._caches.clear()
+    done, sizes = Counter[str](), []
+    for start in range(0, records.num_rows, batch):
+        for rows in task([records.slice(start, batch)]):
+            done.update(key.decode() for key in rows.column("key").to_pylist())
+        [seen] = work_task._caches.values()
+        sizes.append(len(seen))
+    again = {"0", "1"}
+    assert {key for key, count in done.items() if count == 2} == again
+    assert done.total() == batch * batches // 2
+    assert max(sizes) <= 2 * remember_ms // step_ms + batch
+    assert max(sizes[batches // 2 :]) <= max(sizes[: batches // 2])
+
+
+def mischief(job: int) -> int | bytes:
+    """What a function can do, by number."""
+    match job:
+        case 1:
+            raise ValueError("one is too many")
+        case 2:
+            os._exit(7)
+        case 3:
+            while True:
+                pass
+        case 4:
+            # The system gives the memory when it is touched, and nobody does.
+            return bytes(2**30)
+    return job
+
+
+def test_poison_is_on_the_topics_with_its_reason(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T6, T5: exception, exit, endless loop, 1 GB result: a failure mark and a dead letter with
+    reason, attempts, traceback and the job; the neighbours' results are there."""
+    team = Team("a", mischief, attempts=2, backoff="1ms", timeout="1s")
+    pipeline = Pipeline(f"x{uuid.uuid4().hex[:8]}", team)
+    create_topics(pipeline, node.bootstrap)
+    topics = pipeline.topics()
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        front.submit_many(range(12), [str(n) for n in range(12)])
+    who = Attempt(uuid.uuid4().hex, 0, 0)
+    monkeypatch.setattr(work_task, "_attempt", lambda: who)
+    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    attempt(node, task, who, input_batches(node, topics.input, 12), 10**9)
+    results = {key.decode(): value for key, value, _ in read(node, topics.results)}
+    poison = {"1": "too many", "2": "exit code 7", "3": "1000 ms", "4": "1073741824"}
+    assert results == {str(n): None if str(n) in poison else b"%d" % n for n in range(12)}
+    letters = {key.decode(): (value, told) for key, value, told in read(node, topics.dead)}
+    kinds = {name: told["dovetail-kind"].decode() for name, (_, told) in letters.items()}
+    assert kinds == {"1": "exception", "2": "crash", "3": "timeout", "4": "result-too-large"}
+    for name, (job, told) in letters.items():
+        assert job == name.encode()
+        assert poison[name] in told["dovetail-reason"].decode()
+        assert told["dovetail-attempts"] == b"2"
+    assert "in mischief" in letters["1"][1]["dovetail-traceback"].decode()
 
 
 def test_works_without_ids_are_each_their_own(node: RunningNode) -> None:

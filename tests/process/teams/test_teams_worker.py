@@ -54,7 +54,8 @@ def mischief(job: int) -> Any:
             while True:
                 pass
         case 40:
-            return "x" * 2**30
+            # The system gives the memory when it is touched, and nobody does.
+            return bytes(2**30)
         case 50:
             faulthandler.disable()
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -93,6 +94,21 @@ def test_poison_ends_in_dead_letters_and_the_others_are_done() -> None:
     assert "1073741824 bytes" in letters["40"].failure.reason
     assert "ten is too many" in letters["10"].failure.reason
     assert "in mischief" in letters["10"].failure.traceback
+
+
+def test_a_work_that_hangs_first_is_left_at_its_timeout() -> None:
+    """T6: what a child begins after it was last looked at is timed too."""
+
+    def hang(job: int) -> int:
+        while job == 1:
+            pass
+        return job
+
+    begin = time.monotonic()
+    ended = run(hang, "1", "2", timeout="200ms", attempts=1)
+    assert time.monotonic() - begin < 15
+    assert dead(ended)["0"].failure.kind is FailureKind.TIMEOUT
+    assert results(ended) == [None, b"2"]
 
 
 class Order(TypedDict):

@@ -273,6 +273,32 @@ def test_a_slow_primary_is_overtaken_by_its_backup() -> None:
     assert len(world.handled) == 40
 
 
+def test_a_whole_rack_goes_and_everything_due_is_served_in_the_same_window() -> None:
+    """B10: by the backups in the racks that are left, long before a new deal is made."""
+    world = World(5, "racks")
+    world.faults = False
+    world.loader.windows = Windows("racks", buckets=BUCKETS, window_ms=60_000)
+    for rack in "xyz":
+        for number in range(3):
+            name = f"{rack}{number}"
+            world.consumers[name] = Consumer(Member(name, rack))
+            world.loader.join(Member(name, rack), lease_ms=LEASE_MS)
+            world.loader.offer(name, 1_000)
+    world.wake()
+    world.run(START_MS + 10)
+    assert len(world.loader.windows.deal.members) == 9
+    for number in range(3):
+        del world.consumers[f"x{number}"]
+        world.loader.leave(f"x{number}")
+    begun_ms = world.time_ms
+    for _ in range(90):
+        world.insert(0)
+    lost = {m.id for m in world.loader.windows.deal.members if m.rack == "x"}
+    assert lost == {"x0", "x1", "x2"}, "the deal of the window is still the old one"
+    world.run(begun_ms + OVERTAKE_MS + OVERTAKE_MS // 2 + 60)
+    assert len(world.handled) == 90
+
+
 def test_ids_in_a_plan_are_those_of_consumers_with_credit() -> None:
     """B14: nobody is leased more than it said it can take."""
     world = World(1, "ranges")

@@ -104,6 +104,10 @@ def test_options_of_the_sink() -> None:
     assert (options.topic, options.codec, options.term) == ("t", 4, None)
     with pytest.raises(InvalidInput, match="'subscribe' is not known"):
         WriteOptions.of({"bootstrap": "h:1", "subscribe": "t"})
+    with pytest.raises(InvalidInput, match=r"did you mean 'kafka\.compression\.type'"):
+        WriteOptions.of({"bootstrap": "h:1", "kafka.compression.codec": "zstd"})
+    # Spark hands on what is its own.
+    WriteOptions.of({"bootstrap": "h:1", "queryname": "loud", "checkpointlocation": "/c"})
     with pytest.raises(InvalidInput, match="'brotli' is unknown"):
         WriteOptions.of({"bootstrap": "h:1", "kafka.compression.type": "brotli"})
 

@@ -17,7 +17,7 @@ from tests.database_servers import PostgresServer
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
-from dovetail.errors import ProtocolViolation, Unavailable
+from dovetail.errors import NotFound, ProtocolViolation, Unavailable
 from dovetail.sdk import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.health import Condition
@@ -484,4 +484,65 @@ async def test_a_lease_that_was_given_up_is_not_taken_up_again(
         while len(attempts) < 2:
             await asyncio.sleep(0.01)
         assert attempts == [1, 2]
+    await door.stop()
+
+
+async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_carrier_goes(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B19, B18: three carriers see the same schedules; one message for each time, whoever fires it.
+    A timeline whose tables are gone is no reason not to serve the others."""
+    doors = [Door(coordinator, dsn) for _ in range(3)]
+    addresses = [await door.start() for door in doors]
+    due: list[int] = []
+    async with connect(",".join(addresses[1:])) as d, asyncio.timeout(DEADLINE_S):
+        await d.timeline("broken").create()
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        await d.timeline("t").put_schedule("tick", b"tick", every="1s")
+        d.consumer("t", lease="30s")(lambda message: due.append(message.due_ms))
+        (number,) = [
+            record.id
+            for name, record in (await doors[0].service.catalog.records()).items()
+            if name == "broken"
+        ]
+        await doors[1].service._stores.drop(number)
+        with pytest.raises(NotFound, match="tables are gone"):
+            await d.timeline("broken").peek()
+        while len(due) < 2:
+            await asyncio.sleep(0.01)
+        await doors[0].stop()
+        while len(due) < 4:
+            await asyncio.sleep(0.01)
+    for door in doors[1:]:
+        await door.stop()
+    assert len(set(due)) == len(due), "fired twice"
+    assert {after - before for before, after in pairwise(sorted(due))} == {1_000}
+
+
+async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, dsn: str) -> None:
+    """B14, B16: busy is told to the carrier, in its report and to clients; the carrier is ready for
+    everybody else, and it ends when there is room again."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    go_on = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await go_on.wait()
+
+    async with connect(address) as d, asyncio.timeout(DEADLINE_S):
+        timeline = d.timeline("t")
+        await timeline.create(TimelineConfig(window_ms=50))
+        d.consumer("t", lease="30s", concurrency=1)(handle)
+        await timeline.schedule_many([Draft(b"") for _ in range(10)])
+        while not door.service.report().reasons:
+            await asyncio.sleep(0.01)
+        report = door.service.report()
+        assert report.reasons[0][1] == "most consumers of 't' are busy"
+        assert report.of_all == []
+        assert (await timeline.describe()).signals.reasons == ["most consumers of 't' are busy"]
+        go_on.set()
+        while door.service.report().reasons:
+            await asyncio.sleep(0.01)
+        while (await timeline.describe()).counts.due:
+            await asyncio.sleep(0.01)
     await door.stop()

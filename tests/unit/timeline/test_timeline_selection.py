@@ -10,7 +10,7 @@ from dovetail.errors import Throttled
 from dovetail.timeline.deal import Member
 from dovetail.timeline.loader import Push
 from dovetail.timeline.message import Leased, MessageId, Version
-from dovetail.timeline.selection import BEST, LOAD_MAX, MOST, Load, preference
+from dovetail.timeline.selection import BEST, LOAD_MAX, MOST, Crowd, Load, preference
 from dovetail.timeline.session import ConsumerSession, RateLimit, Waiter
 from dovetail.timeline.signals import Busyness, Lateness, Rate, suggested
 
@@ -23,6 +23,12 @@ def test_consumers_gather_up_to_the_best_number() -> None:
     """B5: brokers that serve the timeline and have fewer than the best, the fuller first."""
     found = preference(loads(a={"t": 3}, b={"t": 1}, c={}, d={"t": 4}, e={"t": 7}), "t")
     assert found == ["a", "b", "d", "c", "e"]
+
+
+def test_how_many_gather_is_a_setting() -> None:
+    """B5: the best and the most, both."""
+    found = preference(loads(a={"t": 1}, b={"t": 2}, c={}), "t", crowd=Crowd(1, 2))
+    assert found == ["a", "c", "b"]
 
 
 def test_then_the_broker_with_the_fewest_timelines() -> None:

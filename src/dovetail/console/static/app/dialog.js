@@ -79,9 +79,9 @@ export function danger({ title, lost, typed = null, confirm, act }) {
     title,
     text: lost,
     fields: typed === null ? null : (bound) =>
-      h("label", { class: "field" },
+      h("div", { class: "field" }, h("label", null,
         h("span", null, "Type ", h("code", null, typed), " to go on"),
-        h("input", bound("name", "", { autocomplete: "off", spellcheck: "false", autocapitalize: "off" }))),
+        h("input", bound("name", "", { autocomplete: "off", spellcheck: "false", autocapitalize: "off" })))),
     ready: (values) => typed === null || values.name === typed,
     submit: act,
     confirm,

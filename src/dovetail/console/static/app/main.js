@@ -1,9 +1,11 @@
 /**
  * The console: one page at a time, its documents read and then kept live.
  *
- * A page module exports `page`: {title(at), watch(at), load(at)?, view(docs, at)}. It describes what
- * it shows; everything that happens goes through `at`: the address (`params`, `query`, `set`, `go`),
- * the present (`nowMs`), memory for as long as the page is open (`local`), `draw` and `reload`.
+ * A page module exports `page`: {title(at), watch(at), view(docs, at)}, and if it shows more than live
+ * documents also load(at) and loadedBy(at), the part of the address that decides what is loaded
+ * (`docs.loaded` is null until it is there). A page describes what it shows; everything that happens
+ * goes through `at`: the address (`params`, `query`, `set`, `go`), the present (`nowMs`), memory for as
+ * long as the page is open (`local`), `draw`, `load` and `reload`.
  */
 
 import { h, render } from "./dom.js";
@@ -13,12 +15,12 @@ import { Live } from "./live.js";
 import { addressOf } from "./documents.js";
 import { note as remember } from "./history.js";
 import { read, remove } from "./api.js";
-import { note } from "./parts.js";
+import { loading, note } from "./parts.js";
 import { say } from "./said.js";
 
 const frame = { side: document.getElementById("side"), page: document.getElementById("page") };
 const state = {
-  found: null, page: null, at: null, docs: {}, troubles: {}, loaded: null, loading: false, visit: 0,
+  found: null, page: null, at: null, docs: {}, troubles: {}, loaded: null, loadedBy: null, loading: false, visit: 0,
   open: false, theme: "auto", session: null, dead: 0,
 };
 
@@ -63,8 +65,8 @@ function contents() {
   const missing = watches.filter((watch) => !(watch in state.docs));
   const broken = missing.find((watch) => state.troubles[watch]);
   if (broken) return failure(state.troubles[broken]);
-  if (missing.length > 0 || (page.load && state.loaded === null)) {
-    return h("p", { class: "loading", key: "loading" }, "Loading…");
+  if (missing.length > 0) {
+    return loading();
   }
   const stale = watches.filter((watch) => state.troubles[watch]);
   return h("div", { class: "page-body", key: location.pathname },
@@ -128,20 +130,25 @@ async function visit({ keep = false, anew = false } = {}) {
   try {
     if (keep && state.page) {
       state.at.query = new URLSearchParams(location.search);
+      if (loadsOther()) state.loaded = null;
     } else {
       const module = await found.load();
       if (mine !== state.visit) return;
-      Object.assign(state, { found, page: module.page, at: makeAt(found), docs: {}, troubles: {}, loaded: null, open: false });
+      const first = state.page === null;
+      Object.assign(state, { found, page: module.page, at: makeAt(found), docs: {}, troubles: {}, loaded: null, loadedBy: null, open: false });
       window.scrollTo(0, 0);
-      frame.page.focus({ preventScroll: true });
+      if (!first) frame.page.focus({ preventScroll: true });
     }
     draw();
-    const same = keep && !anew && !state.page.load && wanted().every((watch) => watch in state.docs);
+    const same = keep && !anew && !loadsOther() && wanted().every((watch) => watch in state.docs);
     if (!same) await fill(mine);
   } catch (error) {
     if (mine === state.visit) failed(error);
   }
 }
+
+/** Whether the address asks for something else than what is loaded; that must not be acted on. */
+const loadsOther = () => Boolean(state.page.load) && state.page.loadedBy(state.at) !== state.loadedBy;
 
 const wanted = () => state.page.watch?.(state.at) ?? [];
 
@@ -158,11 +165,18 @@ async function fill(mine) {
     }
     if (mine === state.visit) draw();
   });
-  const loading = page.load ? page.load(at) : null;
-  const [loaded] = await Promise.all([loading, ...reads]);
+  await Promise.all([page.load ? load(mine) : null, ...reads]);
   if (mine !== state.visit) return;
-  state.loaded = loaded;
   live.watch(watches);
+  draw();
+}
+
+/** Loads what the page shows by its address; what comes too late for it is forgotten. */
+async function load(mine) {
+  const by = state.page.loadedBy(state.at);
+  const loaded = await state.page.load(state.at);
+  if (mine !== state.visit) return;
+  Object.assign(state, { loaded, loadedBy: by });
   draw();
 }
 
@@ -171,10 +185,7 @@ async function loadAgain(mine) {
   if (state.loading) return;
   state.loading = true;
   try {
-    const loaded = await state.page.load(state.at);
-    if (mine !== state.visit) return;
-    state.loaded = loaded;
-    draw();
+    await load(mine);
   } catch (error) {
     if (mine === state.visit) say(error.message, "bad");
   } finally {

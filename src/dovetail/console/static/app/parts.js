@@ -69,6 +69,9 @@ export function empty(title, text, { command: line = null, button: action = null
     h("h2", null, title), h("p", null, text), line ? command(line) : null, action);
 }
 
+/** What was asked for is on its way. */
+export const loading = () => h("p", { class: "loading", key: "loading" }, "Loading…");
+
 /** A command to copy. */
 export function command(line) {
   return h("div", { class: "command" }, h("code", null, line),
@@ -90,10 +93,13 @@ export function button(text, onclick, { kind = "", disabled = false, label = nul
 
 /** A field with its label. `props` go to the input. */
 export function field(label, props, { note: hint = null, kind = "", options = null } = {}) {
+  const given = hint ? { ...props, "aria-description": hint } : props;
   const input = options
-    ? h("select", props, options.map(([value, text]) => h("option", { value, selected: value === props.value }, text)))
-    : h(props.rows ? "textarea" : "input", props);
-  return h("label", { class: `field ${kind}` }, h("span", null, label), input, hint ? h("small", null, hint) : null);
+    ? h("select", given, options.map(([value, text]) => h("option", { value, selected: value === props.value }, text)))
+    : h(props.rows ? "textarea" : "input", given);
+  return h("div", { class: `field ${kind}` },
+    h("label", null, h("span", null, label), input),
+    hint ? h("small", { "aria-hidden": "true" }, hint) : null);
 }
 
 /** Filters that live in the address. */

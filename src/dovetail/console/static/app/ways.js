@@ -68,7 +68,7 @@ export function ways(state, act) {
           onclick: () => act.theme(value),
         }, text))),
       h("div", null, state.session ? `${state.session.node || "node"}, version ${state.session.version}` : "",
-        " ", h("a", { href: "/docs" }, "HTTP API")),
+        h("br"), h("a", { href: "/docs" }, "HTTP API")),
       state.session?.required && state.session.signed_in
         ? h("button", { type: "button", class: "button small", onclick: act.signOut }, "Sign out")
         : null),

@@ -6,7 +6,7 @@
  */
 
 import { address, post, read } from "../api.js";
-import { ago, button, empty, facts, head, note, table, tag } from "../parts.js";
+import { ago, button, empty, facts, head, loading, note, table, tag } from "../parts.js";
 import { count, plural } from "../format.js";
 import { body, headers, line } from "../body.js";
 import { danger, form } from "../dialog.js";
@@ -16,10 +16,13 @@ import { say } from "../said.js";
 const KINDS = { timeline: "timeline", topic: "team", outbox: "outbox" };
 const idOf = (letter) => `${letter.source} ${letter.name} ${letter.id}`;
 
+const source = (at) => address(["dead"], { source: at.query.get("source"), name: at.query.get("name"), limit: 200 });
+
 export const page = {
   title: () => "Dead letters",
   watch: () => ["dead"],
-  load: (at) => read(address(["dead"], { source: at.query.get("source"), name: at.query.get("name"), limit: 200 })),
+  loadedBy: (at) => source(at),
+  load: (at) => read(source(at)),
   arrived(watch, doc, at) {
     const counts = doc.sources.map((one) => `${one.source} ${one.name} ${one.count}`).join("\n");
     const moved = at.local.counts !== undefined && at.local.counts !== counts;
@@ -27,7 +30,7 @@ export const page = {
     if (moved) at.load();
   },
   view({ dead, loaded }, at) {
-    const letters = loaded.letters;
+    const letters = loaded?.letters ?? [];
     at.local.chosen ??= new Set();
     const chosen = letters.filter((letter) => at.local.chosen.has(idOf(letter)));
     const total = dead.sources.reduce((sum, one) => sum + (one.count ?? 0), 0);
@@ -35,23 +38,23 @@ export const page = {
       head("Dead letters", { note: `${plural(total, "letter")} in ${plural(dead.sources.filter((one) => one.count !== 0).length, "place")}`, tools: [at.live()] }),
       dead.sources.filter((one) => one.trouble).map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
       sources(dead.sources, at),
-      letters.length > 0 ? [acts(letters, chosen, at), list(letters, at)] : nothing(at),
+      letters.length > 0 ? [acts(letters, chosen, at), list(letters, at)] : loaded ? nothing(at) : loading(),
     ];
   },
 };
 
 function sources(list, at) {
-  const source = at.query.get("source");
-  const name = at.query.get("name");
+  const chosen = { source: at.query.get("source"), name: at.query.get("name") };
+  const isChosen = (row) => row.source === chosen.source && row.name === chosen.name;
   const one = (label, figure, wish, on) => h("button", {
     type: "button", class: "choice", "aria-pressed": on ? "true" : "false", key: label,
     onclick: () => at.set({ ...wish, open: null }),
   }, label, " ", h("span", { class: "faint" }, count(figure)));
   const total = list.reduce((sum, row) => sum + (row.count ?? 0), 0);
   return h("div", { class: "choices", role: "group", "aria-label": "Where they are" },
-    one("All", total, { source: null, name: null }, !source && !name),
-    list.filter((row) => row.count !== 0 || (row.source === source && row.name === name)).map((row) =>
-      one(`${KINDS[row.source] ?? row.source} ${row.name}`, row.count, { source: row.source, name: row.name }, row.source === source && row.name === name)));
+    one("All", total, { source: null, name: null }, !chosen.source),
+    list.filter((row) => row.count !== 0 || isChosen(row)).map((row) =>
+      one(`${KINDS[row.source] ?? row.source} ${row.name}`, row.count, { source: row.source, name: row.name }, isChosen(row))));
 }
 
 function nothing(at) {

@@ -22,7 +22,7 @@ export const page = {
     return [
       head(group.group, {
         crumbs: [["Groups", "/groups"]],
-        note: tag(group.state, STATE_TONES[group.state.toLowerCase()] ?? "warn", { dot: true }),
+        note: tag(group.state, STATE_TONES[group.state] ?? "warn", { dot: true }),
         tools: [
           button("Reset positions", () => reset(group, at), { disabled: busy, title: busy ? "Stop its consumers first" : null }),
           button("Delete", () => deleteGroup(group, at), { kind: "danger", disabled: busy, title: busy ? "Stop its consumers first" : null }),

@@ -43,7 +43,7 @@ function list(rows, at) {
     label: "Groups", rows, key: (row) => row.group, sort: "group",
     columns: [
       { name: "group", label: "Group", kind: "name", sort: (row) => row.group, cell: (row) => h("a", { href: to("groups", row.group) }, row.group) },
-      { name: "state", label: "State", sort: (row) => row.state, cell: (row) => tag(row.state, STATE_TONES[row.state.toLowerCase()] ?? "warn", { dot: true }) },
+      { name: "state", label: "State", sort: (row) => row.state, cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "warn", { dot: true }) },
       { name: "members", label: "Members", kind: "number", sort: (row) => row.members, cell: (row) => count(row.members) },
       { name: "lag", label: "Lag", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
       { name: "topics", label: "Topics", cell: (row) => h("div", { class: "tags" }, row.topics.map((topic) => tag(topic))) },

@@ -7,7 +7,7 @@
 
 import { address, read } from "../api.js";
 import { body, headers, line } from "../body.js";
-import { ago, button, empty, facts, field, filters, head, note, table } from "../parts.js";
+import { ago, button, empty, facts, field, filters, head, loading, note, table } from "../parts.js";
 import { count, exact, plural } from "../format.js";
 import { h } from "../dom.js";
 import { produce } from "../produce.js";
@@ -38,21 +38,20 @@ const complete = (wish) => (wish.start === "offset" || wish.start === "time" ? w
 
 const follows = (wish) => wish.start === "latest" && wish.before === "" && wish.topic !== "";
 
+const source = (wish) => address(["topics", wish.topic, "messages"], {
+  partition: wish.partition,
+  from: wish.before || !complete(wish) ? null : wish.from,
+  before: wish.before,
+  key: wish.key,
+  contains: wish.contains,
+  limit: wish.limit,
+});
+
 export const page = {
   title: (at) => (wishes(at).topic ? `Messages of ${wishes(at).topic}` : "Messages"),
   watch: (at) => (wishes(at).topic ? ["topics", `topic:${wishes(at).topic}`] : ["topics"]),
-  async load(at) {
-    const wish = wishes(at);
-    if (!wish.topic) return {};
-    return read(address(["topics", wish.topic, "messages"], {
-      partition: wish.partition,
-      from: wish.before || !complete(wish) ? null : wish.from,
-      before: wish.before,
-      key: wish.key,
-      contains: wish.contains,
-      limit: wish.limit,
-    }));
-  },
+  loadedBy: (at) => source(wishes(at)),
+  load: async (at) => (wishes(at).topic ? read(source(wishes(at))) : {}),
   arrived(watch, doc, at) {
     const wish = wishes(at);
     if (watch !== `topic:${wish.topic}` || !follows(wish)) return;
@@ -67,7 +66,7 @@ export const page = {
     return [
       head("Messages", {
         crumbs: wish.topic ? [["Topics", "/topics"], [wish.topic, to("topics", wish.topic)]] : [],
-        note: wish.topic ? noteOf(docs.loaded, wish) : "Choose a topic to look into.",
+        note: wish.topic ? noteOf(docs.loaded ?? {}, wish) : "Choose a topic to look into.",
         tools: [
           topic && !topic.internal
             ? button("Produce", () => produced(topic, at), { kind: "primary" })
@@ -147,6 +146,7 @@ function localTime(place) {
 }
 
 function found(loaded, wish, at) {
+  if (loaded === null) return loading();
   const list = loaded.messages ?? [];
   if (list.length === 0) return nothing(loaded, wish);
   return [

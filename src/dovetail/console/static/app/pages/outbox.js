@@ -11,7 +11,7 @@ export const page = {
     if (!outbox.configured) {
       return [head("Outbox", { tools: [at.live()] }), empty("No outbox is configured",
         "An outbox lets an application publish inside its own database transaction. Tell this node where the database is, and its tables show up here:",
-        { command: "dovetail up --set http.outbox_url=postgresql://app@db/app" })];
+        { command: "dovetail up --set outbox.database=postgresql://app@db/app" })];
     }
     const { topics } = outbox;
     const sum = (name) => topics.reduce((total, row) => total + (row[name] ?? 0), 0);

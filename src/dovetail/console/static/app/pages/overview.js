@@ -53,17 +53,17 @@ function flow(totals, at) {
       chart: spark(points("overview", "lag"), at.nowMs, `Lag, now ${count(totals.lag)}`),
     }),
     tile("Due on timelines", brief(totals.due), {
-      note: `${brief(totals.waiting)} waiting, ${brief(totals.leased)} leased`, href: "/timelines",
+      note: `${brief(totals.waiting)} waiting`, href: "/timelines",
       chart: spark(points("overview", "due"), at.nowMs, `Due, now ${count(totals.due)}`),
     }),
     tile("Dead letters", brief(totals.dead), {
       note: "of every kind", href: "/dead", tone: totals.dead ? "bad" : "",
     }),
     tile("Records stored", brief(totals.records), {
-      note: `${plural(totals.topics, "topic")}, ${plural(totals.partitions, "partition")}`, href: "/topics",
+      note: `in ${plural(totals.topics, "topic")}`, href: "/topics",
       title: count(totals.records),
     }),
-    tile("Highest term", count(totals.term_highest), { note: "ownership changes so far" }));
+    tile("Highest term", count(totals.term_highest), { note: "of all partitions" }));
 }
 
 function firstSteps(node) {

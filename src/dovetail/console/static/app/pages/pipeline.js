@@ -12,6 +12,9 @@ import { to } from "../router.js";
 const watchOf = (at) => `pipeline:${at.params.pipeline}`;
 const TEAM_TONES = { working: "good", retrying: "warn", failing: "bad", failed: "bad" };
 
+/** Where there is no room for columns of teams, they stand one below the other. */
+const narrow = matchMedia("(max-width: 60rem)");
+
 const sum = (teams, name) => teams.reduce((total, team) => total + (team[name] ?? 0), 0);
 
 export const page = {
@@ -39,7 +42,7 @@ export const page = {
         tile("Term", count(pipeline.term), { note: pipeline.driver }),
         tile("Running for", pipeline.started_ms ? span(at.nowMs - pipeline.started_ms) : "–")),
       section("Graph", { note: plural(teams.length, "team") }, h("div", { class: "card flush" },
-        h("div", { class: "graph", tabindex: "0", role: "group", "aria-label": "Graph of teams, scrolls sideways" }, drawing(teams, edges, inWords(edges))))),
+        h("div", { class: "graph" }, drawing(teams, edges, { label: inWords(edges), down: narrow.matches })))),
       section("Teams", {}, list(teams, at)),
     ];
   },

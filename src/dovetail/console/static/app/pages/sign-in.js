@@ -1,6 +1,6 @@
 /** Signing in with the node's token; it becomes a cookie that scripts can not read. */
 
-import { head } from "../parts.js";
+import { field, head, loading } from "../parts.js";
 import { h } from "../dom.js";
 import { post, read } from "../api.js";
 
@@ -12,8 +12,10 @@ function backOf(at) {
 
 export const page = {
   title: () => "Sign in",
+  loadedBy: () => "session",
   load: () => read("/v1/session"),
   view({ loaded }, at) {
+    if (loaded === null) return loading();
     if (!loaded.required || loaded.signed_in) {
       return [head("Signed in", { note: loaded.required ? null : "This node asks for no token." }),
         h("div", { class: "buttons" }, h("a", { class: "button primary", href: backOf(at) }, "Go on"))];
@@ -21,9 +23,8 @@ export const page = {
     return [
       head("Sign in", { note: `${loaded.node || "This node"} asks for a token.` }),
       h("form", { class: "card sign-in section", onsubmit: (event) => signIn(event, at) },
-        h("label", { class: "field" }, h("span", null, "Token"),
-          h("input", { type: "password", name: "token", required: true, autocomplete: "current-password", "aria-describedby": "token-hint" }),
-          h("small", { id: "token-hint" }, "The value of the setting http.token of this node.")),
+        field("Token", { type: "password", name: "token", required: true, autocomplete: "current-password" },
+          { note: "The value of the setting http.token of this node." }),
         at.local.trouble ? h("div", { class: "note bad", role: "alert" }, h("p", null, at.local.trouble)) : null,
         h("div", { class: "buttons" }, h("button", { type: "submit", class: "button primary" }, "Sign in"))),
     ];

@@ -53,7 +53,7 @@ function positions(stream, at) {
   return table(at, {
     label: "Positions", rows: stream.positions, key: (row) => row.partition, name: "positions",
     columns: [
-      { name: "partition", label: "Partition", kind: "number", cell: (row) => count(row.partition) },
+      { name: "partition", label: "Partition", kind: "tight", cell: (row) => count(row.partition) },
       { name: "committed", label: "Committed", kind: "number", cell: (row) => count(row.committed) },
       { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
       { name: "lag", label: "Lag", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
@@ -66,7 +66,7 @@ function elections(stream, at) {
   return table(at, {
     label: "Elections", rows: stream.elections, key: (row) => row.term, name: "elections",
     columns: [
-      { name: "term", label: "Term", kind: "number", cell: (row) => count(row.term) },
+      { name: "term", label: "Term", kind: "tight", cell: (row) => count(row.term) },
       { name: "leader", label: "Leader", kind: "name", cell: (row) => h("span", { class: "mono" }, row.leader) },
       { name: "at", label: "When", kind: "tight", cell: (row) => ago(row.at_ms, at.nowMs) },
     ],

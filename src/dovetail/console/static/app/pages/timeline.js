@@ -1,7 +1,7 @@
 /** One timeline: what becomes due when, who serves it, single messages, schedules. */
 
 import { address, read, remove } from "../api.js";
-import { ago, button, empty, facts, field, filters, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { ago, button, empty, facts, field, filters, head, loading, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { body, headers, line } from "../body.js";
 import { danger } from "../dialog.js";
@@ -14,14 +14,17 @@ import { say } from "../said.js";
 const watchOf = (at) => `timeline:${at.params.timeline}`;
 const STATE_TONES = { waiting: "", due: "accent", leased: "good", dead: "bad" };
 
+const source = (at) => {
+  const key = at.query.get("key");
+  const id = at.query.get("id");
+  return address(["timelines", at.params.timeline, "messages"], { key, id, limit: key || id ? null : 50 });
+};
+
 export const page = {
   title: (at) => at.params.timeline,
   watch: (at) => [watchOf(at)],
-  load(at) {
-    const key = at.query.get("key");
-    const id = at.query.get("id");
-    return read(address(["timelines", at.params.timeline, "messages"], { key, id, limit: key || id ? null : 50 }));
-  },
+  loadedBy: (at) => source(at),
+  load: (at) => read(source(at)),
   arrived(watch, doc, at) {
     const now = [doc.waiting, doc.due, doc.leased, doc.dead].join(" ");
     const moved = at.local.figures !== undefined && at.local.figures !== now;
@@ -46,7 +49,7 @@ export const page = {
         h("div", { class: "card" }, histogram(timeline.next_windows.length ? timeline.next_windows : [0], timeline.window_ms,
           `${plural(timeline.next_windows.reduce((sum, value) => sum + value, 0), "message")} become due in the next ${span(timeline.next_windows.length * timeline.window_ms)}`))),
       section("Consumers and their buckets", {}, consumers(timeline, at)),
-      section("Messages", { note: "The next ones to become due, or those you look up." }, lookup(at), messages(docs.loaded.messages, timeline, at)),
+      section("Messages", { note: "The next ones to become due, or those you look up." }, lookup(at), docs.loaded ? messages(docs.loaded.messages, timeline, at) : loading()),
       section("Schedules", {
         note: "A message for each time, once in the whole cluster.",
         tools: [button("Add schedule", async () => (await putSchedule(timeline.timeline)) && at.reload())],

@@ -4,6 +4,7 @@ import { address, patch, remove } from "../api.js";
 import { brief, bytes, count, exact, plural, rate } from "../format.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { danger, form } from "../dialog.js";
+import { STATE_TONES } from "./groups.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { produce } from "../produce.js";
@@ -15,12 +16,13 @@ const watchOf = (at) => `topic:${at.params.topic}`;
 
 export const page = {
   title: (at) => at.params.topic,
-  watch: (at) => [watchOf(at)],
+  watch: (at) => [watchOf(at), "groups"],
   view(docs, at) {
     const topic = docs[watchOf(at)];
+    const groups = docs.groups.groups.filter((row) => row.topics.includes(topic.topic));
     const orphans = topic.partitions.filter((row) => row.leader === null);
     return [
-      head(topic.topic, { crumbs: [["Topics", "/topics"]], note: noteOf(topic), tools: tools(topic, at) }),
+      head(topic.topic, { crumbs: [["Topics", "/topics"]], note: noteOf(topic), tools: tools(topic, groups, at) }),
       orphans.length > 0
         ? note("bad", `${plural(orphans.length, "partition")} without an owner`,
           "They can be neither written nor read until a carrier claims them. If it lasts, look at the overview for nodes that are down.")
@@ -32,9 +34,9 @@ export const page = {
         tile("Records", brief(topic.records), { title: count(topic.records) }),
         tile("Size", bytes(topic.bytes), { note: topic.partitions.every((row) => row.bytes_complete) ? null : "open ledgers of other nodes left out" }),
         tile("Partitions", count(topic.partitions.length)),
-        tile("Groups reading", count(topic.groups.length))),
+        tile("Groups reading", count(groups.length))),
       section("Partitions", {}, partitions(topic, at)),
-      section("Groups that read it", {}, readers(topic)),
+      section("Groups that read it", {}, readers(topic, groups, at)),
       section("Settings", { tools: topic.internal ? null : [button("Change", () => alter(topic, at))] }, settings(topic, at)),
     ];
   },
@@ -46,12 +48,12 @@ function noteOf(topic) {
     topic.created_ms ? h("span", null, `Created ${exact(topic.created_ms)}`) : null);
 }
 
-function tools(topic, at) {
+function tools(topic, groups, at) {
   const numbers = topic.partitions.map((row) => row.partition);
   return [
     h("a", { class: "button primary", href: `/messages?topic=${encodeURIComponent(topic.topic)}` }, "Messages"),
     topic.internal ? null : button("Produce", () => produce(topic.topic, numbers)),
-    topic.internal ? null : button("Delete", () => deleteTopic(topic, at), { kind: "danger" }),
+    topic.internal ? null : button("Delete", () => deleteTopic(topic, groups, at), { kind: "danger" }),
     at.live(),
   ];
 }
@@ -61,7 +63,7 @@ function partitions(topic, at) {
     label: "Partitions", rows: topic.partitions, key: (row) => row.partition, sort: "partition",
     columns: [
       {
-        name: "partition", label: "Partition", kind: "number", sort: (row) => row.partition,
+        name: "partition", label: "Partition", kind: "tight", sort: (row) => row.partition,
         cell: (row) => h("a", { href: `/messages?topic=${encodeURIComponent(topic.topic)}&partition=${row.partition}` }, row.partition),
       },
       { name: "leader", label: "Owner", sort: (row) => row.leader, cell: (row) => (row.leader === null ? tag("none", "bad", { dot: true }) : `node ${row.leader}`) },
@@ -81,13 +83,21 @@ function partitions(topic, at) {
   });
 }
 
-function readers(topic) {
-  if (topic.groups.length === 0) {
-    return empty("No group has read from it", "A consumer with a group id shows up here as soon as it joins.", {
+function readers(topic, groups, at) {
+  if (groups.length === 0) {
+    return empty("No group has read from it", "A consumer with a group id shows up here as soon as it commits.", {
       command: `dovetail consume ${topic.topic} --group billing`,
     });
   }
-  return h("div", { class: "tags" }, topic.groups.map((group) => h("a", { class: "button small", href: to("groups", group) }, group)));
+  return table(at, {
+    label: "Groups", rows: groups, key: (row) => row.group, name: "groups", sort: "group",
+    columns: [
+      { name: "group", label: "Group", kind: "name", sort: (row) => row.group, cell: (row) => h("a", { href: to("groups", row.group) }, row.group) },
+      { name: "state", label: "State", cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "warn", { dot: true }) },
+      { name: "members", label: "Members", kind: "number", sort: (row) => row.members, cell: (row) => count(row.members) },
+      { name: "lag", label: "Lag of all its topics", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
+    ],
+  });
 }
 
 function settings(topic, at) {
@@ -136,11 +146,11 @@ function changes(topic, values) {
   return body;
 }
 
-async function deleteTopic(topic, at) {
+async function deleteTopic(topic, groups, at) {
   const done = await danger({
     title: `Delete ${topic.topic}?`,
     lost: h("p", null, "Lost for good: ", h("strong", null, `${plural(topic.records ?? 0, "record")} (${bytes(topic.bytes)}) in ${plural(topic.partitions.length, "partition")}`),
-      topic.groups.length > 0 ? `, and the positions of ${topic.groups.join(", ")} in it.` : ".", " There is no way back."),
+      groups.length > 0 ? `, and the positions of ${groups.map((row) => row.group).join(", ")} in it.` : ".", " There is no way back."),
     typed: topic.topic,
     confirm: "Delete topic",
     act: () => remove(address(["topics", topic.topic])),

@@ -1,0 +1,153 @@
+"""What a stage adds to the time of a work at 100 works a second, and what a micro-batch costs.
+
+Two teams, one behind the other. A work carries the moment at which it was submitted; its results
+are read by a plain consumer in the same process, so that one clock tells all. The first stage is
+from the submission to the result of the first team, the second from there to the result of the
+second: each is about a micro-batch and a half, because a work waits for the one that runs to end.
+
+The fixed cost is that of micro-batches with one work each, when nothing else is to do, in Spark's
+own parts. What they are:
+
+    latestOffset   asking the broker for the ends of the input
+    walCommit      the micro-batch is written to the checkpoint before it begins
+    queryPlanning  Spark plans it anew every time
+    addBatch       running the tasks: three hand-shakes with Python workers, the fetch, the
+                   function, the rows written and read back, the positions committed
+    commitOffsets  its end is written to the checkpoint
+"""
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from confluent_kafka import Consumer, TopicPartition
+
+from bench.cases.spark_teams import session, watched
+from bench.node import Node
+from bench.run import Run, percentile
+from bench.table import Line
+from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
+from dovetail.pipeline.engine import Engine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_CASE = "d latency"
+_PER_S = 100
+_AIM_MS = 250.0
+_PARTS = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
+_COST_NOTE = (
+    "one work a micro-batch, one team, nothing else running in it; median. The settings that "
+    "lower it are defaults of spark_session (src/dovetail/pipeline/session.py)."
+)
+#: Nothing is silent for so long unless it is broken.
+_STALL_S_MAX = 120.0
+
+
+def same(job: dict[str, Any]) -> dict[str, Any]:
+    """The function that does nothing."""
+    return job
+
+
+def measure(run: Run) -> list[Line]:
+    with Node(run.folder / "latency") as node:
+        spark = session()
+        try:
+            return [*_stages(run, spark, node), *_micro_batch(run, spark, node)]
+        finally:
+            spark.stop()
+
+
+def _engine(run: Run, spark: "SparkSession", node: Node, pipeline: Pipeline) -> Engine:
+    create_topics(pipeline, node.bootstrap)
+    checkpoint = str(run.folder.absolute() / uuid.uuid4().hex)
+    return Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=checkpoint)
+
+
+class Arrivals:
+    """When the result of each work was read, by topic."""
+
+    def __init__(self, node: Node, topics: list[str]) -> None:
+        self.seen: dict[str, dict[int, float]] = {topic: {} for topic in topics}
+        self.sent: dict[int, float] = {}
+        self._consumer = Consumer(
+            {"bootstrap.servers": node.bootstrap, "group.id": uuid.uuid4().hex}
+        )
+        self._consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+
+    def poll(self, wait_s: float) -> None:
+        message = self._consumer.poll(wait_s)
+        if message is not None and message.error() is None:
+            job = msgspec.json.decode(message.value())
+            self.seen[message.topic()].setdefault(job["n"], time.perf_counter())
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Raises `TimeoutError`."""
+        deadline = time.monotonic() + _STALL_S_MAX
+        while not reached():
+            if time.monotonic() > deadline:
+                raise TimeoutError("results do not come")
+            self.poll(0.1)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _stages(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
+    first, second = Team("first", same), Team("second", same)
+    first >> second
+    pipeline = Pipeline(f"stages-{uuid.uuid4().hex[:8]}", first, second)
+    seconds = run.sized(20, quick=3)
+    engine = _engine(run, spark, node, pipeline)
+    topics = [pipeline.topics(name).results for name in ("first", "second")]
+    arrivals = Arrivals(node, topics)
+    with engine, watched(engine), FrontEnd(pipeline, node.bootstrap) as front:
+        run.step("the first work: workers and plans are cold")
+        front.submit({"n": -1})
+        arrivals.until(lambda: -1 in arrivals.seen[topics[1]])
+        run.step(f"{_PER_S} works a second for {seconds} s")
+        started, count = time.perf_counter(), seconds * _PER_S
+        for number in range(count):
+            while (left := started + number / _PER_S - time.perf_counter()) > 0:
+                arrivals.poll(left)
+            arrivals.sent[number] = time.perf_counter()
+            front.submit({"n": number})
+        arrivals.until(lambda: len(arrivals.seen[topics[1]]) > count)
+    arrivals.close()
+    one, two = (arrivals.seen[topic] for topic in topics)
+    # The first second still meets what is cold.
+    kept = range(min(_PER_S, count // 2), count)
+    spans = {
+        "first stage, from submission to result": [one[n] - arrivals.sent[n] for n in kept],
+        "second stage, added": [two[n] - one[n] for n in kept],
+    }
+    return [
+        Line(_CASE, f"{name}, p{percent}", 1000 * percentile(took, percent), "ms")
+        for name, took in spans.items()
+        for percent in (50, 99)
+    ]
+
+
+def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
+    pipeline = Pipeline(f"single-{uuid.uuid4().hex[:8]}", Team("only", same))
+    engine = _engine(run, spark, node, pipeline)
+    topic = pipeline.topics().results
+    arrivals = Arrivals(node, [topic])
+    with engine, watched(engine), FrontEnd(pipeline, node.bootstrap) as front:
+        for number in range(run.sized(40, quick=8)):
+            run.step(f"one work at a time, {number}")
+            front.submit({"n": number})
+            arrivals.until(lambda n=number: n in arrivals.seen[topic])
+        [query] = spark.streams.active
+        told = [one["durationMs"] for one in query.recentProgress if one["numInputRows"]]
+    arrivals.close()
+    warm = told[len(told) // 2 :]
+    whole = statistics.median(one["triggerExecution"] for one in warm)
+    lines = [Line(_CASE, "micro-batch of one work", whole, "ms", "aim", _AIM_MS, note=_COST_NOTE)]
+    for part in _PARTS:
+        took = statistics.median(one.get(part, 0) for one in warm)
+        lines.append(Line(_CASE, f"  of which {part}", took, "ms"))
+    return lines
