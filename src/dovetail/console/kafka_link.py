@@ -32,6 +32,8 @@ Result = TypeVar("Result")
 
 #: Longest wait for an answer; a page's reader has given up by then.
 CALL_S_MAX = 8.0
+#: Longest wait for a broker that knows the others.
+LOOK_S_MAX = 3.0
 #: A client that nobody needed for this long ends.
 IDLE_S_MAX = 60.0
 
@@ -87,6 +89,14 @@ class KafkaLink:
             self._idle.cancel()
         self._idle = asyncio.get_running_loop().call_later(IDLE_S_MAX, self._end_idle)
         return self._admin
+
+    async def look_around(self) -> None:
+        """Has the client learn anew who owns what. Raises `Unavailable`."""
+        admin = await self.admin()
+        try:
+            await self.threads.run(admin.list_topics, timeout=LOOK_S_MAX)
+        except Exception as error:
+            raise told("asking who owns what", error) from error
 
     async def ask(
         self,

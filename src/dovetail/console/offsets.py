@@ -11,8 +11,7 @@ from dovetail.errors import DovetailError, InvalidInput, Unavailable
 
 #: Largest offset and time: 63 bits, as everywhere in the protocol.
 NUMBER_MAX = 2**63 - 1
-#: A partition that is silent, or too new for the client, is asked once more.
-_LOOKS = 2
+#: A partition that is silent, or too new for the client, is asked once more after this.
 _LOOK_AGAIN_S = 0.15
 #: An owner that lives answers in milliseconds; a page does not wait for one that died just now.
 _ANSWER_S_MAX = 3.0
@@ -129,13 +128,13 @@ async def _listed(
     nobody = {each: _without_owner(each) for each in partitions if not link.owned(each)}
     answers: dict[Partition, int | DovetailError] = {**nobody}
     asked = [each for each in partitions if each not in nobody]
-    for _ in range(_LOOKS):
-        answers |= await _ask(link, asked, spec)
-        asked = [each for each in asked if isinstance(answers[each], DovetailError)]
-        if not asked:
-            break
-        # The client remembers for a tenth of a second that a topic was not there.
+    answers |= await _ask(link, asked, spec)
+    failed = [each for each in asked if isinstance(answers[each], DovetailError)]
+    if failed:
+        # The client remembers for a while who owned a partition, and that a topic was not there.
         await asyncio.sleep(_LOOK_AGAIN_S)
+        await link.look_around()
+        answers |= await _ask(link, failed, spec)
     return answers
 
 

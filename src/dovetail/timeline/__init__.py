@@ -30,5 +30,5 @@ and may be wrong for a moment without harm.
     carrying.py         the doing part around the loader: timers, store, waiting requests
     requests.py         what each request does
     service.py          all timelines of a carrier, and their upkeep
-    metrics.py          what is counted
+    metrics.py          what is counted (`late_histogram`: lateness, a batch at a time)
 """

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from dovetail.timeline.drift import Drift, Target
 from dovetail.timeline.health import Health
+from dovetail.timeline.late_histogram import LateHistogram
 
 #: Seconds; a push is late by a millisecond on a good day, and by a window after a loss.
 _LATE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300)
@@ -98,9 +99,13 @@ class TimelineMetrics:
             "Messages that become due in this window (0) and the next ones.",
             ["timeline", "window"],
         )
-        self._late = self._histogram(
-            "timeline_late_seconds", "From the due time to the push.", ["timeline"], _LATE
+        self._late = LateHistogram(
+            "dovetail_timeline_late_seconds",
+            "From the due time to the push.",
+            bounds_s=_LATE,
+            tags=self._tags,
         )
+        registry.register(self._late)
         self._queries = self._histogram(
             "timeline_store_seconds", "Time of a store's command.", self._QUERY_LABELS, _QUERY
         )
@@ -165,9 +170,7 @@ class TimelineMetrics:
             self._request_errors.labels(**labels).inc()
 
     def late(self, timeline: str, late_ms: Sequence[float]) -> None:
-        child = self._late.labels(**self._tags, timeline=timeline)
-        for each_ms in late_ms:
-            child.observe(max(0.0, each_ms) / 1000)
+        self._late.add(timeline, late_ms)
 
     def query(self, timeline: str, op: StoreCommand, seconds: float, *, failed: bool) -> None:
         kind, states = _KINDS[op]
@@ -227,7 +230,6 @@ class TimelineMetrics:
             self._request_errors,
             self._state,
             self._windows,
-            self._late,
             self._queries,
             self._query_errors,
             self._latency,
@@ -236,6 +238,7 @@ class TimelineMetrics:
             self._bytes,
         ):
             series.remove_by_labels({"timeline": timeline})
+        self._late.forget(timeline)
 
     # Making them
 

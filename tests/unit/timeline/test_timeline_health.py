@@ -1,6 +1,7 @@
 """Drift and degradations: when they begin, what they stop, and that they end by themselves."""
 
 import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from dovetail.errors import Throttled, Unavailable
 from dovetail.timeline.drift import Drift, Target
@@ -13,6 +14,7 @@ from dovetail.timeline.health import (
     Health,
     StorageGate,
 )
+from dovetail.timeline.late_histogram import LateHistogram
 
 T = 1_000_000
 
@@ -234,3 +236,29 @@ def test_the_report_names_every_reason() -> None:
     assert health.gauges(now_ms=T)[Degradation.DRIFT] == 1
     health.inactive = True
     assert health.report(now_ms=T).condition is Condition.INACTIVE
+
+
+def test_lateness_is_counted_as_the_library_would() -> None:
+    """B17, B7: a batch at a time, and the same figures in Prometheus' form."""
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    late = LateHistogram("late_seconds", "How late.", bounds_s=(0.001, 0.01, 5), tags={"zone": "a"})
+    ours.register(late)
+    plain = Histogram(
+        "late_seconds", "How late.", ["zone", "timeline"], buckets=(0.001, 0.01, 5), registry=theirs
+    )
+    values_ms = [-3.0, 0.0, 0.5, 1.0, 1.5, 10.0, 4_999.0, 5_000.0, 9_000.0]
+    late.add("t", values_ms[:4])
+    late.add("t", values_ms[4:])
+    for each_ms in values_ms:
+        plain.labels(zone="a", timeline="t").observe(max(0.0, each_ms) / 1000)
+
+    def lines(registry: CollectorRegistry) -> list[str]:
+        text = generate_latest(registry).decode()
+        return sorted(line for line in text.splitlines() if "_created" not in line)
+
+    def labels_apart(line: str) -> tuple[str, ...]:
+        return tuple(sorted(line.replace("{", ",").replace("}", ",").split(",")))
+
+    assert sorted(map(labels_apart, lines(ours))) == sorted(map(labels_apart, lines(theirs)))
+    late.forget("t")
+    assert "zone" not in generate_latest(ours).decode()

@@ -163,6 +163,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     node = door.gather_node(target, named=bool(settings.client.bootstrap))
     answers = not (node.nobody or node.error)
     kafka, http = settings.kafka, settings.http
+    yield door.judge_lock(door.gather_lock(settings))
     yield door.judge_port(
         door.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import ipaddress
 import socket
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dovetail.cli.program import program
 
 if TYPE_CHECKING:
     from dovetail.cli.options import Target
+    from dovetail.settings import Settings
 
 #: Time to connect to one advertised address.
 _CONNECT_S_MAX = 3.0
@@ -27,6 +29,17 @@ class PortFact:
     port: int
     error: str = ""
     in_use: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockFact:
+    """How the door for Kafka clients is locked; `error` if its certificate cannot be used."""
+
+    host: str
+    tls: bool
+    login: bool
+    authorize: bool
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,49 @@ def judge_port(fact: PortFact, *, node_answers: bool) -> Finding:
         fix=f"set {fact.setting}.host to an address of this machine, {fact.setting}.port to one "
         "from 1024 on",
     )
+
+
+def gather_lock(settings: "Settings") -> LockFact:
+    """Reads the settings, and loads the certificate as a node would."""
+    from dovetail.errors import InvalidSetting
+
+    security, error = settings.security, ""
+    try:
+        security.server_tls()
+    except InvalidSetting as failure:
+        error = str(failure)
+    return LockFact(
+        settings.kafka.host, security.tls, bool(security.mechanisms), security.authorize, error
+    )
+
+
+def judge_lock(fact: LockFact) -> Finding:
+    """Whether anybody in the network may come in."""
+    how = "see docs/security.md: security.tls_certificate, security.login, security.authorize"
+    if fact.error:
+        return failed("access", fact.error, fix="correct security.tls_certificate and .tls_key")
+    if _is_loopback(fact.host):
+        return ok("access", f"{fact.host}: only this machine can connect")
+    if not fact.login:
+        coded = "" if fact.tls else ", in clear text"
+        return warning(
+            "access",
+            f"whoever reaches {fact.host} may read and change everything{coded}",
+            fix=how,
+        )
+    if not fact.tls:
+        return warning("access", "clients log in, and what they send is in clear text", fix=how)
+    rules = "by access rules" if fact.authorize else "and whoever is in may do everything"
+    return ok("access", f"TLS and login, {rules}")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def gather_node(target: "Target", *, named: bool) -> NodeFact:

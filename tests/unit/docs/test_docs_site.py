@@ -1,0 +1,120 @@
+"""The documents as a whole: links, pictures, blocks, the generated page, the site."""
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import yaml
+from tests import cli_reference, doc_pages
+
+PAGES = doc_pages.pages()
+IDS = [str(path.relative_to(doc_pages.ROOT)) for path in PAGES]
+PICTURES = sorted((doc_pages.DOCS / "pictures").glob("*.svg"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_no_link_is_dead(path: Path) -> None:
+    """U4: every page, heading and picture that a page leads to is there."""
+    for target in [*doc_pages.links(path), *(address for _, address in doc_pages.images(path))]:
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        assert found.exists(), f"{path.name} leads to {target}"
+        if anchor:
+            assert anchor in doc_pages.anchors(found), f"{path.name} leads to {target}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_pictures_have_a_text(path: Path) -> None:
+    """U4: who does not see a picture is told what it shows."""
+    assert all(text.strip() for text, _ in doc_pages.images(path))
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_whole_and_load_nothing(path: Path) -> None:
+    """U4: well-formed, with a title, for light and dark, and nothing from another address."""
+    root = ET.parse(path).getroot()
+    assert root.find("{http://www.w3.org/2000/svg}title") is not None
+    text = path.read_text()
+    assert "prefers-color-scheme: dark" in text
+    assert re.findall(r"https?://[^\"\s]+", text) == ["http://www.w3.org/2000/svg"]
+    assert "<script" not in text
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_python_in_documents_is_python(path: Path) -> None:
+    """U4: blocks that are not run are compiled at least, and what they import of ours is there."""
+    for block in doc_pages.blocks(path):
+        if block.language != "python":
+            continue
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST
+        where = f"{block.page}:{block.line}"
+        tree = compile(block.text, where, "exec", flags)
+        assert isinstance(tree, ast.Module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dovetail"):
+                module = importlib.import_module(node.module or "")
+                for name in node.names:
+                    assert hasattr(module, name.name), f"{where}: no {node.module}.{name.name}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_a_block_that_is_not_run_says_why(path: Path) -> None:
+    """U4: only with a reason, and where a test is named, it is there."""
+    for block in doc_pages.blocks(path):
+        if block.why_not is None:
+            continue
+        assert len(block.why_not) > 20, f"{block.page}:{block.line}"
+        for name in re.findall(r"(?:tests|docs|examples)/[\w./-]+\w", block.why_not):
+            assert (doc_pages.ROOT / name).exists(), f"{block.page}:{block.line} names {name}"
+
+
+def test_the_reference_of_commands_is_up_to_date() -> None:
+    """U4: `python -m tests.cli_reference --write` brings it up."""
+    assert cli_reference.DOC.read_text() == cli_reference.page()
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """U4: nothing is written that nobody finds."""
+    config = yaml.safe_load((doc_pages.ROOT / "mkdocs.yml").read_text())
+    listed = list(_leaves(config["nav"]))
+    there = {
+        str(path.relative_to(doc_pages.DOCS))
+        for path in doc_pages.DOCS.rglob("*.md")
+        if "decisions" not in path.parts
+    }
+    assert sorted(listed) == sorted(there)
+
+
+def _leaves(nav: object) -> "list[str]":
+    if isinstance(nav, str):
+        return [nav]
+    inner = nav.values() if isinstance(nav, dict) else nav
+    assert not isinstance(inner, str)
+    return [leaf for one in inner for leaf in _leaves(one)]  # type: ignore[attr-defined]
+
+
+def test_the_site_is_built_and_loads_nothing_from_outside(tmp_path: Path) -> None:
+    """U4: no warning while it is built; no page of it asks another address for anything."""
+    # A process of its own: what the builder imports warns, and warnings are errors here.
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "-q", "--site-dir", tmp_path],
+        cwd=doc_pages.ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        check=True,
+        capture_output=True,
+        timeout=200,
+    )
+    built = list(tmp_path.rglob("*.html"))
+    assert len(built) > 20
+    for page in built:
+        for tag in re.findall(r"<(?:link|script|img|iframe|source)\b[^>]*>", page.read_text()):
+            outside = re.search(r"(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]+)", tag)
+            assert outside is None, f"{page.name}: {tag}"
