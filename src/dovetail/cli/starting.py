@@ -18,7 +18,6 @@ from dovetail.errors import DovetailError, InvalidSetting, Unavailable
 if TYPE_CHECKING:
     from dovetail.broker import Node
     from dovetail.settings import Settings
-    from dovetail.settings.sections import HttpSettings
 
 _OTHER_FOLDER = "choose another with --data-dir (node.data_dir)"
 
@@ -79,7 +78,7 @@ def error_of_address(error: OSError, settings: "Settings") -> DovetailError | No
 
 
 @asynccontextmanager
-async def http_with_flags(node: "Node", settings: "HttpSettings") -> AsyncIterator[str]:
+async def http_with_flags(node: "Node", settings: "Settings") -> AsyncIterator[str]:
     """Serves HTTP; an address that cannot be taken is told with the flags of `up`."""
     from dovetail.console import http_of
 
