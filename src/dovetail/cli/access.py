@@ -1,15 +1,12 @@
 """`dovetail access`: what users may do."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AclBinding  # type: ignore[attr-defined]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -250,10 +247,13 @@ def _filter(
         ResourceType,
     )
 
-    pattern = (None, ResourcePatternType.ANY) if name is None else _pattern(name)
-    return AclBindingFilter(
+    found, how = (None, ResourcePatternType.ANY) if name is None else _pattern(name)
+    # Its annotations do not know the None that stands for anything.
+    make: Any = AclBindingFilter
+    return make(
         ResourceType[kind],
-        *pattern,
+        found,
+        how,
         None if user is None else f"User:{user}",
         None,
         AclOperation[operation],
@@ -261,7 +261,7 @@ def _filter(
     )
 
 
-def _row(rule: "AclBinding") -> tuple[str, str, str, str, str, str]:
+def _row(rule: Any) -> tuple[str, str, str, str, str, str]:
     from confluent_kafka.admin import ResourcePatternType  # type: ignore[attr-defined]
 
     name, kind = rule.name, rule.restype.name.lower()

@@ -1,7 +1,7 @@
 """`dovetail user`: who can log in."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,7 +47,7 @@ def set_password(
     password = _password(name)
     admin = connect(target)
     doing = f"setting the password of {name}"
-    changes = [
+    changes: list[Any] = [
         UserScramCredentialUpsertion(
             name, ScramCredentialInfo(mechanism, ROUNDS), password.encode()
         )
@@ -123,7 +123,9 @@ def delete(
     doing = f"deleting user {name}"
     future = call(doing, target, lambda: admin.describe_user_scram_credentials([name]))[name]
     known = wait_for(doing, target, future).scram_credential_infos
-    changes = [UserScramCredentialDeletion(name, ScramMechanism(info.mechanism)) for info in known]
+    changes: list[Any] = [
+        UserScramCredentialDeletion(name, ScramMechanism(info.mechanism)) for info in known
+    ]
     for answer in call(doing, target, lambda: admin.alter_user_scram_credentials(changes)).values():
         wait_for(doing, target, answer)
     note(f"{name} is deleted; rules that name it stay: `{program()} access list --user {name}`")
