@@ -102,6 +102,11 @@ class ClusterProcesses:
         """The addresses of all brokers."""
         return ",".join(self._doors[name][0].address for name in self.brokers)
 
+    def address(self, name: str) -> tuple[str, int]:
+        """Where others reach a node."""
+        door = self._doors[name][0]
+        return door.host, door.port
+
     def number(self, name: str) -> int:
         """A node's number in the Kafka protocol and in ledgers."""
         at = int(name.rpartition("-")[2])

@@ -347,7 +347,7 @@ class Node:
             self._stack.push_async_callback(catalog.stop)
         else:
             catalog = self._carrier.log.catalog
-        self._overseer = Overseer(node_id, insight.members, catalog)
+        self._overseer = Overseer(node_id, insight.members, catalog, tls=self._security.client_tls)
         self._overseer.start()
         self._stack.push_async_callback(self._overseer.stop)
 

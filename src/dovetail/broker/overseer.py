@@ -8,6 +8,7 @@ of nodes can have the role, and they agree as far as their views do.
 
 import asyncio
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -79,12 +80,18 @@ class Overseer:
     """Answers questions about the cluster; measures latencies between `start` and `stop`."""
 
     def __init__(
-        self, node_id: int, members: Callable[[], Mapping[int, Member]], catalog: Catalog
+        self,
+        node_id: int,
+        members: Callable[[], Mapping[int, Member]],
+        catalog: Catalog,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`node_id` is the overseer's own, which need not ask itself."""
         self._node_id = node_id
         self._members = members
         self._catalog = catalog
+        self._peer_settings = PeerSettings(call_ms_max=PROBE_MS, tls=tls)
         self._peers: dict[tuple[int, str, int], Peer] = {}
         self._latency_ms: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None
@@ -180,7 +187,7 @@ class Overseer:
                 member.port,
                 greeting=Greeting(greeting, lambda _: None),
                 client_id="overseer",
-                settings=PeerSettings(call_ms_max=PROBE_MS),
+                settings=self._peer_settings,
                 rng=random.SystemRandom(),
             )
         return self._peers[place]

@@ -92,6 +92,7 @@ async def running_timelines(
             crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
             standing=standing,
             dated=dated,
+            tls=settings.security.client_tls(),
         )
         yield await stack.enter_async_context(service)
 

@@ -13,6 +13,7 @@ there takes, for the list of brokers and the metrics, and how far its clock is f
 import asyncio
 import email.utils
 import random
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -33,8 +34,11 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024
 class Neighbours:
     """Asks the other carriers of a cluster for their time."""
 
-    def __init__(self, *, node: str, clock: Clock, drift: Drift) -> None:
+    def __init__(
+        self, *, node: str, clock: Clock, drift: Drift, tls: ssl.SSLContext | None
+    ) -> None:
         self._node = node
+        self._settings = PeerSettings(call_ms_max=_ANSWER_MS, tls=tls)
         self._clock = clock
         self._drift = drift
         self._peers: dict[tuple[str, str], Peer] = {}
@@ -62,7 +66,7 @@ class Neighbours:
                 int(port),
                 greeting=Greeting(_hello(), lambda data: None),
                 client_id=self._node,
-                settings=PeerSettings(call_ms_max=_ANSWER_MS),
+                settings=self._settings,
                 rng=random.SystemRandom(),
             )
             self._peers[name, address] = peer

@@ -12,6 +12,7 @@ messages are counted, dead letters are trimmed, clocks are compared.
 import asyncio
 import contextlib
 import random
+import ssl
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -79,11 +80,12 @@ class TimelineService:
         crowd: Crowd = Crowd(),
         standing: Standing | None = None,
         dated: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `standing`:
         that of this carrier in its cluster, None where there is no other; `address`: where clients
         reach it; `crowd`: how many consumers it should have; `dated`: members of the coordination
-        service that can be asked for their time."""
+        service that can be asked for their time; `tls`: for the way to other carriers."""
         self._stores = stores
         self._node = node
         self._address = address
@@ -102,7 +104,7 @@ class TimelineService:
         self.drift = Drift(threshold_ms=drift_ms_max, fresh_ms=60_000)
         self.metrics = TimelineMetrics(registry, tags)
         self._busyness = Busyness()
-        self._neighbours = Neighbours(node=node, clock=clock, drift=self.drift)
+        self._neighbours = Neighbours(node=node, clock=clock, drift=self.drift, tls=tls)
         self._dated = DatedService(dated, clock=clock, drift=self.drift)
         self._roster: Roster | None = None
         if standing is not None:
