@@ -103,7 +103,7 @@ def test_a_set_up_that_ails_in_many_places(squatter: int, tmp_path: Path) -> Non
     code, found = doctor(
         tmp_path,
         "--timeout",
-        "1s",
+        "300ms",
         DOVETAIL_NODE_DATA_DIR="data",
         DOVETAIL_KAFKA_PORT=str(squatter),
         DOVETAIL_HTTP_PORT=str(squatter),

@@ -83,6 +83,18 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
     assert producer.flush(WAIT_S_MAX) == 0
 
 
+def report_of_a_pipeline(bootstrap: str) -> None:
+    """What the driver of a pipeline tells of itself, in the topic where it tells it."""
+    team = {"team": "parse", "state": "working", "workers": 4, "input": "i", "results": "r"}
+    team |= {"dead": "d", "lag": 12, "works": 9, "works_per_s": 3.5, "batch": 1, "batch_ms": 320}
+    team |= {"failures": 0, "dead_letters": 2, "last_error": ""}
+    report = {"format": 1, "pipeline": "orders", "state": "running", "driver": "h:1", "term": 3}
+    report |= {"started_ms": 1, "at_ms": time.time_ns() // 1_000_000, "edges": [], "teams": [team]}
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("dovetail.pipelines", json.dumps(report).encode(), key=b"orders")
+    assert producer.flush(WAIT_S_MAX) == 0
+
+
 @pytest.fixture
 def environment(node) -> Iterator[dict[str, str]]:
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
@@ -107,11 +119,14 @@ def top(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
 def test_one_picture(node, environment: dict[str, str]) -> None:
     """U4: `--once` for people and for programs; a pipe gets one picture by itself."""
     produce(node.bootstrap, "seen", 50)
+    report_of_a_pipeline(node.bootstrap)
     found = json.loads(top(environment, "--once", "--json", "--interval", "200ms").stdout)
     assert [row["node"] for row in found["nodes"]] == ["dovetail-1"]
     (row,) = [row for row in found["topics"] if row["topic"] == "seen"]
     assert (row["records"], row["records_per_s"], row["no_leader"]) == (50, 0.0, 0)
-    assert not {"topics", "groups", "timelines", "nodes"} & set(found["troubles"])
+    (pipeline,) = found["pipelines"]
+    assert (pipeline["pipeline"], pipeline["teams"], pipeline["lag"]) == ("orders", 1, 12)
+    assert found["troubles"] == {}
     piped = top(environment, "--interval", "200ms")
     assert piped.returncode == ExitCode.OK
     assert "seen" in piped.stdout
