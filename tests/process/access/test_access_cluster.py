@@ -2,21 +2,25 @@
 
 import socket
 import ssl
+import struct
 from pathlib import Path
 
 from confluent_kafka import Producer
 from tests.cluster_processes import running_cluster
 from tests.process.access.certificates import Authority
 
+from dovetail.broker import private
+from dovetail.broker.private import PrivateKey
+
 DEADLINE_S = 30.0
 PASSWORD = "for the cluster"
-#: The first request to a storage node.
-HELLO_KEY = 10_000
 
 
 def hello() -> bytes:
-    frame = HELLO_KEY.to_bytes(2, "big") + bytes(6) + b"\x00\x01x" + bytes(8)
-    return len(frame).to_bytes(4, "big") + frame
+    """The first request to a storage node, as nodes send it."""
+    body = b"".join(private.encode_request(private.Hello(private.VERSION)))
+    head = struct.pack("!hhih", PrivateKey.HELLO, private.VERSION, 1, 1) + b"x"
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
 
 
 def test_nodes_show_certificates_and_clients_log_in(tmp_path: Path) -> None:
