@@ -135,6 +135,7 @@ async def _read(target: "Target", where: _Where, section: "SharedStreamSettings"
         topic=where.topic,
         environment=where.environment,
         timeout_ms=int(target.timeout_s * 1000),
+        config=target.security,
         create=False,
     )
     await log.open(lambda _: None)

@@ -1,15 +1,17 @@
 """The client of timelines for commands: time limits, and nobody at the address as its own error."""
 
 import asyncio
+import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.cli.options import Target
 from dovetail.cli.outcome import Unreachable
-from dovetail.errors import Unavailable
+from dovetail.errors import InvalidSetting, Unavailable
 
 if TYPE_CHECKING:
     from dovetail.sdk import Dovetail
+    from dovetail.sdk.link import LinkLogin
 
 Result = TypeVar("Result")
 
@@ -40,4 +42,32 @@ def connect_to(target: Target) -> "Dovetail":
     from dovetail.sdk import connect
 
     check_reachable(target)
-    return connect(target.bootstrap, client_id="dovetail-cli")
+    login = login_of(target)
+    return connect(
+        target.bootstrap,
+        client_id="dovetail-cli",
+        tls=login.tls,
+        user=login.user,
+        password=login.password,
+    )
+
+
+def login_of(target: Target) -> "LinkLogin":
+    """TLS and login of the settings, for a link of our own. Raises `InvalidSetting`."""
+    from dovetail.sdk.link import LinkLogin
+
+    given = target.security
+    tls = None
+    if given.get("security.protocol", "").endswith("SSL"):
+        try:
+            tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+            if "ssl.certificate.location" in given:
+                tls.load_cert_chain(
+                    given["ssl.certificate.location"], given.get("ssl.key.location")
+                )
+        except OSError as error:
+            raise InvalidSetting(
+                f"the files of client.tls_ca, client.tls_certificate and client.tls_key cannot be "
+                f"used: {error.strerror or error}"
+            ) from error
+    return LinkLogin(tls, given.get("sasl.username", ""), given.get("sasl.password", ""))

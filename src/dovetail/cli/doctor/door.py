@@ -241,10 +241,12 @@ def gather_clock(target: "Target") -> ClockFact:
     from dovetail.errors import DovetailError
 
     async def ask() -> ClockFact:
+        from dovetail.cli.timeline_client import login_of
         from dovetail.sdk.link import NetworkLink
         from dovetail.timeline import frames
 
-        link = NetworkLink(target.bootstrap, client_id="dovetail-doctor")
+        login = login_of(target)
+        link = NetworkLink(target.bootstrap, client_id="dovetail-doctor", login=login)
         try:
             async with asyncio.timeout(target.timeout_s):
                 await link.ask(frames.Hello(frames.VERSION), frames.Welcome, changes=False)

@@ -1,0 +1,90 @@
+"""The command line on a node that wants TLS and a login: every door that it knocks at."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.conftest import RunningNode
+from tests.process.access.certificates import Authority
+
+from dovetail.cli.outcome import ExitCode
+
+COMMAND_S_MAX = 60.0
+PASSWORD = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The settings of a client that may do everything, and a node that asks for them."""
+    folder = tmp_path_factory.mktemp("guarded")
+    authority = Authority(folder)
+    files = authority.issue("node-1")
+    (folder / "password").write_text(PASSWORD)
+    settings = {
+        "security_tls_certificate": files.certificate,
+        "security_tls_key": files.key,
+        "security_tls_ca": authority.file,
+        "security_login": "scram-sha-512",
+        "security_authorize": "true",
+        "security_admin_password_file": str(folder / "password"),
+    }
+    node = RunningNode(folder / "data", settings)
+    node.start()
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
+    try:
+        yield inherited | {
+            "DOVETAIL_CLIENT_BOOTSTRAP": node.bootstrap,
+            "DOVETAIL_HTTP_PORT": node.http_url.rpartition(":")[2],
+            "DOVETAIL_CLIENT_TLS": "true",
+            "DOVETAIL_CLIENT_TLS_CA": authority.file,
+            "DOVETAIL_CLIENT_USER": "admin",
+            "DOVETAIL_CLIENT_PASSWORD": PASSWORD,
+        }
+    finally:
+        node.kill()
+
+
+def dovetail(
+    environment: dict[str, str], *arguments: str, folder: Path
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "dovetail", *arguments],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S_MAX,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_all_doors_open_for_who_has_the_keys(environment: dict[str, str], tmp_path: Path) -> None:
+    """U4, R4: topics, timelines, the overview and the doctor work with TLS and a login."""
+    made = dovetail(environment, "timeline", "create", "guarded", folder=tmp_path)
+    assert made.returncode == ExitCode.OK, made.stderr
+    top = dovetail(environment, "top", "--once", "--json", "--interval", "100ms", folder=tmp_path)
+    assert top.returncode == ExitCode.OK, top.stderr
+    found = json.loads(top.stdout)
+    assert [row["timeline"] for row in found["timelines"]] == ["guarded"]
+    assert found["troubles"] == {}
+    looked = dovetail(environment, "doctor", "--json", "--sample", "100ms", folder=tmp_path)
+    checks = {row["check"]: row["state"] for row in json.loads(looked.stdout)["checks"]}
+    assert {checks[name] for name in ("node", "advertised address", "clock", "groups")} == {"ok"}
+
+
+def test_who_has_the_wrong_keys_is_told(environment: dict[str, str], tmp_path: Path) -> None:
+    """U7, R4: a file that is not there, and a password that is wrong, are named."""
+    lost = environment | {"DOVETAIL_CLIENT_TLS_CA": "/no/such/ca.pem"}
+    done = dovetail(lost, "timeline", "list", folder=tmp_path)
+    assert done.returncode == ExitCode.USAGE
+    assert "client.tls_ca" in done.stderr
+    wrong = environment | {"DOVETAIL_CLIENT_PASSWORD": "wrong"}
+    done = dovetail(wrong, "timeline", "list", "--timeout", "3s", folder=tmp_path)
+    assert done.returncode != ExitCode.OK
+    assert "log" in done.stderr or "password" in done.stderr
