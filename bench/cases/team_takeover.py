@@ -35,7 +35,7 @@ _CASE = "f takeover"
 _AFTER_DETECTION_S_MAX = 8.0
 _TIMEOUT_MS = 2_000
 #: Two Sparks start on two cores.
-_STEP_S_MAX = 180.0
+_STEP_S_MAX = 300.0
 _SUBMIT_EVERY_S = 0.1
 
 

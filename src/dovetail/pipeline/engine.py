@@ -14,6 +14,7 @@ a broker that restarts, an executor that was lost. What does not pass is told in
 and after `FAILURES_MAX` failures without a finished micro-batch between them it ends the engine.
 """
 
+import random
 import threading
 import time
 import uuid
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Self
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.logging import get_logger
+from dovetail.pipeline.checkpoint import claim_query_id
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition, client_of
 from dovetail.pipeline.frontend import create_topics
 from dovetail.pipeline.graph import Pipeline, Stage
@@ -86,6 +88,8 @@ class Engine:
         self._changing = threading.Lock()
         self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
         self._looking = KafkaClient(bootstrap, timeout_s=_ENDS_S_MAX)
+        #: Held while the broker is asked for ends, so that nothing else waits for the answer.
+        self._asking = threading.Lock()
         self._known_ends: dict[str, dict[Partition, int]] | None = None
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class Engine:
         try:
             for one in self._running:
                 one.meter.start(self._position(one.stage), now_s=time.monotonic())
-                one.query = self._query(one.stage)
+                self._begin(one)
         except BaseException:
             self.stop()
             raise
@@ -123,6 +127,7 @@ class Engine:
                 if one.query is not None:
                     one.query.stop()
                     self._note(one)
+        with self._asking:
             self._looking.close()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
@@ -136,10 +141,11 @@ class Engine:
 
     def progress(self) -> list[TeamProgress]:
         """What each team is doing, or did until it was stopped."""
-        with self._changing:
+        with self._asking:
             if not self._stopped.is_set():
                 self._known_ends = self._ends()
             ends = self._known_ends
+        with self._changing:
             found = []
             for one in self._running:
                 self._note(one)
@@ -233,15 +239,22 @@ class Engine:
             return
         now = time.monotonic()
         if one.query is not None:
-            self._note_failure(one, now)
+            self._note_failure(one, str(one.query.exception() or "it was stopped from outside"))
         if one.query is None and now >= one.begin_again:
-            one.query = self._query(one.stage)
+            self._begin(one)
 
-    def _note_failure(self, one: _Running, now: float) -> None:
-        assert one.query is not None
-        meter = one.meter
+    def _begin(self, one: _Running) -> None:
+        """Starts a query. What two masters that start at once do to each other is tried again."""
+        try:
+            one.query = self._query(one.stage)
+        except Exception as error:
+            if self._term is None:
+                raise
+            self._note_failure(one, str(error))
+
+    def _note_failure(self, one: _Running, told: str) -> None:
+        meter, reason = one.meter, told[:2000]
         meter.failures += 1
-        reason = str(one.query.exception() or "it was stopped from outside")[:2000]
         meter.last_error = reason
         self._metrics.failure(self._pipeline.name, one.stage.team)
         if meter.failures >= FAILURES_MAX:
@@ -249,11 +262,12 @@ class Engine:
             raise Unavailable(
                 f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"
             )
-        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures)
+        # Teams that failed together do not come back in step.
+        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures) * random.uniform(0.5, 1.5)  # noqa: S311
         _log.warning(
             "a team is started again", team=one.stage.team, failures=meter.failures, reason=reason
         )
-        one.query, one.begin_again = None, now + pause_s
+        one.query, one.begin_again = None, time.monotonic() + pause_s
 
     def _query(self, stage: Stage) -> "StreamingQuery":
         # Sources are looked up in the session that is active on this thread, and a thread that did
@@ -273,11 +287,13 @@ class Engine:
             writing["term"] = str(self._term)
         task = TeamTask(stage, self._bootstrap, self._run)
         run = TeamRun(task, ReadOptions.of(reading), WriteOptions.of(writing))
+        checkpoint = f"{self._checkpoint}/{stage.pipeline}/{stage.team}"
+        claim_query_id(checkpoint)
         ranges = self._spark.readStream.format(FORMAT).options(**reading).load()
         return (
             ranges.mapInArrow(run, ENDS_SQL)
             .writeStream.format(FORMAT)
             .options(**writing)
-            .option("checkpointLocation", f"{self._checkpoint}/{stage.pipeline}/{stage.team}")
+            .option("checkpointLocation", checkpoint)
             .start()
         )

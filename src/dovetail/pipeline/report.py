@@ -95,7 +95,8 @@ def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
     """The reports that count, of all records of the topic in their order; by pipeline and driver.
 
-    What is no report of ours is passed over.
+    What is no report of ours is passed over, and so is a driver that stood by and has left, unless
+    it is all that is known of its pipeline.
     """
     found: dict[str, dict[str, Any]] = {}
     for key, value in records:
@@ -109,7 +110,17 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
                 found[name] = document
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
             continue
-    return [found[name] for name in sorted(found)]
+    left = {
+        name
+        for name, one in found.items()
+        if name != one["pipeline"] and one["state"] == PipelineState.STOPPED.value
+    }
+    there = {one["pipeline"] for name, one in found.items() if name not in left}
+    return [
+        one
+        for name, one in sorted(found.items())
+        if name not in left or one["pipeline"] not in there
+    ]
 
 
 def shown_state(document: Mapping[str, Any], *, now_ms: int) -> str:

@@ -151,6 +151,10 @@ def test_the_report_of_the_highest_term_counts() -> None:
         ("running", 2),
         ("waiting for election", 0),
     ]
+    key, _ = record(waiting)
+    gone = json.dumps({**waiting.as_document(), "state": "stopped"}).encode()
+    assert [one["state"] for one in newest([record(new), (key, gone)])] == ["running"]
+    assert [one["state"] for one in newest([(key, gone)])] == ["stopped"]
     assert shown_state(found[0], now_ms=2_000) == "running"
     assert shown_state(found[0], now_ms=61_000) == "silent for 60 s"
     stopped = report_of(PipelineState.STOPPED).as_document()
