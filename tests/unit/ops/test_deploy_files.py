@@ -33,6 +33,8 @@ CONTAINERFILE = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ")
 #: Everything that the chart can do, switched on.
 EVERYTHING = """
 timeline: {dsnSecret: dovetail-timeline}
+tls: {secret: dovetail-tls}
+networkPolicy: {enabled: true}
 relay: {enabled: true}
 monitoring: {enabled: true}
 storage:
@@ -196,8 +198,8 @@ def test_a_unit_is_taken_by_systemd(path: Path, tmp_path: Path) -> None:
 
 
 @cache
-def rendered() -> list[dict[str, Any]]:
-    """The chart with everything on."""
+def rendered(values: str = EVERYTHING) -> list[dict[str, Any]]:
+    """The chart with these values."""
     helm = shutil.which("helm", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if helm is None:
         if os.environ.get("CI") == "true":
@@ -207,7 +209,7 @@ def rendered() -> list[dict[str, Any]]:
     assert lint.returncode == 0, lint.stdout.decode()
     made = subprocess.run(
         [helm, "template", "shop", CHART, "--namespace", "prod", "--values", "-"],
-        input=EVERYTHING,
+        input=values,
         capture_output=True,
         text=True,
         check=True,
@@ -229,9 +231,36 @@ def test_the_chart_makes_what_kubernetes_takes() -> None:
     assert ("StatefulSet", "shop-broker") in names
     assert ("Deployment", "shop-relay") in names
     assert ("StatefulSet", "shop-pipeline-orders") in names
-    for document in rendered():
+    for document in [*rendered(), *rendered("{}")]:
         if document["kind"] != "PodMonitor":
             kubernetes_validate.validate(document, "1.31", strict=True)
+
+
+def test_the_chart_as_it_comes_is_a_cluster_and_nothing_else() -> None:
+    """U6: no relay, driver, policy or monitor that was not asked for; nodes as with everything."""
+    plain = {(one["kind"], one["metadata"]["name"]) for one in rendered("{}")}
+    assert plain == {
+        (kind, name)
+        for name in ("shop-storage", "shop-broker")
+        for kind in ("StatefulSet", "Service", "PodDisruptionBudget")
+    } | {("Service", "shop")}
+
+
+def test_with_a_certificate_every_way_is_encrypted() -> None:
+    """U3, U6: the door, the ways between nodes, the relay's and the driver's."""
+    by_name = {document["metadata"]["name"]: container for document, container in workloads()}
+    for name, container in by_name.items():
+        literal = {
+            one["name"]: one.get("value", "a-secret-from-elsewhere") for one in container["env"]
+        }
+        settings = settings_of(literal)
+        (mounted,) = (one for one in container["volumeMounts"] if one["name"] == "tls")
+        files = {
+            "shop-relay": [settings.outbox.ssl_ca_file],
+            "shop-pipeline-orders": [settings.client.tls_ca],
+        }.get(name, [settings.security.tls_certificate, settings.security.tls_ca])
+        assert all(file.startswith(mounted["mountPath"]) for file in files), name
+    assert settings_of({}).security.tls_certificate == ""
 
 
 def test_pods_have_settings_and_commands_that_exist() -> None:

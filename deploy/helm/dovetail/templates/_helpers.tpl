@@ -20,6 +20,19 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
+{{- define "dovetail.tlsMount" -}}
+{{- if .Values.tls.secret }}
+- {name: tls, mountPath: /etc/dovetail/tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "dovetail.tlsVolume" -}}
+{{- if .Values.tls.secret }}
+- name: tls
+  secret: {secretName: {{ .Values.tls.secret }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
 {{- /* section -> name -> value, as environment variables */ -}}
 {{- define "dovetail.settings" -}}
 {{- range $section, $values := . }}
@@ -147,6 +160,16 @@ spec:
             - name: DOVETAIL_TIMELINE_DSN
               valueFrom: {secretKeyRef: {name: {{ .root.Values.timeline.dsnSecret }}, key: dsn}}
             {{- end }}
+            {{- if .root.Values.tls.secret }}
+            - name: DOVETAIL_SECURITY_TLS_CERTIFICATE
+              value: /etc/dovetail/tls/tls.crt
+            - name: DOVETAIL_SECURITY_TLS_KEY
+              value: /etc/dovetail/tls/tls.key
+            - name: DOVETAIL_SECURITY_TLS_CA
+              value: /etc/dovetail/tls/ca.crt
+            - name: DOVETAIL_SECURITY_NODES
+              value: {{ .root.Values.tls.commonName | quote }}
+            {{- end }}
             {{- include "dovetail.settings" (mergeOverwrite (deepCopy .root.Values.settings) .values.settings) | nindent 12 }}
           ports:
             - {name: kafka, containerPort: 9092}
@@ -170,7 +193,9 @@ spec:
           volumeMounts:
             - {name: data, mountPath: /var/lib/dovetail}
             - {name: tmp, mountPath: /tmp}
+            {{- include "dovetail.tlsMount" .root | nindent 12 }}
       volumes:
+        {{- include "dovetail.tlsVolume" .root | nindent 8 }}
         - name: tmp
           emptyDir: {}
         {{- if not .values.disk }}
