@@ -15,7 +15,6 @@ from typing import Final, Self
 
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator, LeaseId, LeaseKeeper
-from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
 
 _log = get_logger("timeline")
@@ -76,17 +75,18 @@ class Standing:
 
     async def _hold(self) -> None:
         while True:
-            await self._keeping.lost.wait()
+            old = self._keeping
+            await old.lost.wait()
             _log.warning("this carrier's lease was lost; taking a new one")
             self._tell()
-            while not self.held:
+            while self._keeping is old:
                 try:
-                    old, self._keeper = self._keeping, await self._take()
-                    await old.__aexit__(None, None, None)
-                except DovetailError as error:
+                    self._keeper = await self._take()
+                except Exception as error:  # noqa: BLE001 - without a lease a carrier is none
                     _log.warning("no lease for this carrier yet", error=str(error))
                     await asyncio.sleep(_RETRY_MS / 1000)
             self._tell()
+            await old.__aexit__(None, None, None)
 
     def _tell(self) -> None:
         for listener in self.on_change:
