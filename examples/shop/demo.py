@@ -1,6 +1,6 @@
 """`make demo`: the whole shop as processes, watched, hit by faults, and counted at the end.
 
-    python -m examples.shop.demo                       two minutes, one kill
+    python -m examples.shop.demo                       a minute of orders, one kill
     python -m examples.shop.demo --chaos --minutes 3   kill -9 and SIGSTOP all along
 
 Everything is on free ports and in a folder of its own. It ends with 0 if every count holds, with 1
