@@ -358,6 +358,8 @@ def _insert(
     connection: sqlite3.Connection, messages: Sequence[NewMessage], buckets: Sequence[int]
 ) -> list[Inserted]:
     (first,) = connection.execute(sql.TAKE_IDS, (len(messages),)).fetchone()
+    if all(message.key is None for message in messages):
+        return _insert_plain(connection, messages, buckets, first)
     rows: list[tuple[Any, ...]] = []
     bodies: list[tuple[Any, ...]] = []
     outcomes = []
@@ -375,6 +377,26 @@ def _insert(
     connection.executemany(sql.INSERT, rows)
     connection.executemany(sql.INSERT_BODY, bodies)
     return outcomes
+
+
+def _insert_plain(
+    connection: sqlite3.Connection,
+    messages: Sequence[NewMessage],
+    buckets: Sequence[int],
+    first: int,
+) -> list[Inserted]:
+    """Messages without keys: nothing can be refused."""
+    ids = range(first, first + len(messages))
+    connection.executemany(
+        sql.INSERT,
+        [
+            (identity, new.due_ms, bucket, new.due_ms, new.priority, None)
+            for identity, new, bucket in zip(ids, messages, buckets, strict=True)
+        ],
+    )
+    bodies = [(i, new.body, new.headers) for i, new in zip(ids, messages, strict=True)]
+    connection.executemany(sql.INSERT_BODY, bodies)
+    return [Inserted(Status.OK, MessageId(identity)) for identity in ids]
 
 
 def _lease(
