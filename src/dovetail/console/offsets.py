@@ -14,7 +14,7 @@ NUMBER_MAX = 2**63 - 1
 #: A partition that is silent, or too new for the client, is asked once more after this.
 _LOOK_AGAIN_S = 0.15
 #: An owner that lives answers in milliseconds; a page does not wait for one that died just now.
-_ANSWER_S_MAX = 3.0
+_ANSWER_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class TeamTold(Struct, frozen=True):
     lag: int | None = None
     works: int | None = None
     works_per_s: float | None = None
+    works_total: int | None = None
     batch: int | None = None
     batch_ms: int | None = None
     failures: int = 0
@@ -102,6 +103,13 @@ class PipelineFeed:
             self._next = reading.next.get(0, self._next)
             return dict(self._heard)
 
+    def _is_of_an_older_master(self, told: PipelineTold, told_ms: int) -> bool:
+        """Of two drivers that both say they lead, the one with the higher term does."""
+        known = self._heard.get(told.pipeline)
+        if known is None or known.told.state == "stopped" or told_ms - known.told_ms > SILENT_MS:
+            return False
+        return (told.term or 0) < (known.told.term or 0)
+
     def _take(self, record: Record) -> None:
         try:
             told = msgspec.json.decode(record.value or b"", type=PipelineTold)
@@ -109,5 +117,7 @@ class PipelineFeed:
             # Not ours, or of a release to come; what was known before still stands.
             return
         key = (record.key or told.pipeline.encode()).decode(errors="replace")
+        if key == told.pipeline and self._is_of_an_older_master(told, record.timestamp_ms):
+            return
         if len(self._heard) < _PIPELINES_MAX or key in self._heard:
             self._heard[key] = Heard(told, record.timestamp_ms)

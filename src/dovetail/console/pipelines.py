@@ -53,7 +53,11 @@ async def list_pipelines(desk: Desk, _: Asked[None, None]) -> PipelineList:
 async def pipeline_list(desk: Desk) -> PipelineList:
     """The list, as the page and the live stream show it."""
     heard = await desk.pipelines.heard()
-    return PipelineList([_row(desk, heard[name]) for name in sorted(heard) if "#" not in name])
+    # One that has no master now is known by those who stand by.
+    of_standbys = {each.told.pipeline: each for key, each in sorted(heard.items()) if "#" in key}
+    masters = {key: each for key, each in heard.items() if "#" not in key}
+    found = of_standbys | masters
+    return PipelineList([_row(desk, found[name]) for name in sorted(found)])
 
 
 def _row(desk: Desk, heard: Heard) -> PipelineRow:
@@ -80,7 +84,8 @@ async def show_pipeline(desk: Desk, asked: Asked[None, None]) -> PipelineShown:
 async def pipeline_shown(desk: Desk, name: str) -> PipelineShown:
     """One pipeline. Raises `NotFound`."""
     everything = await desk.pipelines.heard()
-    heard = everything.get(name)
+    standing_by = [each for key, each in sorted(everything.items()) if key.startswith(f"{name}#")]
+    heard = everything.get(name) or next(iter(standing_by), None)
     if heard is None:
         raise NotFound(
             f"no pipeline {name!r} was heard of lately; it makes itself known when it runs: "
@@ -100,8 +105,8 @@ async def pipeline_shown(desk: Desk, name: str) -> PipelineShown:
         silent_ms=_silent_ms(desk, heard),
         standbys=sorted(
             each.told.driver
-            for key, each in everything.items()
-            if key.startswith(f"{name}#") and _state(desk, each) not in ("stopped", "silent")
+            for each in standing_by
+            if _state(desk, each) not in ("stopped", "silent")
         ),
     )
 

@@ -267,6 +267,11 @@ def test_pipelines_as_their_drivers_tell(site: Site) -> None:
     _report(site, state="stopped")
     assert site.get("/v1/pipelines/shop")["state"] == "stopped"
     _report(site, state="running")
+    _report(site, state="failed", term=2)
+    assert site.get("/v1/pipelines/shop")["state"] == "running", "an older master says nothing"
+    told = json.dumps({"pipeline": "shop", "state": "waiting", "driver": "host:2"}).encode()
+    site.produce("dovetail.pipelines", told, key=b"shop#host:2")
+    assert site.get("/v1/pipelines/shop")["standbys"] == ["host:2"]
     stale = now_ms() - 60_000
     told = json.dumps({"pipeline": "old", "state": "running"}).encode()
     site.produce("dovetail.pipelines", told, key=b"old", timestamp=stale)
