@@ -28,7 +28,7 @@ from bench.node import Node
 from bench.run import Run
 from bench.table import Line
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, spark_session
-from dovetail.pipeline.engine import Engine
+from dovetail.pipeline.engine import ROWS_PER_BATCH, Engine
 from dovetail.pipeline.progress import TeamProgress
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _CASE = "c teams"
 _UNIT = "works/s"
 _OF_PLAIN = 0.5
 _PROCESSES = 2
-_BATCHES = 4
 #: One work in so many comes twice.
 _REPEATED = 20
 _FUNCTION_S = 10e-6
@@ -86,15 +85,21 @@ def session() -> "SparkSession":
 
 
 def measure(run: Run) -> list[Line]:
-    count = run.sized(400_000, quick=20_000)
+    count = run.sized(3 * ROWS_PER_BATCH, quick=20_000)
     work = function_of(calibrated(_FUNCTION_S))
     with Node(run.folder / "teams") as node:
+        run.step("writing works")
+        filled = _pipeline(work)
+        create_topics(filled, node.bootstrap)
+        with FrontEnd(filled, node.bootstrap) as front:
+            front.submit_many(*jobs_of(count))
+        source = filled.topics().input
         spark = session()
         try:
-            team = _best(run, "team", lambda: _team(run, spark, node, work, count))
+            team = _best(run, "team", lambda: _team(run, spark, node, work, source, count))
         finally:
             spark.stop()
-        plain = _best(run, "plain", lambda: _plain(node, work, count))
+        plain = _best(run, "plain", lambda: _plain(node, work, source, count))
     return [
         Line(
             _CASE,
@@ -118,23 +123,27 @@ def _best(run: Run, name: str, work: Callable[[], float]) -> float:
     return best
 
 
-def _pipeline(work: Callable[[Job], Job]) -> Pipeline:
-    return Pipeline(f"bench-{uuid.uuid4().hex[:8]}", Team("work", work, workers=_PROCESSES))
+def _pipeline(work: Callable[[Job], Job], source: str | None = None) -> Pipeline:
+    team = Team("work", work, workers=_PROCESSES, input_topic=source)
+    return Pipeline(f"bench-{uuid.uuid4().hex[:8]}", team)
 
 
 def _team(
-    run: Run, spark: "SparkSession", node: Node, work: Callable[[Job], Job], count: int
+    run: Run,
+    spark: "SparkSession",
+    node: Node,
+    work: Callable[[Job], Job],
+    source: str,
+    count: int,
 ) -> float:
-    pipeline = _pipeline(work)
+    pipeline = _pipeline(work, source)
     create_topics(pipeline, node.bootstrap)
-    with FrontEnd(pipeline, node.bootstrap) as front:
-        front.submit_many(*jobs_of(count))
     engine = Engine(
         pipeline,
         spark,
         bootstrap=node.bootstrap,
         checkpoint=str(run.folder.absolute() / uuid.uuid4().hex),
-        rows_per_batch=count // _BATCHES,
+        rows_per_batch=min(ROWS_PER_BATCH, count // 3),
     )
     with engine, watched(engine):
         first = until(engine, lambda one: one.batch >= 0)
@@ -169,12 +178,7 @@ def until(engine: Engine, reached: Callable[[TeamProgress], bool]) -> TeamProgre
     return one
 
 
-def _plain(node: Node, work: Callable[[Job], Job], count: int) -> float:
-    pipeline = _pipeline(work)
-    create_topics(pipeline, node.bootstrap)
-    source = pipeline.topics().input
-    with FrontEnd(pipeline, node.bootstrap) as front:
-        front.submit_many(*jobs_of(count))
+def _plain(node: Node, work: Callable[[Job], Job], source: str, count: int) -> float:
     target = create_topic(node.bootstrap, "plain", partitions=_PROCESSES)
     context = multiprocessing.get_context("fork")
     started = time.perf_counter()

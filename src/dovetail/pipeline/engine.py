@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 ROWS_PER_BATCH = 200_000
 #: Failures of one query in a row, before the engine gives up.
 FAILURES_MAX = 10
+#: What Spark says when a Python process was not there within its ten seconds: the machine is busy,
+#: nothing is broken, and giving up would not help.
+_TOO_SLOW = "Python worker failed to connect back"
 _PAUSE_S_MAX = 10.0
 _LOOK_S = 0.2
 #: Whoever looks at progress does not wait for a broker that is away; it shows what is known.
@@ -127,6 +130,7 @@ class Engine:
                 if one.query is not None:
                     one.query.stop()
                     self._note(one)
+                    self._commit(one)
         with self._asking:
             self._looking.close()
 
@@ -136,6 +140,7 @@ class Engine:
             for one in self._running:
                 with self._changing:
                     self._note(one)
+                    self._commit(one)
                     self._look(one)
             self._stopped.wait(_LOOK_S)
 
@@ -209,10 +214,7 @@ class Engine:
         }
 
     def _note(self, one: _Running) -> None:
-        """Notes what is finished, and commits it to the team's group, for lag tools.
-
-        The source would do so one micro-batch late.
-        """
+        """Notes what is finished."""
         if one.query is None or (told := one.query.lastProgress) is None:
             return
         if one.meter.failures and one.query.isActive:
@@ -223,10 +225,16 @@ class Engine:
         if one.meter.finished(batch, now_s=time.monotonic()):
             one.committed = False
             self._metrics.batch(self._pipeline.name, one.stage.team, batch.took_ms)
+
+    def _commit(self, one: _Running) -> None:
+        """Commits what is finished to the team's group, for lag tools.
+
+        The source would do so one micro-batch late.
+        """
         if one.committed:
             return
         try:
-            client_of(self._bootstrap).commit(one.stage.group, batch.end)
+            client_of(self._bootstrap).commit(one.stage.group, one.meter.position)
             one.committed = True
         except DovetailError as error:
             # Positions in the group are for display; the checkpoint is what counts.
@@ -257,7 +265,7 @@ class Engine:
         meter.failures += 1
         meter.last_error = reason
         self._metrics.failure(self._pipeline.name, one.stage.team)
-        if meter.failures >= FAILURES_MAX:
+        if meter.failures >= FAILURES_MAX and _TOO_SLOW not in reason:
             meter.failed = True
             raise Unavailable(
                 f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"

@@ -333,15 +333,17 @@ def _with_id_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = pa.repeat(ID_HEADER, len(ids))
     element = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     kind = pa.list_(pa.field("element", element))
-    if "headers" not in batch.schema.names:
+    at = batch.schema.get_field_index("headers")
+    if at < 0 or not len(batch.column(at).flatten()):
         pairs = pa.StructArray.from_arrays([names, ids], fields=list(element))
         ends = pa.array(range(len(ids) + 1), pa.int32())
         lists = pa.ListArray.from_arrays(ends, pairs).cast(kind)
-        return batch.append_column("headers", lists)
-    given = batch.column("headers").to_pylist()
+        if at < 0:
+            return batch.append_column("headers", lists)
+        return batch.set_column(at, "headers", lists)
+    given = batch.column(at).to_pylist()
     together = [
         [{"key": ID_HEADER, "value": one}, *(pairs or [])]
         for one, pairs in zip(ids.to_pylist(), given, strict=True)
     ]
-    at = batch.schema.get_field_index("headers")
     return batch.set_column(at, "headers", pa.array(together, kind))
