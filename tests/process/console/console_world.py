@@ -257,7 +257,12 @@ def _join(world: ConsoleWorld) -> Consumer:
     """A member of the group `readers`, which stays."""
     assigned = threading.Event()
     member = Consumer(
-        {"bootstrap.servers": world.node.bootstrap, "group.id": "readers", "client.id": "reader-1"}
+        {
+            "bootstrap.servers": world.node.bootstrap,
+            "group.id": "readers",
+            "client.id": "reader-1",
+            "max.poll.interval.ms": 3_600_000,
+        }
     )
     member.subscribe(["notes"], on_assign=lambda *_: assigned.set())
     deadline = time.monotonic() + SECONDS_MAX

@@ -35,7 +35,7 @@ PAGES = {
     "/groups/billing": "orders",
     "/groups/readers": "reader-1",
     "/timelines": "reminders",
-    "/timelines/reminders": "worker-1",
+    "/timelines/reminders": "All that waits",
     "/timelines/spare": "Nobody consumes it",
     "/dead": TEAM_DEAD,
     f"/dead?source=topic&name={TEAM_DEAD}&open=topic+{TEAM_DEAD}+0%3A0": "Traceback",

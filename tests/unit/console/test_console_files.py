@@ -13,6 +13,7 @@ MODULES = [path for path in FILES if path.suffix == ".js"]
 NAMES = [str(path.relative_to(STATIC)) for path in MODULES]
 
 LINES_MAX = 500
+COLUMNS_MAX = 100
 #: The contrast that WCAG asks of text (AA).
 CONTRAST_MIN = 4.5
 
@@ -42,6 +43,13 @@ def test_modules_set_text_only_as_text(path: Path) -> None:
     assert not re.search(r"setAttribute\(\s*[\"']style", text)
     assert text.count("\n") <= LINES_MAX
     assert text.startswith("/*"), "a module says what it is"
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(STATIC)) for path in FILES])
+def test_lines_fit(path: Path) -> None:
+    """As everywhere in the project."""
+    if path.suffix in {".js", ".css", ".html"}:
+        assert max(len(line) for line in path.read_text().splitlines()) <= COLUMNS_MAX
 
 
 def test_no_file_names_an_outside_address() -> None:

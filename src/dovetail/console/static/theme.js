@@ -1,4 +1,4 @@
-/* Before anything is drawn: the theme that was chosen here, so that no page flashes in the other one. */
+/* Before anything is drawn: the theme that was chosen, so that no page flashes in the other. */
 (() => {
   try {
     const theme = localStorage.getItem("dovetail-theme");

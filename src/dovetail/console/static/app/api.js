@@ -58,11 +58,23 @@ async function ask(method, url, body) {
 
 function unanswered(method, error) {
   const slow = error.name === "TimeoutError";
-  const what = slow ? `The node did not answer within ${PATIENCE_MS / 1000} s.` : "The node does not answer.";
+  const what = slow
+    ? `The node did not answer within ${PATIENCE_MS / 1000} s.`
+    : "The node does not answer.";
   if (method === "GET") {
-    return new ApiError(0, "Unavailable", `${what} Is it running? Look at its log, or run: dovetail up`, true);
+    return new ApiError(
+      0,
+      "Unavailable",
+      `${what} Is it running? Look at its log, or run: dovetail up`,
+      true,
+    );
   }
-  return new ApiError(0, "Uncertain", `${what} The change may or may not have happened: look before you repeat it.`, true);
+  return new ApiError(
+    0,
+    "Uncertain",
+    `${what} The change may or may not have happened: look before you repeat it.`,
+    true,
+  );
 }
 
 async function refused(answer) {

@@ -77,7 +77,9 @@ export function asHex(data, bytesMax = 4096) {
   for (let at = 0; at < Math.min(data.length, bytesMax); at += 16) {
     const row = data.slice(at, at + 16);
     const hex = Array.from(row, (byte) => byte.toString(16).padStart(2, "0"));
-    const text = Array.from(row, (byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "."));
+    const text = Array.from(row, (byte) =>
+      byte > 31 && byte < 127 ? String.fromCharCode(byte) : ".",
+    );
     const left = hex.slice(0, 8).join(" ").padEnd(23);
     const right = hex.slice(8).join(" ").padEnd(23);
     rows.push(`${at.toString(16).padStart(6, "0")}  ${left}  ${right}  ${text.join("")}`);
@@ -98,7 +100,11 @@ export function kindOf(data) {
 export function inLine(data, charactersMax = 160) {
   if (data === null) return "null";
   const text = asText(data);
-  if (text !== null) return text.slice(0, charactersMax * 4).replace(/\s+/g, " ").slice(0, charactersMax);
+  if (text !== null)
+    return text
+      .slice(0, charactersMax * 4)
+      .replace(/\s+/g, " ")
+      .slice(0, charactersMax);
   const head = Array.from(data.slice(0, 24), (byte) => byte.toString(16).padStart(2, "0"));
   return `0x${head.join("")}${data.length > 24 ? "…" : ""}`;
 }

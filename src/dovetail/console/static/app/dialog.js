@@ -1,18 +1,29 @@
 /**
  * Dialogs: a form that asks, and the question before something is lost.
  *
- * The browser's own modal dialog holds the focus and gives it back; Escape leaves everything as it was.
+ * The browser's own modal dialog holds the focus and gives it back; Escape leaves all as it was.
  * A dialog stays open until its work is done: a refusal is shown in it, and what was typed is kept.
  */
 
 import { create, h, render } from "./dom.js";
 
 /**
- * Asks with a form. `fields(values, redraw)` describes it; `submit(values)` does the work and may throw.
+ * Asks with a form. `fields(bound, values)` describes it; `submit(values)` works, and may throw.
  * Resolves to what `submit` gave, or null if it was left.
  */
-export function form({ title, text = null, fields, submit, confirm = "Save", tone = "primary", wide = false, ready = () => true }) {
-  const dialog = create(h("dialog", { class: wide ? "wide" : "", "aria-labelledby": "dialog-title" }));
+export function form({
+  title,
+  text = null,
+  fields,
+  submit,
+  confirm = "Save",
+  tone = "primary",
+  wide = false,
+  ready = () => true,
+}) {
+  const dialog = create(
+    h("dialog", { class: wide ? "wide" : "", "aria-labelledby": "dialog-title" }),
+  );
   const values = {};
   let trouble = null;
   let busy = false;
@@ -48,15 +59,30 @@ export function form({ title, text = null, fields, submit, confirm = "Save", ton
     }
   };
 
-  const draw = () => render(dialog,
-    h("form", { method: "dialog", onsubmit: send },
-      h("h2", { id: "dialog-title" }, title),
-      text ? h("div", { class: "soft" }, text) : null,
-      fields ? fields(bound, values, draw) : null,
-      trouble ? h("div", { class: "note bad", role: "alert" }, h("p", null, trouble.message)) : null,
-      h("div", { class: "buttons" },
-        h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Cancel"),
-        h("button", { type: "submit", class: `button ${tone}`, disabled: busy || !ready(values) }, confirm))));
+  const draw = () =>
+    render(
+      dialog,
+      h(
+        "form",
+        { method: "dialog", onsubmit: send },
+        h("h2", { id: "dialog-title" }, title),
+        text ? h("div", { class: "soft" }, text) : null,
+        fields ? fields(bound, values, draw) : null,
+        trouble
+          ? h("div", { class: "note bad", role: "alert" }, h("p", null, trouble.message))
+          : null,
+        h(
+          "div",
+          { class: "buttons" },
+          h("button", { type: "button", class: "button", onclick: () => dialog.close() }, "Cancel"),
+          h(
+            "button",
+            { type: "submit", class: `button ${tone}`, disabled: busy || !ready(values) },
+            confirm,
+          ),
+        ),
+      ),
+    );
 
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
@@ -66,7 +92,9 @@ export function form({ title, text = null, fields, submit, confirm = "Save", ton
     draw();
     document.body.append(dialog);
     dialog.showModal();
-    (dialog.querySelector("[autofocus]") ?? dialog.querySelector("input, select, textarea, button")).focus();
+    (
+      dialog.querySelector("[autofocus]") ?? dialog.querySelector("input, select, textarea, button")
+    ).focus();
   });
 }
 
@@ -78,10 +106,27 @@ export function danger({ title, lost, typed = null, confirm, act }) {
   return form({
     title,
     text: lost,
-    fields: typed === null ? null : (bound) =>
-      h("div", { class: "field" }, h("label", null,
-        h("span", null, "Type ", h("code", null, typed), " to go on"),
-        h("input", bound("name", "", { autocomplete: "off", spellcheck: "false", autocapitalize: "off" })))),
+    fields:
+      typed === null
+        ? null
+        : (bound) =>
+            h(
+              "div",
+              { class: "field" },
+              h(
+                "label",
+                null,
+                h("span", null, "Type ", h("code", null, typed), " to go on"),
+                h(
+                  "input",
+                  bound("name", "", {
+                    autocomplete: "off",
+                    spellcheck: "false",
+                    autocapitalize: "off",
+                  }),
+                ),
+              ),
+            ),
     ready: (values) => typed === null || values.name === typed,
     submit: act,
     confirm,

@@ -4,7 +4,16 @@
 
 import { address } from "./api.js";
 
-const PLAIN = new Set(["overview", "groups", "timelines", "dead", "streams", "pipelines", "outbox", "audit"]);
+const PLAIN = new Set([
+  "overview",
+  "groups",
+  "timelines",
+  "dead",
+  "streams",
+  "pipelines",
+  "outbox",
+  "audit",
+]);
 const ONE_OF = { topic: "topics", group: "groups", timeline: "timelines", pipeline: "pipelines" };
 
 /** "topic:orders" → "/v1/topics/orders". */

@@ -40,9 +40,7 @@ export function render(parent, ...tree) {
 export function create(node, inSvg = false) {
   if (typeof node === "string") return document.createTextNode(node);
   const svg = inSvg || node.tag === "svg";
-  const element = svg
-    ? document.createElementNS(SVG, node.tag)
-    : document.createElement(node.tag);
+  const element = svg ? document.createElementNS(SVG, node.tag) : document.createElement(node.tag);
   element.described = {};
   patchProps(element, node.props);
   for (const child of node.children) element.append(create(child, svg));
@@ -77,9 +75,11 @@ function patchChildren(parent, nodes) {
 
 function fits(element, node, key) {
   if (typeof node === "string") return element.nodeType === Node.TEXT_NODE;
-  return element.nodeType === Node.ELEMENT_NODE
-    && element.localName === node.tag
-    && element.described?.key === key;
+  return (
+    element.nodeType === Node.ELEMENT_NODE &&
+    element.localName === node.tag &&
+    element.described?.key === key
+  );
 }
 
 function patch(element, node) {
@@ -94,7 +94,8 @@ function patch(element, node) {
 function patchProps(element, props) {
   const before = element.described ?? {};
   for (const name of Object.keys(before)) {
-    if (!(name in props) && !OF_THE_PERSON.has(name)) setProp(element, name, undefined, before[name]);
+    if (!(name in props) && !OF_THE_PERSON.has(name))
+      setProp(element, name, undefined, before[name]);
   }
   for (const [name, value] of Object.entries(props)) {
     if (before[name] !== value || name === "style") setProp(element, name, value, before[name]);

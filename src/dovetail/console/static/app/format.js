@@ -25,7 +25,11 @@ export function count(value) {
 export function brief(value) {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
-  for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
+  for (const [limit, unit] of [
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e4, "k"],
+  ]) {
     if (size >= limit) return `${three(value / (unit === "k" ? 1e3 : limit))} ${unit}`;
   }
   return size < 10 && size % 1 ? value.toFixed(1) : grouped.format(value);
@@ -105,9 +109,11 @@ export function exact(timeMs) {
   const zone = -at.getTimezoneOffset();
   const sign = zone < 0 ? "-" : "+";
   const offset = `${sign}${pad(Math.floor(Math.abs(zone) / 60))}:${pad(Math.abs(zone) % 60)}`;
-  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} `
-    + `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}.`
-    + `${pad(at.getMilliseconds(), 3)} ${offset}`;
+  return (
+    `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ` +
+    `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}.` +
+    `${pad(at.getMilliseconds(), 3)} ${offset}`
+  );
 }
 
 /** "1 topic", "2 topics". */

@@ -25,7 +25,9 @@ export function layers(names, edges) {
   const filled = [];
   const order = [...names].sort((a, b) => layer.get(a) - layer.get(b));
   const wish = (name) => {
-    const rows = forward.filter((edge) => edge.to === name).map((edge) => places.get(edge.from)?.row ?? 0);
+    const rows = forward
+      .filter((edge) => edge.to === name)
+      .map((edge) => places.get(edge.from)?.row ?? 0);
     return rows.length ? rows.reduce((total, row) => total + row, 0) / rows.length : 0;
   };
   for (let at = 0; at <= Math.max(0, ...layer.values()); at += 1) {
@@ -52,7 +54,14 @@ function backEdges(names, edges) {
   return back;
 }
 
-const TONES = { working: "good", idle: "", starting: "", retrying: "warn", failing: "bad", failed: "bad" };
+const TONES = {
+  working: "good",
+  idle: "",
+  starting: "",
+  retrying: "warn",
+  failing: "bad",
+  failed: "bad",
+};
 
 /** The drawing, from left to right or `down`; `label` says in words what it shows. */
 export function drawing(teams, edges, { label, down = false }) {
@@ -74,11 +83,16 @@ export function drawing(teams, edges, { label, down = false }) {
   };
   const byName = new Map(teams.map((team) => [team.team, team]));
   const draw = { size, down, width, height };
-  return h("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
-    known.map((edge) => (back.has(edge)
-      ? backEdge(corner(edge.from), corner(edge.to), edge, draw)
-      : edgeLine(corner(edge.from), corner(edge.to), edge, byName.get(edge.from), draw))),
-    teams.map((team) => box(team, corner(team.team), size)));
+  return h(
+    "svg",
+    { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label },
+    known.map((edge) =>
+      back.has(edge)
+        ? backEdge(corner(edge.from), corner(edge.to), edge, draw)
+        : edgeLine(corner(edge.from), corner(edge.to), edge, byName.get(edge.from), draw),
+    ),
+    teams.map((team) => box(team, corner(team.team), size)),
+  );
 }
 
 function edgeLine(from, to, edge, team, { size, down }) {
@@ -86,18 +100,30 @@ function edgeLine(from, to, edge, team, { size, down }) {
   const start = down
     ? { x: from.x + size.width / 2, y: from.y + size.height }
     : { x: from.x + size.width, y: from.y + size.height / 2 };
-  const end = down ? { x: to.x + size.width / 2, y: to.y - 7 } : { x: to.x - 7, y: to.y + size.height / 2 };
+  const end = down
+    ? { x: to.x + size.width / 2, y: to.y - 7 }
+    : { x: to.x - 7, y: to.y + size.height / 2 };
   const bend = Math.max(20, (down ? end.y - start.y : end.x - start.x) / 2);
   const curve = down
     ? `C${start.x},${start.y + bend} ${end.x},${end.y - bend} ${end.x},${end.y}`
     : `C${start.x + bend},${start.y} ${end.x - bend},${end.y} ${end.x},${end.y}`;
   const straight = down ? start.x === end.x : start.y === end.y;
-  return h("g", { key: `${edge.from}>${edge.to}>${edge.how}` },
+  return h(
+    "g",
+    { key: `${edge.from}>${edge.to}>${edge.how}` },
     h("path", { class: `edge${flowing}`, d: `M${start.x},${start.y}${curve}` }),
     arrow(end, down ? "down" : "right"),
-    h("text", {
-      class: "how", x: (start.x + end.x) / 2, y: (start.y + end.y) / 2 + (straight && !down ? -6 : 4), "text-anchor": "middle",
-    }, edge.how ?? ""));
+    h(
+      "text",
+      {
+        class: "how",
+        x: (start.x + end.x) / 2,
+        y: (start.y + end.y) / 2 + (straight && !down ? -6 : 4),
+        "text-anchor": "middle",
+      },
+      edge.how ?? "",
+    ),
+  );
 }
 
 /** An edge that closes a cycle goes around the others: below them, or at their right. */
@@ -112,20 +138,42 @@ function backEdge(from, to, edge, { size, down, width, height }) {
   const curve = down
     ? `C${far},${start.y} ${far},${end.y} ${end.x},${end.y}`
     : `C${start.x},${far} ${end.x},${far} ${end.x},${end.y}`;
-  return h("g", { key: `${edge.from}<${edge.to}` },
+  return h(
+    "g",
+    { key: `${edge.from}<${edge.to}` },
     h("path", { class: "edge", d: `M${start.x},${start.y}${curve}` }),
-    arrow(end, down ? "left" : "up"));
+    arrow(end, down ? "left" : "up"),
+  );
 }
 
 const ARROWS = {
-  right: [[-1, -4], [6, 0], [-1, 4]],
-  left: [[1, -4], [-6, 0], [1, 4]],
-  down: [[-4, -1], [0, 6], [4, -1]],
-  up: [[-4, 1], [0, -6], [4, 1]],
+  right: [
+    [-1, -4],
+    [6, 0],
+    [-1, 4],
+  ],
+  left: [
+    [1, -4],
+    [-6, 0],
+    [1, 4],
+  ],
+  down: [
+    [-4, -1],
+    [0, 6],
+    [4, -1],
+  ],
+  up: [
+    [-4, 1],
+    [0, -6],
+    [4, 1],
+  ],
 };
 
 function arrow({ x, y }, way) {
-  return h("path", { class: "head", d: `M${ARROWS[way].map(([right, below]) => `${x + right},${y + below}`).join("L")}Z` });
+  return h("path", {
+    class: "head",
+    d: `M${ARROWS[way].map(([right, below]) => `${x + right},${y + below}`).join("L")}Z`,
+  });
 }
 
 function box(team, { x, y }, size) {
@@ -136,11 +184,20 @@ function box(team, { x, y }, size) {
   const trouble = [
     team.failures ? `${brief(team.failures)} restarts` : "",
     dead ? `${brief(dead)} dead` : "",
-  ].filter(Boolean).join(", ");
-  return h("g", { key: team.team },
-    h("rect", { class: `box ${tone}`, x, y, width: size.width, height: size.height, rx: 8 }, h("title", null, team.team)),
+  ]
+    .filter(Boolean)
+    .join(", ");
+  return h(
+    "g",
+    { key: team.team },
+    h(
+      "rect",
+      { class: `box ${tone}`, x, y, width: size.width, height: size.height, rx: 8 },
+      h("title", null, team.team),
+    ),
     h("text", { class: "team", x: x + 12, y: y + 23 }, name),
     h("text", { x: x + 12, y: y + 44 }, `${rate(team.works_per_s)}, ${team.state}`),
     h("text", { x: x + 12, y: y + 62 }, `lag ${brief(team.lag)}`),
-    trouble ? h("text", { class: "trouble", x: x + 12, y: y + 80 }, trouble) : null);
+    trouble ? h("text", { class: "trouble", x: x + 12, y: y + 80 }, trouble) : null,
+  );
 }

@@ -8,10 +8,18 @@ const SPAN_MS = 5 * 60_000;
 const POINTS_MAX = 600;
 
 const FIGURES = {
-  overview: (doc) => ({ rate: doc.totals?.records_per_s, lag: doc.totals?.lag, due: doc.totals?.due }),
+  overview: (doc) => ({
+    rate: doc.totals?.records_per_s,
+    lag: doc.totals?.lag,
+    due: doc.totals?.due,
+  }),
   topic: (doc) => ({ rate: doc.records_per_s }),
   group: (doc) => ({ lag: doc.lag, rate: doc.consumed_per_s }),
-  timeline: (doc) => ({ due: doc.due, rate: doc.done_per_second, arrivals: doc.arrivals_per_second }),
+  timeline: (doc) => ({
+    due: doc.due,
+    rate: doc.done_per_second,
+    arrivals: doc.arrivals_per_second,
+  }),
   pipeline: (doc) => ({ rate: sum(doc.teams, "works_per_s"), lag: sum(doc.teams, "lag") }),
 };
 
@@ -30,7 +38,8 @@ export function note(watch, doc, nowMs) {
     const key = `${watch} ${name}`;
     const points = series.get(key) ?? [];
     points.push([nowMs, value]);
-    while (points.length > POINTS_MAX || (points.length > 1 && points[1][0] < nowMs - SPAN_MS)) points.shift();
+    while (points.length > POINTS_MAX || (points.length > 1 && points[1][0] < nowMs - SPAN_MS))
+      points.shift();
     series.set(key, points);
   }
 }

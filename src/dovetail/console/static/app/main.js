@@ -1,11 +1,11 @@
 /**
  * The console: one page at a time, its documents read and then kept live.
  *
- * A page module exports `page`: {title(at), watch(at), view(docs, at)}, and if it shows more than live
- * documents also load(at) and loadedBy(at), the part of the address that decides what is loaded
- * (`docs.loaded` is null until it is there). A page describes what it shows; everything that happens
- * goes through `at`: the address (`params`, `query`, `set`, `go`), the present (`nowMs`), memory for as
- * long as the page is open (`local`), `draw`, `load` and `reload`.
+ * A page module exports `page`: {title(at), watch(at), view(docs, at)}, and if it shows more than
+ * live documents also load(at) and loadedBy(at), the part of the address that decides what is
+ * loaded (`docs.loaded` is null until it is there). A page describes what it shows; all that
+ * happens goes through `at`: the address (`params`, `query`, `set`, `go`), the present (`nowMs`),
+ * memory while the page is open (`local`), `draw`, `load`, `loadIn` and `reload`.
  */
 
 import { h, render } from "./dom.js";
@@ -20,8 +20,19 @@ import { say } from "./said.js";
 
 const frame = { side: document.getElementById("side"), page: document.getElementById("page") };
 const state = {
-  found: null, page: null, at: null, docs: {}, troubles: {}, loaded: null, loadedBy: null, loading: false, visit: 0,
-  open: false, theme: "auto", session: null, dead: 0,
+  found: null,
+  page: null,
+  at: null,
+  docs: {},
+  troubles: {},
+  loaded: null,
+  loadedBy: null,
+  loading: false,
+  visit: 0,
+  open: false,
+  theme: "auto",
+  session: null,
+  dead: 0,
 };
 
 const live = new Live({
@@ -41,17 +52,27 @@ function arrived(watch, doc) {
   delete state.troubles[watch];
   remember(watch, doc, Date.now());
   if (watch === "overview") state.dead = doc.totals?.dead ?? 0;
-  if (watch === "dead") state.dead = (doc.sources ?? []).reduce((total, one) => total + (one.count ?? 0), 0);
+  if (watch === "dead")
+    state.dead = (doc.sources ?? []).reduce((total, one) => total + (one.count ?? 0), 0);
   state.page?.arrived?.(watch, doc, state.at);
 }
 
 /* Drawing ------------------------------------------------------------------------------------- */
 
 function draw() {
-  render(frame.side, ways(
-    { current: state.found?.way, open: state.open, theme: state.theme, session: state.session, dead: state.dead },
-    { toggle: toggleMenu, theme: setTheme, signOut },
-  ));
+  render(
+    frame.side,
+    ways(
+      {
+        current: state.found?.way,
+        open: state.open,
+        theme: state.theme,
+        session: state.session,
+        dead: state.dead,
+      },
+      { toggle: toggleMenu, theme: setTheme, signOut },
+    ),
+  );
   frame.side.dataset.open = String(state.open);
   if (!state.page) return;
   state.at.nowMs = Date.now();
@@ -69,18 +90,33 @@ function contents() {
     return loading();
   }
   const stale = watches.filter((watch) => state.troubles[watch]);
-  return h("div", { class: "page-body", key: location.pathname },
-    stale.map((watch) => note("warn", "This page may be out of date", state.troubles[watch].message)),
-    page.view({ ...state.docs, loaded: state.loaded }, at));
+  return h(
+    "div",
+    { class: "page-body", key: location.pathname },
+    stale.map((watch) =>
+      note("warn", "This page may be out of date", state.troubles[watch].message),
+    ),
+    page.view({ ...state.docs, loaded: state.loaded }, at),
+  );
 }
 
 function failure(error) {
-  const title = error.status === 404 || error.kind?.endsWith("Unknown") ? "Not there" : "This page can not be shown";
-  return h("div", { class: "section", key: "failure" }, h("h1", null, title),
+  const title =
+    error.status === 404 || error.kind?.endsWith("Unknown")
+      ? "Not there"
+      : "This page can not be shown";
+  return h(
+    "div",
+    { class: "section", key: "failure" },
+    h("h1", null, title),
     note("bad", error.message),
-    h("div", { class: "buttons" },
+    h(
+      "div",
+      { class: "buttons" },
       h("button", { type: "button", class: "button primary", onclick: () => visit() }, "Try again"),
-      h("a", { class: "button", href: "/" }, "Overview")));
+      h("a", { class: "button", href: "/" }, "Overview"),
+    ),
+  );
 }
 
 /* Going places --------------------------------------------------------------------------------- */
@@ -95,8 +131,15 @@ function makeAt(found) {
     go,
     reload: () => visit({ keep: true, anew: true }),
     load: () => loadAgain(state.visit),
+    /** Loads again in a while, once, however often it is asked for meanwhile. */
+    loadIn(ms) {
+      at.timer ??= setTimeout(() => {
+        at.timer = null;
+        if (at === state.at) loadAgain(state.visit);
+      }, ms);
+    },
     refreshSession,
-    /** Changes parameters of the address; `null` and "" take one out. Typing replaces, choosing adds to the history. */
+    /** Changes the address; null and "" take one out. Typing replaces, choosing adds to history. */
     set(changes, { typing = false } = {}) {
       const query = new URLSearchParams(location.search);
       for (const [name, value] of Object.entries(changes)) {
@@ -120,8 +163,8 @@ function go(url) {
 }
 
 /**
- * Shows what the address says. With `keep` the page is the same and stays drawn; it is read again if
- * other documents are wanted, if it loads by the address, or `anew`.
+ * Shows what the address says. With `keep` the page is the same and stays drawn; it is read again
+ * if other documents are wanted, if it loads by the address, or `anew`.
  */
 async function visit({ keep = false, anew = false } = {}) {
   const mine = (state.visit += 1);
@@ -135,7 +178,16 @@ async function visit({ keep = false, anew = false } = {}) {
       const module = await found.load();
       if (mine !== state.visit) return;
       const first = state.page === null;
-      Object.assign(state, { found, page: module.page, at: makeAt(found), docs: {}, troubles: {}, loaded: null, loadedBy: null, open: false });
+      Object.assign(state, {
+        found,
+        page: module.page,
+        at: makeAt(found),
+        docs: {},
+        troubles: {},
+        loaded: null,
+        loadedBy: null,
+        open: false,
+      });
       window.scrollTo(0, 0);
       if (!first) frame.page.focus({ preventScroll: true });
     }
@@ -148,7 +200,8 @@ async function visit({ keep = false, anew = false } = {}) {
 }
 
 /** Whether the address asks for something else than what is loaded; that must not be acted on. */
-const loadsOther = () => Boolean(state.page.load) && state.page.loadedBy(state.at) !== state.loadedBy;
+const loadsOther = () =>
+  Boolean(state.page.load) && state.page.loadedBy(state.at) !== state.loadedBy;
 
 const wanted = () => state.page.watch?.(state.at) ?? [];
 
@@ -207,10 +260,16 @@ function lostHere() {
   live.watch([]);
   draw();
   document.title = "No such page · Dovetail";
-  render(frame.page, failure({ status: 404, message: `There is no page ${location.pathname}. The ways on the side lead to all there are.` }));
+  render(
+    frame.page,
+    failure({
+      status: 404,
+      message: `There is no page ${location.pathname}. The ways on the side lead to all there are.`,
+    }),
+  );
 }
 
-/* What the side does ---------------------------------------------------------------------------- */
+/* What the side does -------------------------------------------------------------------------- */
 
 function toggleMenu() {
   state.open = !state.open;
@@ -225,7 +284,10 @@ function setTheme(theme) {
     if (theme === "auto") localStorage.removeItem("dovetail-theme");
     else localStorage.setItem("dovetail-theme", theme);
   } catch {
-    say("The browser keeps no settings for this page; the theme is as chosen until it is closed.", "bad");
+    say(
+      "The browser keeps no settings for this page; the theme is as chosen until it is closed.",
+      "bad",
+    );
   }
   draw();
 }
@@ -249,7 +311,14 @@ async function refreshSession() {
 
 function followed(event) {
   const link = event.target.closest?.("a[href]");
-  if (!link || event.defaultPrevented || event.button !== 0 || link.target || link.hasAttribute("download")) return;
+  if (
+    !link ||
+    event.defaultPrevented ||
+    event.button !== 0 ||
+    link.target ||
+    link.hasAttribute("download")
+  )
+    return;
   if (event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   const url = new URL(link.href);
   if (url.origin !== location.origin) return;
@@ -265,8 +334,11 @@ function followed(event) {
 
 function moved() {
   const found = match(location.pathname);
-  const same = found && state.found && found.way === state.found.way
-    && JSON.stringify(found.params) === JSON.stringify(state.found.params);
+  const same =
+    found &&
+    state.found &&
+    found.way === state.found.way &&
+    JSON.stringify(found.params) === JSON.stringify(state.found.params);
   visit({ keep: same });
 }
 
@@ -279,7 +351,10 @@ async function begin() {
   }, 1000);
   visit();
   try {
-    await refreshSession();
+    const session = await refreshSession();
+    if (session.required && !session.signed_in) return;
+    state.dead = (await read(addressOf("overview"))).totals.dead ?? 0;
+    draw();
   } catch {
     /* The page itself says that the node does not answer. */
   }

@@ -13,21 +13,31 @@ export async function produce(topic, partitions) {
     wide: true,
     confirm: "Produce",
     fields: (bound) => [
-      h("div", { class: "pair" },
+      h(
+        "div",
+        { class: "pair" },
         field("Key", bound("key", "", { autocomplete: "off" }), { note: "Empty: no key." }),
         field("Partition", bound("partition", ""), {
-          options: [["", "by the key"], ...partitions.map((number) => [String(number), String(number)])],
-        })),
+          options: [
+            ["", "by the key"],
+            ...partitions.map((number) => [String(number), String(number)]),
+          ],
+        }),
+      ),
       field("Value", bound("value", "", { rows: 8, spellcheck: "false" })),
-      field("Headers", bound("headers", "", { rows: 2, spellcheck: "false", placeholder: "name: value" }),
-        { note: "One in each line: name: value" }),
+      field(
+        "Headers",
+        bound("headers", "", { rows: 2, spellcheck: "false", placeholder: "name: value" }),
+        { note: "One in each line: name: value" },
+      ),
     ],
-    submit: (values) => post(address(["topics", topic, "messages"]), {
-      value: values.value,
-      headers: headersOf(values.headers),
-      ...(values.key === "" ? {} : { key: values.key }),
-      ...(values.partition === "" ? {} : { partition: Number(values.partition) }),
-    }),
+    submit: (values) =>
+      post(address(["topics", topic, "messages"]), {
+        value: values.value,
+        headers: headersOf(values.headers),
+        ...(values.key === "" ? {} : { key: values.key }),
+        ...(values.partition === "" ? {} : { partition: Number(values.partition) }),
+      }),
   });
   if (wrote) say(`Stored in partition ${wrote.partition} at offset ${wrote.offset}.`);
   return wrote;
@@ -35,9 +45,13 @@ export async function produce(topic, partitions) {
 
 /** "a: 1" lines → headers. Throws on a line without a colon. */
 export function headersOf(text) {
-  return text.split("\n").filter((row) => row.trim() !== "").map((row) => {
-    const cut = row.indexOf(":");
-    if (cut < 1) throw new Error(`The header line “${row}” has no name and colon; write it as name: value.`);
-    return { name: row.slice(0, cut).trim(), value: row.slice(cut + 1).trim() };
-  });
+  return text
+    .split("\n")
+    .filter((row) => row.trim() !== "")
+    .map((row) => {
+      const cut = row.indexOf(":");
+      if (cut < 1)
+        throw new Error(`The header line “${row}” has no name and colon; write it as name: value.`);
+      return { name: row.slice(0, cut).trim(), value: row.slice(cut + 1).trim() };
+    });
 }

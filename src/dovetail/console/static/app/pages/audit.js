@@ -16,15 +16,52 @@ export const page = {
     const more = at.local.more ?? [];
     const next = at.local.more ? at.local.next : audit.next;
     const entries = [...audit.entries, ...more];
-    const shown = entries.filter((row) => (!outcome || row.outcome === outcome)
-      && (!text || `${row.action} ${row.target} ${row.who} ${row.from}`.toLowerCase().includes(text)));
+    const shown = entries.filter(
+      (row) =>
+        (!outcome || row.outcome === outcome) &&
+        (!text ||
+          `${row.action} ${row.target} ${row.who} ${row.from}`.toLowerCase().includes(text)),
+    );
     return [
-      head("Audit log", { note: `${plural(shown.length, "change")} through the console and the HTTP API of this node, newest first`, tools: [at.live()] }),
+      head("Audit log", {
+        note:
+          `${plural(shown.length, "change")} through the console and the HTTP API of this ` +
+          "node, newest first",
+        tools: [at.live()],
+      }),
       filters(
-        field("Contains", { type: "search", value: text, autocomplete: "off", oninput: (event) => at.set({ filter: event.target.value }, { typing: true }) }, { kind: "wide" }),
-        field("Outcome", { value: outcome, onchange: (event) => at.set({ outcome: event.target.value }) },
-          { options: [["", "All"], ["done", "Done"], ["refused", "Refused"], ["failed", "Failed"]] })),
-      shown.length > 0 ? list(shown, at) : empty("Nothing was changed", entries.length > 0 ? "No entry fits the filter." : "Every change made here or through the HTTP API is written down: when, by whom, from where, with which outcome."),
+        field(
+          "Contains",
+          {
+            type: "search",
+            value: text,
+            autocomplete: "off",
+            oninput: (event) => at.set({ filter: event.target.value }, { typing: true }),
+          },
+          { kind: "wide" },
+        ),
+        field(
+          "Outcome",
+          { value: outcome, onchange: (event) => at.set({ outcome: event.target.value }) },
+          {
+            options: [
+              ["", "All"],
+              ["done", "Done"],
+              ["refused", "Refused"],
+              ["failed", "Failed"],
+            ],
+          },
+        ),
+      ),
+      shown.length > 0
+        ? list(shown, at)
+        : empty(
+            "Nothing was changed",
+            entries.length > 0
+              ? "No entry fits the filter."
+              : "Every change made here or through the HTTP API is written down: when, by whom, " +
+                  "from where, with which outcome.",
+          ),
       next ? button("Show older", () => older(next, at)) : null,
     ];
   },
@@ -38,20 +75,43 @@ async function older(next, at) {
 }
 
 function list(rows, at) {
-  return h("div", { key: "entries" }, table(at, {
-    label: "Changes", rows: rows.map((row, index) => ({ ...row, index })), key: (row) => `${row.at_ms} ${row.action} ${row.target} ${rows.length - row.index}`,
-    columns: [
-      { name: "at", label: "When", kind: "tight", cell: (row) => ago(row.at_ms, at.nowMs) },
-      { name: "action", label: "Action", kind: "tight", cell: (row) => h("code", null, row.action) },
-      { name: "target", label: "Target", kind: "name", cell: (row) => row.target },
-      { name: "outcome", label: "Outcome", kind: "tight", cell: (row) => tag(row.outcome, TONES[row.outcome] ?? "", { dot: true }) },
-      { name: "who", label: "Who", kind: "tight", cell: (row) => `${row.who} from ${row.from}` },
-      { name: "detail", label: "Detail", cell: (row) => detail(row) },
-    ],
-  }));
+  return h(
+    "div",
+    { key: "entries" },
+    table(at, {
+      label: "Changes",
+      rows: rows.map((row, index) => ({ ...row, index })),
+      key: (row) => `${row.at_ms} ${row.action} ${row.target} ${rows.length - row.index}`,
+      columns: [
+        { name: "at", label: "When", kind: "tight", cell: (row) => ago(row.at_ms, at.nowMs) },
+        {
+          name: "action",
+          label: "Action",
+          kind: "tight",
+          cell: (row) => h("code", null, row.action),
+        },
+        { name: "target", label: "Target", kind: "name", cell: (row) => row.target },
+        {
+          name: "outcome",
+          label: "Outcome",
+          kind: "tight",
+          cell: (row) => tag(row.outcome, TONES[row.outcome] ?? "", { dot: true }),
+        },
+        { name: "who", label: "Who", kind: "tight", cell: (row) => `${row.who} from ${row.from}` },
+        { name: "detail", label: "Detail", cell: (row) => detail(row) },
+      ],
+    }),
+  );
 }
 
 function detail(row) {
-  const text = Object.entries(row.detail ?? {}).map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
-  return h("span", { class: "soft" }, text, row.error ? h("span", { class: "bad-text" }, `${text ? ". " : ""}${row.error}`) : null);
+  const text = Object.entries(row.detail ?? {})
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .join(", ");
+  return h(
+    "span",
+    { class: "soft" },
+    text,
+    row.error ? h("span", { class: "bad-text" }, `${text ? ". " : ""}${row.error}`) : null,
+  );
 }

@@ -1,8 +1,8 @@
 /**
  * Dead letters of every kind in one place: why each died, and what becomes of it.
  *
- * Replaying gives a letter back to where it came from, with its attempts counted anew; dropping is for
- * good. Both work on chosen letters, or on all that are shown.
+ * Replaying gives a letter back to where it came from, with its attempts counted anew; dropping is
+ * for good. Both work on chosen letters, or on all that are shown.
  */
 
 import { address, post, read } from "../api.js";
@@ -16,7 +16,8 @@ import { say } from "../said.js";
 const KINDS = { timeline: "timeline", topic: "team", outbox: "outbox" };
 const idOf = (letter) => `${letter.source} ${letter.name} ${letter.id}`;
 
-const source = (at) => address(["dead"], { source: at.query.get("source"), name: at.query.get("name"), limit: 200 });
+const source = (at) =>
+  address(["dead"], { source: at.query.get("source"), name: at.query.get("name"), limit: 200 });
 
 export const page = {
   title: () => "Dead letters",
@@ -27,7 +28,7 @@ export const page = {
     const counts = doc.sources.map((one) => `${one.source} ${one.name} ${one.count}`).join("\n");
     const moved = at.local.counts !== undefined && at.local.counts !== counts;
     at.local.counts = counts;
-    if (moved) at.load();
+    if (moved) at.loadIn(1000);
   },
   view({ dead, loaded }, at) {
     const letters = loaded?.letters ?? [];
@@ -35,10 +36,21 @@ export const page = {
     const chosen = letters.filter((letter) => at.local.chosen.has(idOf(letter)));
     const total = dead.sources.reduce((sum, one) => sum + (one.count ?? 0), 0);
     return [
-      head("Dead letters", { note: `${plural(total, "letter")} in ${plural(dead.sources.filter((one) => one.count !== 0).length, "place")}`, tools: [at.live()] }),
-      dead.sources.filter((one) => one.trouble).map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
+      head("Dead letters", {
+        note:
+          `${plural(total, "letter")} in ` +
+          `${plural(dead.sources.filter((one) => one.count !== 0).length, "place")}`,
+        tools: [at.live()],
+      }),
+      dead.sources
+        .filter((one) => one.trouble)
+        .map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
       sources(dead.sources, at),
-      letters.length > 0 ? [acts(letters, chosen, at), list(letters, at)] : loaded ? nothing(at) : loading(),
+      letters.length > 0
+        ? [acts(letters, chosen, at), list(letters, at)]
+        : loaded
+          ? nothing(at)
+          : loading(),
     ];
   },
 };
@@ -46,33 +58,78 @@ export const page = {
 function sources(list, at) {
   const chosen = { source: at.query.get("source"), name: at.query.get("name") };
   const isChosen = (row) => row.source === chosen.source && row.name === chosen.name;
-  const one = (label, figure, wish, on) => h("button", {
-    type: "button", class: "choice", "aria-pressed": on ? "true" : "false", key: label,
-    onclick: () => at.set({ ...wish, open: null }),
-  }, label, " ", h("span", { class: "faint" }, count(figure)));
+  const one = (label, figure, wish, on) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "choice",
+        "aria-pressed": on ? "true" : "false",
+        key: label,
+        onclick: () => at.set({ ...wish, open: null }),
+      },
+      label,
+      " ",
+      h("span", { class: "faint" }, count(figure)),
+    );
   const total = list.reduce((sum, row) => sum + (row.count ?? 0), 0);
-  return h("div", { class: "choices", role: "group", "aria-label": "Where they are" },
+  return h(
+    "div",
+    { class: "choices", role: "group", "aria-label": "Where they are" },
     one("All", total, { source: null, name: null }, !chosen.source),
-    list.filter((row) => row.count !== 0 || isChosen(row)).map((row) =>
-      one(`${KINDS[row.source] ?? row.source} ${row.name}`, row.count, { source: row.source, name: row.name }, isChosen(row))));
+    list
+      .filter((row) => row.count !== 0 || isChosen(row))
+      .map((row) =>
+        one(
+          `${KINDS[row.source] ?? row.source} ${row.name}`,
+          row.count,
+          { source: row.source, name: row.name },
+          isChosen(row),
+        ),
+      ),
+  );
 }
 
 function nothing(at) {
   return at.query.get("source")
     ? empty("No dead letters here", "Whatever was here is replayed, dropped or handled.")
-    : empty("No dead letters", "Nothing was given up: every message was handled or is still being tried. Letters of timelines, "
-      + "outboxes and teams show up here with the reason, as soon as one has failed for the last time.");
+    : empty(
+        "No dead letters",
+        "Nothing was given up: every message was handled or is still being tried. Letters of " +
+          "timelines, " +
+          "outboxes and teams show up here with the reason, as soon as one has failed for the " +
+          "last time.",
+      );
 }
 
 function acts(letters, chosen, at) {
   const pick = chosen.length > 0 ? chosen : letters;
-  const what = chosen.length > 0 ? plural(chosen.length, "letter") : `all ${count(letters.length)} shown`;
+  const what =
+    chosen.length > 0 ? plural(chosen.length, "letter") : `all ${count(letters.length)} shown`;
   const replayable = pick.filter((letter) => letter.can_replay);
   const droppable = pick.filter((letter) => letter.can_drop);
-  return h("div", { class: "buttons", key: "acts" },
-    button(`Replay ${what}`, () => replay(replayable, at), { kind: "primary", disabled: replayable.length === 0 }),
-    button(`Drop ${what}`, () => drop(droppable, at), { kind: "danger", disabled: droppable.length === 0 }),
-    chosen.length > 0 ? button("Choose none", () => { at.local.chosen.clear(); at.draw(); }, { kind: "quiet" }) : null);
+  return h(
+    "div",
+    { class: "buttons", key: "acts" },
+    button(`Replay ${what}`, () => replay(replayable, at), {
+      kind: "primary",
+      disabled: replayable.length === 0,
+    }),
+    button(`Drop ${what}`, () => drop(droppable, at), {
+      kind: "danger",
+      disabled: droppable.length === 0,
+    }),
+    chosen.length > 0
+      ? button(
+          "Choose none",
+          () => {
+            at.local.chosen.clear();
+            at.draw();
+          },
+          { kind: "quiet" },
+        )
+      : null,
+  );
 }
 
 function list(letters, at) {
@@ -83,31 +140,74 @@ function list(letters, at) {
     else at.local.chosen.delete(idOf(letter));
     at.draw();
   };
-  return h("div", { key: "letters" }, table(at, {
-    label: "Dead letters", rows: letters, key: idOf,
-    columns: [
-      {
-        name: "choose", label: "Choose", kind: "tight",
-        cell: (row) => h("input", {
-          type: "checkbox", "aria-label": `Choose letter ${row.id} of ${row.name}`,
-          checked: at.local.chosen.has(idOf(row)), onchange: (event) => choose(row, event.target.checked),
-        }),
-      },
-      {
-        name: "letter", label: "Letter", kind: "tight",
-        cell: (row) => h("button", {
-          type: "button", class: "button small", "aria-expanded": open === idOf(row) ? "true" : "false",
-          "aria-label": `Letter ${row.id} of ${row.name}`, onclick: () => toggle(row),
-        }, row.id),
-      },
-      { name: "where", label: "From", sort: (row) => row.name, cell: (row) => h("span", null, tag(KINDS[row.source] ?? row.source), " ", row.name) },
-      { name: "reason", label: "Reason", cell: (row) => h("span", null, row.kind ? [tag(row.kind, "bad"), " "] : null, firstLine(row.reason)) },
-      { name: "attempts", label: "Attempts", kind: "number", sort: (row) => row.attempts, cell: (row) => count(row.attempts) },
-      { name: "died", label: "Died", kind: "tight", sort: (row) => row.died_ms, cell: (row) => ago(row.died_ms, at.nowMs) },
-      { name: "key", label: "Key", cell: (row) => line(row.key) },
-    ],
-    after: (row, width) => (open === idOf(row) ? whole(row, width, at) : null),
-  }));
+  return h(
+    "div",
+    { key: "letters" },
+    table(at, {
+      label: "Dead letters",
+      rows: letters,
+      key: idOf,
+      columns: [
+        {
+          name: "choose",
+          label: "Choose",
+          kind: "tight",
+          cell: (row) =>
+            h("input", {
+              type: "checkbox",
+              "aria-label": `Choose letter ${row.id} of ${row.name}`,
+              checked: at.local.chosen.has(idOf(row)),
+              onchange: (event) => choose(row, event.target.checked),
+            }),
+        },
+        {
+          name: "letter",
+          label: "Letter",
+          kind: "tight",
+          cell: (row) =>
+            h(
+              "button",
+              {
+                type: "button",
+                class: "button small",
+                "aria-expanded": open === idOf(row) ? "true" : "false",
+                "aria-label": `Letter ${row.id} of ${row.name}`,
+                onclick: () => toggle(row),
+              },
+              row.id,
+            ),
+        },
+        {
+          name: "where",
+          label: "From",
+          sort: (row) => row.name,
+          cell: (row) => h("span", null, tag(KINDS[row.source] ?? row.source), " ", row.name),
+        },
+        {
+          name: "reason",
+          label: "Reason",
+          cell: (row) =>
+            h("span", null, row.kind ? [tag(row.kind, "bad"), " "] : null, firstLine(row.reason)),
+        },
+        {
+          name: "attempts",
+          label: "Attempts",
+          kind: "number",
+          sort: (row) => row.attempts,
+          cell: (row) => count(row.attempts),
+        },
+        {
+          name: "died",
+          label: "Died",
+          kind: "tight",
+          sort: (row) => row.died_ms,
+          cell: (row) => ago(row.died_ms, at.nowMs),
+        },
+        { name: "key", label: "Key", cell: (row) => line(row.key) },
+      ],
+      after: (row, width) => (open === idOf(row) ? whole(row, width, at) : null),
+    }),
+  );
 }
 
 const firstLine = (text) => {
@@ -116,22 +216,60 @@ const firstLine = (text) => {
 };
 
 function whole(letter, width, at) {
-  return h("tr", { class: "whole", role: "row", key: `open ${idOf(letter)}` }, h("td", { role: "cell", class: "bare", colspan: width, "data-label": "" },
-    h("div", { class: "section" },
-      facts(["From", `${KINDS[letter.source] ?? letter.source} ${letter.name}, ${letter.id}`], ["Attempts", count(letter.attempts)], ["Key", line(letter.key)]),
-      h("div", { class: "section" }, h("h3", null, "Reason"), h("pre", { class: "bytes", tabindex: "0", "aria-label": "Reason" }, [letter.reason, letter.detail].filter(Boolean).join("\n\n"))),
-      headers(letter.headers),
-      body("Body", letter.body, at.query.get("as"), (kind) => at.set({ as: kind })),
-      h("div", { class: "buttons" },
-        button("Replay this letter", () => replay([letter], at), { disabled: !letter.can_replay }),
-        button("Drop this letter", () => drop([letter], at), { kind: "danger", disabled: !letter.can_drop })))));
+  return h(
+    "tr",
+    { class: "whole", role: "row", key: `open ${idOf(letter)}` },
+    h(
+      "td",
+      { role: "cell", class: "bare", colspan: width, "data-label": "" },
+      h(
+        "div",
+        { class: "section" },
+        facts(
+          ["From", `${KINDS[letter.source] ?? letter.source} ${letter.name}, ${letter.id}`],
+          ["Attempts", count(letter.attempts)],
+          ["Key", line(letter.key)],
+        ),
+        h(
+          "div",
+          { class: "section" },
+          h("h3", null, "Reason"),
+          h(
+            "pre",
+            { class: "bytes", tabindex: "0", "aria-label": "Reason" },
+            [letter.reason, letter.detail].filter(Boolean).join("\n\n"),
+          ),
+        ),
+        headers(letter.headers),
+        body("Body", letter.body, at.query.get("as"), (kind) => at.set({ as: kind })),
+        h(
+          "div",
+          { class: "buttons" },
+          button("Replay this letter", () => replay([letter], at), {
+            disabled: !letter.can_replay,
+          }),
+          button("Drop this letter", () => drop([letter], at), {
+            kind: "danger",
+            disabled: !letter.can_drop,
+          }),
+        ),
+      ),
+    ),
+  );
 }
 
 async function replay(letters, at) {
   const done = await form({
     title: `Replay ${plural(letters.length, "dead letter")}?`,
-    text: h("p", null, "Each goes back to where it came from and is tried anew, with its attempts counted from the beginning. "
-      + "What made it fail should be mended first. From: ", h("strong", null, places(letters)), "."),
+    text: h(
+      "p",
+      null,
+      "Each goes back to where it came from and is tried anew, with its attempts counted from " +
+        "the beginning. " +
+        "What made it fail should be mended first. From: ",
+      h("strong", null, places(letters)),
+      ".",
+    ),
     confirm: "Replay",
     submit: () => onEach("replay", letters),
   });
@@ -141,7 +279,13 @@ async function replay(letters, at) {
 async function drop(letters, at) {
   const done = await danger({
     title: `Drop ${plural(letters.length, "dead letter")}?`,
-    lost: h("p", null, "Lost for good: ", h("strong", null, `${plural(letters.length, "letter")} with key, body and headers`), ` of ${places(letters)}. There is no way back.`),
+    lost: h(
+      "p",
+      null,
+      "Lost for good: ",
+      h("strong", null, `${plural(letters.length, "letter")} with key, body and headers`),
+      ` of ${places(letters)}. There is no way back.`,
+    ),
     confirm: "Drop",
     act: () => onEach("drop", letters),
   });
@@ -155,7 +299,11 @@ async function onEach(verb, letters) {
   const result = { done: 0, left: [] };
   for (const group of byPlace.values()) {
     const { source, name } = group[0];
-    const answer = await post(address(["dead", verb]), { source, name, ids: group.map((letter) => letter.id) });
+    const answer = await post(address(["dead", verb]), {
+      source,
+      name,
+      ids: group.map((letter) => letter.id),
+    });
     result.done += answer.done;
     result.left.push(...answer.left);
   }
@@ -166,7 +314,8 @@ const placeOf = (letter) => `${letter.source} ${letter.name}`;
 
 function grouped(letters) {
   const out = new Map();
-  for (const letter of letters) out.set(placeOf(letter), [...(out.get(placeOf(letter)) ?? []), letter]);
+  for (const letter of letters)
+    out.set(placeOf(letter), [...(out.get(placeOf(letter)) ?? []), letter]);
   return out;
 }
 

@@ -24,54 +24,144 @@ export const page = {
         crumbs: [["Groups", "/groups"]],
         note: tag(group.state, STATE_TONES[group.state] ?? "warn", { dot: true }),
         tools: [
-          button("Reset positions", () => reset(group, at), { disabled: busy, title: busy ? "Stop its consumers first" : null }),
-          button("Delete", () => deleteGroup(group, at), { kind: "danger", disabled: busy, title: busy ? "Stop its consumers first" : null }),
+          button("Reset positions", () => reset(group, at), {
+            disabled: busy,
+            title: busy ? "Stop its consumers first" : null,
+          }),
+          button("Delete", () => deleteGroup(group, at), {
+            kind: "danger",
+            disabled: busy,
+            title: busy ? "Stop its consumers first" : null,
+          }),
           at.live(),
         ],
       }),
-      busy ? note("", "Positions can be reset while nobody is in the group", "Stop its consumers, then reset; they go on from the new positions when they come back.") : null,
+      busy
+        ? note(
+            "",
+            "Positions can be reset while nobody is in the group",
+            "Stop its consumers, then reset; they go on from the new positions when they come " +
+              "back.",
+          )
+        : null,
       tiles(
-        tile("Lag", brief(group.lag), { title: count(group.lag), chart: spark(points(watchOf(at), "lag"), at.nowMs, `Lag, now ${count(group.lag)}`) }),
-        tile("Consumed", rate(group.consumed_per_s), { chart: spark(points(watchOf(at), "rate"), at.nowMs, "Consumed a second") }),
+        tile("Lag", brief(group.lag), {
+          title: count(group.lag),
+          chart: spark(points(watchOf(at), "lag"), at.nowMs, `Lag, now ${count(group.lag)}`),
+        }),
+        tile("Consumed", rate(group.consumed_per_s), {
+          chart: spark(points(watchOf(at), "rate"), at.nowMs, "Consumed a second"),
+        }),
         tile("Members", count(group.members)),
-        tile("Partitions", count(group.partitions.length))),
-      section("Positions", {}, group.partitions.length > 0 ? positions(group, at)
-        : empty("No position is committed", "The group has members but they have committed nothing yet.")),
-      section("Members", {}, group.member_list.length > 0 ? members(group, at)
-        : empty("Nobody is in the group", "Its positions are kept. A consumer goes on where the last one stopped:", {
-          command: `dovetail consume ${group.partitions[0]?.topic ?? "orders"} --group ${group.group}`,
-        })),
+        tile("Partitions", count(group.partitions.length)),
+      ),
+      section(
+        "Positions",
+        {},
+        group.partitions.length > 0
+          ? positions(group, at)
+          : empty(
+              "No position is committed",
+              "The group has members but they have committed nothing yet.",
+            ),
+      ),
+      section(
+        "Members",
+        {},
+        group.member_list.length > 0
+          ? members(group, at)
+          : empty(
+              "Nobody is in the group",
+              "Its positions are kept. A consumer goes on where the last one stopped:",
+              {
+                command:
+                  `dovetail consume ${group.partitions[0]?.topic ?? "orders"} --group ` +
+                  `${group.group}`,
+              },
+            ),
+      ),
     ];
   },
 };
 
+/** Kafka's protocol writes a host as "/10.0.0.9". */
+const hostOf = (row) => (row.host ?? "–").replace(/^\//, "");
+
 function positions(group, at) {
   return table(at, {
-    label: "Positions", rows: group.partitions, key: (row) => `${row.topic} ${row.partition}`, sort: "topic",
+    label: "Positions",
+    rows: group.partitions,
+    key: (row) => `${row.topic} ${row.partition}`,
+    sort: "topic",
     columns: [
-      { name: "topic", label: "Topic", kind: "name", sort: (row) => row.topic, cell: (row) => h("a", { href: to("topics", row.topic) }, row.topic) },
-      { name: "partition", label: "Partition", kind: "number", sort: (row) => row.partition, cell: (row) => count(row.partition) },
-      { name: "committed", label: "Committed", kind: "number", cell: (row) => count(row.committed) },
+      {
+        name: "topic",
+        label: "Topic",
+        kind: "name",
+        sort: (row) => row.topic,
+        cell: (row) => h("a", { href: to("topics", row.topic) }, row.topic),
+      },
+      {
+        name: "partition",
+        label: "Partition",
+        kind: "number",
+        sort: (row) => row.partition,
+        cell: (row) => count(row.partition),
+      },
+      {
+        name: "committed",
+        label: "Committed",
+        kind: "number",
+        cell: (row) => count(row.committed),
+      },
       { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      { name: "lag", label: "Lag", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
-      { name: "client", label: "Read by", cell: (row) => (row.client ? `${row.client} at ${row.host ?? "–"}` : h("span", { class: "faint" }, "nobody")) },
+      {
+        name: "lag",
+        label: "Lag",
+        kind: "number",
+        sort: (row) => row.lag,
+        cell: (row) => count(row.lag),
+      },
+      {
+        name: "client",
+        label: "Read by",
+        cell: (row) =>
+          row.client ? `${row.client} at ${hostOf(row)}` : h("span", { class: "faint" }, "nobody"),
+      },
     ],
   });
 }
 
 function members(group, at) {
   return table(at, {
-    label: "Members", rows: group.member_list, key: (row) => row.member, name: "members",
+    label: "Members",
+    rows: group.member_list,
+    key: (row) => row.member,
+    name: "members",
     columns: [
       { name: "client", label: "Client", kind: "name", cell: (row) => row.client || "–" },
-      { name: "host", label: "Host", cell: (row) => row.host },
-      { name: "partitions", label: "Partitions", kind: "number", cell: (row) => count(row.partitions.length) },
-      { name: "member", label: "Member id", cell: (row) => h("span", { class: "mono soft" }, row.member) },
+      { name: "host", label: "Host", cell: hostOf },
+      {
+        name: "partitions",
+        label: "Partitions",
+        kind: "number",
+        cell: (row) => count(row.partitions.length),
+      },
+      {
+        name: "member",
+        label: "Member id",
+        cell: (row) => h("span", { class: "mono soft" }, row.member),
+      },
     ],
   });
 }
 
-const TARGETS = [["earliest", "The beginning"], ["latest", "The end"], ["offset", "An offset"], ["time", "A time"]];
+const TARGETS = [
+  ["earliest", "The beginning"],
+  ["latest", "The end"],
+  ["offset", "An offset"],
+  ["time", "A time"],
+];
 
 function target(values) {
   if (values.to === "offset") return `offset:${values.offset}`;
@@ -90,20 +180,34 @@ async function reset(group, at) {
     title: `Reset positions of ${group.group}`,
     confirm: "Show what changes",
     fields: (bound, values) => [
-      field("Topic", bound("topic", ""), { options: [["", "All topics"], ...topics.map((name) => [name, name])] }),
+      field("Topic", bound("topic", ""), {
+        options: [["", "All topics"], ...topics.map((name) => [name, name])],
+      }),
       field("Go to", bound("to", "earliest"), { options: TARGETS }),
-      values.to === "offset" ? field("Offset", bound("offset", "0", { type: "number", min: 0, required: true })) : null,
-      values.to === "time" ? field("Time", bound("time", "", { type: "datetime-local", step: 1, required: true })) : null,
+      values.to === "offset"
+        ? field("Offset", bound("offset", "0", { type: "number", min: 0, required: true }))
+        : null,
+      values.to === "time"
+        ? field("Time", bound("time", "", { type: "datetime-local", step: 1, required: true }))
+        : null,
     ],
     submit: async (values) => {
       const body = { to: target(values), ...(values.topic ? { topics: [values.topic] } : {}) };
-      return { body, preview: await post(address(["groups", group.group, "reset"]), { ...body, dry_run: true }) };
+      return {
+        body,
+        preview: await post(address(["groups", group.group, "reset"]), { ...body, dry_run: true }),
+      };
     },
   });
   if (!wish) return;
   const done = await danger({
     title: `Reset ${group.group}?`,
-    lost: h("div", { class: "section" }, h("p", null, effect(wish.preview.partitions)), preview(wish.preview.partitions)),
+    lost: h(
+      "div",
+      { class: "section" },
+      h("p", null, effect(wish.preview.partitions)),
+      preview(wish.preview.partitions),
+    ),
     confirm: "Reset positions",
     act: () => post(address(["groups", group.group, "reset"]), wish.body),
   });
@@ -121,25 +225,47 @@ function effect(rows) {
     if (step < 0) again -= step;
     else skipped += step;
   }
-  return h("strong", null, [
-    again > 0 ? `${plural(again, "record")} will be read again. ` : "",
-    skipped > 0 ? `${plural(skipped, "record")} will be skipped and not read by this group. ` : "",
-    again === 0 && skipped === 0 ? "No position moves." : "",
-  ].join(""));
+  return h(
+    "strong",
+    null,
+    [
+      again > 0 ? `${plural(again, "record")} will be read again. ` : "",
+      skipped > 0
+        ? `${plural(skipped, "record")} will be skipped and not read by this group. `
+        : "",
+      again === 0 && skipped === 0 ? "No position moves." : "",
+    ].join(""),
+  );
 }
 
 function preview(rows) {
   const shown = rows.slice(0, 12);
-  return h("ul", { class: "mono" }, shown.map((row) =>
-    h("li", { key: `${row.topic} ${row.partition}` }, `${row.topic} ${row.partition}: ${row.before ?? "none"} → ${row.after}`)),
-  rows.length > shown.length ? h("li", { class: "faint" }, `and ${rows.length - shown.length} more`) : null);
+  return h(
+    "ul",
+    { class: "mono" },
+    shown.map((row) =>
+      h(
+        "li",
+        { key: `${row.topic} ${row.partition}` },
+        `${row.topic} ${row.partition}: ${row.before ?? "none"} → ${row.after}`,
+      ),
+    ),
+    rows.length > shown.length
+      ? h("li", { class: "faint" }, `and ${rows.length - shown.length} more`)
+      : null,
+  );
 }
 
 async function deleteGroup(group, at) {
   const done = await danger({
     title: `Delete ${group.group}?`,
-    lost: h("p", null, "Lost for good: ", h("strong", null, `the positions in ${plural(group.partitions.length, "partition")}`),
-      ". Consumers that come back begin where their settings say, not where they stopped."),
+    lost: h(
+      "p",
+      null,
+      "Lost for good: ",
+      h("strong", null, `the positions in ${plural(group.partitions.length, "partition")}`),
+      ". Consumers that come back begin where their settings say, not where they stopped.",
+    ),
     confirm: "Delete group",
     act: () => remove(address(["groups", group.group])),
   });

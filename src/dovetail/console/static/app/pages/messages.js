@@ -13,7 +13,12 @@ import { h } from "../dom.js";
 import { produce } from "../produce.js";
 import { to } from "../router.js";
 
-const FROM = [["latest", "Newest"], ["earliest", "Oldest"], ["offset", "Offset"], ["time", "Time"]];
+const FROM = [
+  ["latest", "Newest"],
+  ["earliest", "Oldest"],
+  ["offset", "Offset"],
+  ["time", "Time"],
+];
 const LIMITS = ["20", "50", "100", "500"];
 
 const wishes = (at) => {
@@ -34,18 +39,20 @@ const wishes = (at) => {
 };
 
 /** An offset or a time without its value yet: the newest, until it is typed. */
-const complete = (wish) => (wish.start === "offset" || wish.start === "time" ? wish.place !== "" : true);
+const complete = (wish) =>
+  wish.start === "offset" || wish.start === "time" ? wish.place !== "" : true;
 
 const follows = (wish) => wish.start === "latest" && wish.before === "" && wish.topic !== "";
 
-const source = (wish) => address(["topics", wish.topic, "messages"], {
-  partition: wish.partition,
-  from: wish.before || !complete(wish) ? null : wish.from,
-  before: wish.before,
-  key: wish.key,
-  contains: wish.contains,
-  limit: wish.limit,
-});
+const source = (wish) =>
+  address(["topics", wish.topic, "messages"], {
+    partition: wish.partition,
+    from: wish.before || !complete(wish) ? null : wish.from,
+    before: wish.before,
+    key: wish.key,
+    contains: wish.contains,
+    limit: wish.limit,
+  });
 
 export const page = {
   title: (at) => (wishes(at).topic ? `Messages of ${wishes(at).topic}` : "Messages"),
@@ -58,14 +65,19 @@ export const page = {
     const ends = doc.partitions.map((row) => row.end).join(" ");
     const moved = at.local.ends !== undefined && at.local.ends !== ends;
     at.local.ends = ends;
-    if (moved) at.load();
+    if (moved) at.loadIn(300);
   },
   view(docs, at) {
     const wish = wishes(at);
     const topic = docs[`topic:${wish.topic}`];
     return [
       head("Messages", {
-        crumbs: wish.topic ? [["Topics", "/topics"], [wish.topic, to("topics", wish.topic)]] : [],
+        crumbs: wish.topic
+          ? [
+              ["Topics", "/topics"],
+              [wish.topic, to("topics", wish.topic)],
+            ]
+          : [],
         note: wish.topic ? noteOf(docs.loaded ?? {}, wish) : "Choose a topic to look into.",
         tools: [
           topic && !topic.internal
@@ -81,7 +93,13 @@ export const page = {
 };
 
 async function produced(topic, at) {
-  if (await produce(topic.topic, topic.partitions.map((row) => row.partition))) at.load();
+  if (
+    await produce(
+      topic.topic,
+      topic.partitions.map((row) => row.partition),
+    )
+  )
+    at.load();
 }
 
 function noteOf(loaded, wish) {
@@ -104,32 +122,70 @@ function asked(topics, topic, wish, at) {
   if (wish.topic && !names.includes(wish.topic)) names.unshift(wish.topic);
   const numbers = topic ? topic.partitions.map((row) => String(row.partition)) : [];
   return filters(
-    field("Topic", {
-      value: wish.topic,
-      onchange: (event) => at.set({ topic: event.target.value, partition: null, from: null, ...back }),
-    }, { options: [["", "Choose a topic"], ...names.map((name) => [name, name])], kind: "wide" }),
-    field("Partition", {
-      value: wish.partition, onchange: (event) => at.set({ partition: event.target.value, ...back }),
-    }, { options: [["", "All"], ...numbers.map((number) => [number, number])], kind: "narrow" }),
-    field("Start at", {
-      value: wish.start,
-      onchange: (event) => at.set({ from: started(event.target.value), ...back }),
-    }, { options: FROM, kind: "narrow" }),
-    wish.start === "offset" ? field("Offset", {
-      type: "number", min: 0, value: wish.place, onchange: (event) => at.set({ from: `offset:${event.target.value}`, ...back }),
-    }, { kind: "narrow" }) : null,
-    wish.start === "time" ? field("Time", {
-      type: "datetime-local", step: 1, value: localTime(wish.place),
-      onchange: (event) => at.set({ from: `time:${new Date(event.target.value).getTime()}`, ...back }),
-    }) : null,
+    field(
+      "Topic",
+      {
+        value: wish.topic,
+        onchange: (event) =>
+          at.set({ topic: event.target.value, partition: null, from: null, ...back }),
+      },
+      { options: [["", "Choose a topic"], ...names.map((name) => [name, name])], kind: "wide" },
+    ),
+    field(
+      "Partition",
+      {
+        value: wish.partition,
+        onchange: (event) => at.set({ partition: event.target.value, ...back }),
+      },
+      { options: [["", "All"], ...numbers.map((number) => [number, number])], kind: "narrow" },
+    ),
+    field(
+      "Start at",
+      {
+        value: wish.start,
+        onchange: (event) => at.set({ from: started(event.target.value), ...back }),
+      },
+      { options: FROM, kind: "narrow" },
+    ),
+    wish.start === "offset"
+      ? field(
+          "Offset",
+          {
+            type: "number",
+            min: 0,
+            value: wish.place,
+            onchange: (event) => at.set({ from: `offset:${event.target.value}`, ...back }),
+          },
+          { kind: "narrow" },
+        )
+      : null,
+    wish.start === "time"
+      ? field("Time", {
+          type: "datetime-local",
+          step: 1,
+          value: localTime(wish.place),
+          onchange: (event) =>
+            at.set({ from: `time:${new Date(event.target.value).getTime()}`, ...back }),
+        })
+      : null,
     field("Key is", {
-      type: "search", value: wish.key, autocomplete: "off", onchange: (event) => at.set({ key: event.target.value, ...back }),
+      type: "search",
+      value: wish.key,
+      autocomplete: "off",
+      onchange: (event) => at.set({ key: event.target.value, ...back }),
     }),
     field("Value contains", {
-      type: "search", value: wish.contains, autocomplete: "off", onchange: (event) => at.set({ contains: event.target.value, ...back }),
+      type: "search",
+      value: wish.contains,
+      autocomplete: "off",
+      onchange: (event) => at.set({ contains: event.target.value, ...back }),
     }),
-    field("At most", { value: wish.limit, onchange: (event) => at.set({ limit: event.target.value, ...back }) },
-      { options: LIMITS.map((limit) => [limit, limit]), kind: "narrow" }));
+    field(
+      "At most",
+      { value: wish.limit, onchange: (event) => at.set({ limit: event.target.value, ...back }) },
+      { options: LIMITS.map((limit) => [limit, limit]), kind: "narrow" },
+    ),
+  );
 }
 
 function started(kind) {
@@ -152,8 +208,12 @@ function found(loaded, wish, at) {
   return [
     h("div", { key: "list" }, rows(list, wish, at)),
     loaded.complete === false
-      ? note("warn", `Only the first ${plural(loaded.scanned, "record")} were looked at`,
-        "There may be more behind them. Start at a later offset or time, or choose one partition.")
+      ? note(
+          "warn",
+          `Only the first ${plural(loaded.scanned, "record")} were looked at`,
+          "There may be more behind them. Start at a later offset or time, or choose one " +
+            "partition.",
+        )
       : null,
     paging(loaded, wish, at),
   ];
@@ -161,7 +221,11 @@ function found(loaded, wish, at) {
 
 function nothing(loaded, wish) {
   if (wish.key || wish.contains) {
-    return empty("No message fits", `${plural(loaded.scanned ?? 0, "record")} were looked at. A key has to be the same letter by letter.`);
+    return empty(
+      "No message fits",
+      `${plural(loaded.scanned ?? 0, "record")} were looked at. A key has to be the same ` +
+        "letter by letter.",
+    );
   }
   return empty("No message here", "The topic is empty from this place on. To write one:", {
     command: `echo 'hello, world' | dovetail produce ${wish.topic}`,
@@ -173,16 +237,38 @@ function rows(list, wish, at) {
   const idOf = (row) => `${row.partition}:${row.offset}`;
   const toggle = (row) => at.set({ open: openId === idOf(row) ? null : idOf(row) });
   return table(at, {
-    label: "Messages", rows: list, key: idOf,
+    label: "Messages",
+    rows: list,
+    key: idOf,
     columns: [
-      { name: "time", label: "Time", kind: "tight", cell: (row) => ago(row.timestamp_ms, at.nowMs) },
-      { name: "partition", label: "Partition", kind: "number tight", cell: (row) => count(row.partition) },
       {
-        name: "offset", label: "Offset", kind: "number tight",
-        cell: (row) => h("button", {
-          type: "button", class: "button small", "aria-expanded": openId === idOf(row) ? "true" : "false",
-          "aria-label": `Message ${row.offset} of partition ${row.partition}`, onclick: () => toggle(row),
-        }, String(row.offset)),
+        name: "time",
+        label: "Time",
+        kind: "tight",
+        cell: (row) => ago(row.timestamp_ms, at.nowMs),
+      },
+      {
+        name: "partition",
+        label: "Partition",
+        kind: "number tight",
+        cell: (row) => count(row.partition),
+      },
+      {
+        name: "offset",
+        label: "Offset",
+        kind: "number tight",
+        cell: (row) =>
+          h(
+            "button",
+            {
+              type: "button",
+              class: "button small",
+              "aria-expanded": openId === idOf(row) ? "true" : "false",
+              "aria-label": `Message ${row.offset} of partition ${row.partition}`,
+              onclick: () => toggle(row),
+            },
+            String(row.offset),
+          ),
       },
       { name: "key", label: "Key", cell: (row) => line(row.key) },
       { name: "value", label: "Value", kind: "line", cell: (row) => line(row.value) },
@@ -193,15 +279,39 @@ function rows(list, wish, at) {
 
 function whole(row, width, at) {
   const chosen = at.query.get("as");
-  return h("tr", { class: "whole", role: "row", key: `open ${row.partition}:${row.offset}` },
-    h("td", { role: "cell", class: "bare", colspan: width, "data-label": "" },
-      h("div", { class: "section" },
+  return h(
+    "tr",
+    { class: "whole", role: "row", key: `open ${row.partition}:${row.offset}` },
+    h(
+      "td",
+      { role: "cell", class: "bare", colspan: width, "data-label": "" },
+      h(
+        "div",
+        { class: "section" },
         facts(
-          ["Written", h("span", null, exact(row.timestamp_ms), h("span", { class: "faint" }, row.timestamp_type === "append" ? ", by the node's clock" : ", by the producer's clock"))],
+          [
+            "Written",
+            h(
+              "span",
+              null,
+              exact(row.timestamp_ms),
+              h(
+                "span",
+                { class: "faint" },
+                row.timestamp_type === "append"
+                  ? ", by the node's clock"
+                  : ", by the producer's clock",
+              ),
+            ),
+          ],
           ["Place", `partition ${row.partition}, offset ${row.offset}`],
-          ["Key", line(row.key)]),
+          ["Key", line(row.key)],
+        ),
         headers(row.headers),
-        body("Value", row.value, chosen, (kind) => at.set({ as: kind })))));
+        body("Value", row.value, chosen, (kind) => at.set({ as: kind })),
+      ),
+    ),
+  );
 }
 
 function paging(loaded, wish, at) {
@@ -211,8 +321,19 @@ function paging(loaded, wish, at) {
   const partition = wish.partition || Object.keys(loaded.next ?? {})[0];
   const older = loaded.previous?.[partition];
   const newer = loaded.next?.[partition];
-  return h("nav", { class: "buttons", "aria-label": "More messages" },
-    button("Older", () => at.set({ partition, before: String(older), from: null, open: null }), { disabled: !(older > 0) }),
-    button("Newer", () => at.set({ partition, before: null, from: `offset:${newer}`, open: null }), { disabled: newer === undefined || follows(wish) }),
-    button("Newest", () => at.set({ before: null, from: null, open: null }), { disabled: follows(wish) }));
+  return h(
+    "nav",
+    { class: "buttons", "aria-label": "More messages" },
+    button("Older", () => at.set({ partition, before: String(older), from: null, open: null }), {
+      disabled: !(older > 0),
+    }),
+    button(
+      "Newer",
+      () => at.set({ partition, before: null, from: `offset:${newer}`, open: null }),
+      { disabled: newer === undefined || follows(wish) },
+    ),
+    button("Newest", () => at.set({ before: null, from: null, open: null }), {
+      disabled: follows(wish),
+    }),
+  );
 }

@@ -9,9 +9,15 @@ export const page = {
   watch: () => ["outbox"],
   view({ outbox }, at) {
     if (!outbox.configured) {
-      return [head("Outbox", { tools: [at.live()] }), empty("No outbox is configured",
-        "An outbox lets an application publish inside its own database transaction. Tell this node where the database is, and its tables show up here:",
-        { command: "dovetail up --set outbox.database=postgresql://app@db/app" })];
+      return [
+        head("Outbox", { tools: [at.live()] }),
+        empty(
+          "No outbox is configured",
+          "An outbox lets an application publish inside its own database transaction. Tell " +
+            "this node where the database is, and its tables show up here:",
+          { command: "dovetail up --set outbox.database=postgresql://app@db/app" },
+        ),
+      ];
     }
     const { topics } = outbox;
     const sum = (name) => topics.reduce((total, row) => total + (row[name] ?? 0), 0);
@@ -21,46 +27,140 @@ export const page = {
       outbox.trouble ? note("bad", "The database does not answer", outbox.trouble) : null,
       tiles(
         tile("Pending", brief(sum("pending"))),
-        tile("Oldest pending", sum("pending") > 0 ? span(oldest) : "none", { tone: oldest > 60_000 && sum("pending") > 0 ? "warn" : "" }),
+        tile("Oldest pending", sum("pending") > 0 ? span(oldest) : "none", {
+          tone: oldest > 60_000 && sum("pending") > 0 ? "warn" : "",
+        }),
         tile("Sent", brief(sum("sent")), { note: rate(sum("sent_per_second")) }),
-        tile("Dead letters", brief(sum("dead")), { href: "/dead?source=outbox", tone: sum("dead") ? "bad" : "" })),
+        tile("Dead letters", brief(sum("dead")), {
+          href: "/dead?source=outbox",
+          tone: sum("dead") ? "bad" : "",
+        }),
+      ),
       topics.length === 0 && !outbox.trouble
-        ? empty("Nothing was published yet", "A topic shows up with its first message. To send what is published, run a relay:", { command: "dovetail relay" })
+        ? empty(
+            "Nothing was published yet",
+            "A topic shows up with its first message. To send what is published, run a relay:",
+            { command: "dovetail relay" },
+          )
         : null,
-      topics.length > 0 ? [section("Topics", {}, list(topics, at)), section("Locks", { note: "A relay sends a shard while it holds its lock; the term refuses an older holder." }, locks(topics, at))] : null,
+      topics.length > 0
+        ? [
+            section("Topics", {}, list(topics, at)),
+            section(
+              "Locks",
+              {
+                note:
+                  "A relay sends a shard while it holds its lock; the term refuses an " +
+                  "older holder.",
+              },
+              locks(topics, at),
+            ),
+          ]
+        : null,
     ];
   },
 };
 
 function list(rows, at) {
   return table(at, {
-    label: "Topics", rows, key: (row) => row.topic, sort: "topic",
+    label: "Topics",
+    rows,
+    key: (row) => row.topic,
+    sort: "topic",
     columns: [
-      { name: "topic", label: "Topic", kind: "name", sort: (row) => row.topic, cell: (row) => row.topic },
-      { name: "pending", label: "Pending", kind: "number", sort: (row) => row.pending, cell: (row) => count(row.pending) },
-      { name: "oldest", label: "Oldest", kind: "number", sort: (row) => row.oldest_ms, cell: (row) => (row.pending ? span(row.oldest_ms) : "none") },
-      { name: "sent", label: "Sent", kind: "number", sort: (row) => row.sent, cell: (row) => count(row.sent) },
+      {
+        name: "topic",
+        label: "Topic",
+        kind: "name",
+        sort: (row) => row.topic,
+        cell: (row) => row.topic,
+      },
+      {
+        name: "pending",
+        label: "Pending",
+        kind: "number",
+        sort: (row) => row.pending,
+        cell: (row) => count(row.pending),
+      },
+      {
+        name: "oldest",
+        label: "Oldest",
+        kind: "number",
+        sort: (row) => row.oldest_ms,
+        cell: (row) => (row.pending ? span(row.oldest_ms) : "none"),
+      },
+      {
+        name: "sent",
+        label: "Sent",
+        kind: "number",
+        sort: (row) => row.sent,
+        cell: (row) => count(row.sent),
+      },
       { name: "rate", label: "Rate", kind: "number", cell: (row) => rate(row.sent_per_second) },
       {
-        name: "dead", label: "Dead", kind: "number", sort: (row) => row.dead,
-        cell: (row) => (row.dead ? h("a", { class: "bad-text", href: `/dead?source=outbox&name=${encodeURIComponent(row.topic)}` }, count(row.dead)) : count(row.dead)),
+        name: "dead",
+        label: "Dead",
+        kind: "number",
+        sort: (row) => row.dead,
+        cell: (row) =>
+          row.dead
+            ? h(
+                "a",
+                {
+                  class: "bad-text",
+                  href: `/dead?source=outbox&name=${encodeURIComponent(row.topic)}`,
+                },
+                count(row.dead),
+              )
+            : count(row.dead),
       },
     ],
   });
 }
 
 function locks(topics, at) {
-  const rows = topics.flatMap((topic) => topic.shards.map((shard) => ({ ...shard, topic: topic.topic })));
-  if (rows.length === 0) return empty("No relay has come yet", "What is published waits in the database until one does:", { command: "dovetail relay" });
+  const rows = topics.flatMap((topic) =>
+    topic.shards.map((shard) => ({ ...shard, topic: topic.topic })),
+  );
+  if (rows.length === 0)
+    return empty(
+      "No relay has come yet",
+      "What is published waits in the database until one does:",
+      { command: "dovetail relay" },
+    );
   return table(at, {
-    label: "Locks", rows, key: (row) => `${row.topic} ${row.shard}`, name: "locks",
+    label: "Locks",
+    rows,
+    key: (row) => `${row.topic} ${row.shard}`,
+    name: "locks",
     columns: [
       { name: "topic", label: "Topic", kind: "name", cell: (row) => row.topic },
       { name: "shard", label: "Shard", kind: "number", cell: (row) => count(row.shard) },
-      { name: "holder", label: "Held by", cell: (row) => (row.locked_by ? h("span", { class: "mono" }, row.locked_by) : tag("nobody", "warn")) },
-      { name: "locked", label: "Renewed", kind: "tight", cell: (row) => ago(row.locked_ms, at.nowMs) },
+      {
+        name: "holder",
+        label: "Held by",
+        cell: (row) =>
+          row.locked_by ? h("span", { class: "mono" }, row.locked_by) : tag("nobody", "warn"),
+      },
+      {
+        name: "locked",
+        label: "Renewed",
+        kind: "tight",
+        cell: (row) => ago(row.locked_ms, at.nowMs),
+      },
       { name: "term", label: "Term", kind: "number", cell: (row) => count(row.term) },
-      { name: "error", label: "Trouble", cell: (row) => (row.error ? h("span", { class: "bad-text" }, `${row.error} (${plural(row.retries ?? 0, "retry", "retries")})`) : h("span", { class: "faint" }, "none")) },
+      {
+        name: "error",
+        label: "Trouble",
+        cell: (row) =>
+          row.error
+            ? h(
+                "span",
+                { class: "bad-text" },
+                `${row.error} (${plural(row.retries ?? 0, "retry", "retries")})`,
+              )
+            : h("span", { class: "faint" }, "none"),
+      },
     ],
   });
 }

@@ -15,8 +15,10 @@ export const page = {
     const { node, cluster, totals } = overview;
     return [
       head("Overview", {
-        note: `${cluster.kind === "embedded" ? "One node on its own" : plural(overview.nodes.length, "node")}, `
-          + `up for ${span(node.uptime_ms)}`,
+        note:
+          (cluster.kind === "embedded"
+            ? "One node on its own"
+            : plural(overview.nodes.length, "node")) + `, up for ${span(node.uptime_ms)}`,
         tools: [at.live()],
       }),
       health(overview),
@@ -32,74 +34,161 @@ function health({ node, degradations, totals }) {
   const ills = [];
   if (!node.ready) ills.push(note("bad", "This node takes no clients", node.reasons.join("; ")));
   if (totals.partitions_without_owner > 0) {
-    ills.push(note("bad", `${plural(totals.partitions_without_owner, "partition")} without an owner`,
-      "Nobody can write to or read from them until a carrier claims them, which takes seconds. "
-      + "If it lasts, look whether enough storage nodes are up."));
+    ills.push(
+      note(
+        "bad",
+        `${plural(totals.partitions_without_owner, "partition")} without an owner`,
+        "Nobody can write to or read from them until a carrier claims them, which takes seconds. " +
+          "If it lasts, look whether enough storage nodes are up.",
+      ),
+    );
   }
   for (const one of degradations) ills.push(note("warn", one.where, one.reason));
   if (ills.length > 0) return h("div", { class: "section", key: "ills" }, ills);
-  return h("p", { key: "well" }, tag("Healthy", "good", { dot: true }), " ",
-    h("span", { class: "soft" }, "Every partition has an owner, no node reports a trouble."));
+  return h(
+    "p",
+    { key: "well" },
+    tag("Healthy", "good", { dot: true }),
+    " ",
+    h("span", { class: "soft" }, "Every partition has an owner, no node reports a trouble."),
+  );
 }
 
 function flow(totals, at) {
   return tiles(
     tile("Messages in", rate(totals.records_per_s), {
-      note: "all topics", href: "/topics?sort=-rate",
-      chart: spark(points("overview", "rate"), at.nowMs, `Messages in, now ${rate(totals.records_per_s)}`),
+      note: "all topics",
+      href: "/topics?sort=-rate",
+      chart: spark(
+        points("overview", "rate"),
+        at.nowMs,
+        `Messages in, now ${rate(totals.records_per_s)}`,
+      ),
     }),
     tile("Lag of groups", brief(totals.lag), {
-      note: plural(totals.groups, "group"), href: "/groups?sort=-lag",
+      note: plural(totals.groups, "group"),
+      href: "/groups?sort=-lag",
       chart: spark(points("overview", "lag"), at.nowMs, `Lag, now ${count(totals.lag)}`),
     }),
     tile("Due on timelines", brief(totals.due), {
-      note: `${brief(totals.waiting)} waiting`, href: "/timelines",
+      note: `${brief(totals.waiting)} waiting`,
+      href: "/timelines",
       chart: spark(points("overview", "due"), at.nowMs, `Due, now ${count(totals.due)}`),
     }),
     tile("Dead letters", brief(totals.dead), {
-      note: "of every kind", href: "/dead", tone: totals.dead ? "bad" : "",
+      note: "of every kind",
+      href: "/dead",
+      tone: totals.dead ? "bad" : "",
     }),
     tile("Records stored", brief(totals.records), {
-      note: `in ${plural(totals.topics, "topic")}`, href: "/topics",
+      note: `in ${plural(totals.topics, "topic")}`,
+      href: "/topics",
       title: count(totals.records),
     }),
-    tile("Highest term", count(totals.term_highest), { note: "of all partitions" }));
+    tile("Highest term", count(totals.term_highest), { note: "of all partitions" }),
+  );
 }
 
 function firstSteps(node) {
-  return empty("Nothing is stored yet",
-    `Any Kafka client can write to ${node.kafka}; a topic begins to exist when it is first named. To try it:`,
-    { command: "echo 'hello, world' | dovetail produce orders" });
+  return empty(
+    "Nothing is stored yet",
+    `Any Kafka client can write to ${node.kafka}; a topic begins to exist when it is first ` +
+      "named. To try it:",
+    { command: "echo 'hello, world' | dovetail produce orders" },
+  );
 }
 
 function nodes({ nodes: list, node }, at) {
   return table(at, {
-    label: "Nodes", rows: list, key: (row) => `${row.id} ${row.name}`, sort: "name",
+    label: "Nodes",
+    rows: list,
+    key: (row) => `${row.id} ${row.name}`,
+    sort: "name",
     columns: [
       {
-        name: "name", label: "Node", kind: "name", sort: (row) => row.name,
-        cell: (row) => h("span", null, row.name || `node ${row.id}`, row.id === node.id ? h("span", { class: "faint" }, " (this one)") : null),
+        name: "name",
+        label: "Node",
+        kind: "name",
+        sort: (row) => row.name,
+        cell: (row) =>
+          h(
+            "span",
+            null,
+            row.name || `node ${row.id}`,
+            row.id === node.id ? h("span", { class: "faint" }, " (this one)") : null,
+          ),
       },
       {
-        name: "health", label: "Health", sort: (row) => row.health,
-        cell: (row) => h("div", null, tag(row.health, TONES[row.health] ?? "", { dot: true }),
-          row.reasons.map((reason) => h("div", { class: "soft" }, reason))),
+        name: "health",
+        label: "Health",
+        sort: (row) => row.health,
+        cell: (row) =>
+          h(
+            "div",
+            null,
+            tag(row.health, TONES[row.health] ?? "", { dot: true }),
+            row.reasons.map((reason) => h("div", { class: "soft" }, reason)),
+          ),
       },
-      { name: "roles", label: "Roles", cell: (row) => h("div", { class: "tags" }, row.roles.map((role) => tag(role))) },
-      { name: "address", label: "Address", cell: (row) => h("span", { class: "mono" }, row.address) },
-      { name: "partitions", label: "Partitions", kind: "number", sort: (row) => row.partitions, cell: (row) => count(row.partitions) },
-      { name: "stored", label: "Stored", kind: "number", sort: (row) => row.stored_bytes, cell: (row) => bytes(row.stored_bytes) },
-      { name: "latency", label: "Latency", kind: "number", sort: (row) => row.latency_ms, cell: (row) => span(row.latency_ms) },
+      {
+        name: "roles",
+        label: "Roles",
+        cell: (row) =>
+          h(
+            "div",
+            { class: "tags" },
+            row.roles.map((role) => tag(role)),
+          ),
+      },
+      {
+        name: "address",
+        label: "Address",
+        cell: (row) => h("span", { class: "mono" }, row.address),
+      },
+      {
+        name: "partitions",
+        label: "Partitions",
+        kind: "number",
+        sort: (row) => row.partitions,
+        cell: (row) => count(row.partitions),
+      },
+      {
+        name: "stored",
+        label: "Stored",
+        kind: "number",
+        sort: (row) => row.stored_bytes,
+        cell: (row) => bytes(row.stored_bytes),
+      },
+      {
+        name: "latency",
+        label: "Latency",
+        kind: "number",
+        sort: (row) => row.latency_ms,
+        cell: (row) => span(row.latency_ms),
+      },
       { name: "version", label: "Version", kind: "tight", cell: (row) => row.version },
     ],
   });
 }
 
 function connect({ node, nodes: list, cluster }) {
-  return section("Connect", { note: "Any Kafka client works. These are the addresses clients are told." },
-    h("div", { class: "card" }, facts(
-      ["Kafka", command(node.kafka)],
-      ["HTTP", command(node.http ?? "")],
-      ["Coordination", cluster.kind === "embedded" ? "embedded, in this process" : `etcd, ${plural(list.length, "node")} registered`],
-      ["This node", `${node.name}, roles ${node.roles.join(", ")}, version ${node.version}`])));
+  return section(
+    "Connect",
+    { note: "Any Kafka client works. These are the addresses clients are told." },
+    h(
+      "div",
+      { class: "card" },
+      facts(
+        ["Kafka", command(node.kafka)],
+        ["HTTP", command(node.http ?? "")],
+        [
+          "Coordination",
+          cluster.kind === "embedded"
+            ? "embedded, in this process"
+            : `etcd, ${plural(list.length, "node")} registered`,
+        ],
+        ["This node", `${node.name}, roles ${node.roles.join(", ")}, version ${node.version}`],
+      ),
+    ),
+  );
 }

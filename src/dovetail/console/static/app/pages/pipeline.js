@@ -27,50 +27,150 @@ export const page = {
     return [
       head(pipeline.pipeline, {
         crumbs: [["Pipelines", "/pipelines"]],
-        note: h("span", null, stateTag(pipeline.state), " ", h("span", { class: "soft" }, "told ", ago(pipeline.told_ms, at.nowMs))),
+        note: h(
+          "span",
+          null,
+          stateTag(pipeline.state),
+          " ",
+          h("span", { class: "soft" }, "told ", ago(pipeline.told_ms, at.nowMs)),
+        ),
         tools: [at.live()],
       }),
       pipeline.state === "silent"
-        ? note("warn", "Its driver is silent", `Nothing was heard for ${span(pipeline.silent_ms)}. What is below is the last that it told. `
-          + "Look whether its process lives; a standby would have taken over.")
+        ? note(
+            "warn",
+            "Its driver is silent",
+            `Nothing was heard for ${span(pipeline.silent_ms)}. What is below is the last that ` +
+              "it told. " +
+              "Look whether its process lives; a standby would have taken over.",
+          )
         : null,
-      teams.filter((team) => team.last_error).map((team) => note("bad", `Team ${team.team}`, team.last_error)),
+      teams
+        .filter((team) => team.last_error)
+        .map((team) => note("bad", `Team ${team.team}`, team.last_error)),
       tiles(
         tile("Works", rate(sum(teams, "works_per_s")), { chart: chart("rate") }),
         tile("Lag", brief(sum(teams, "lag")), { chart: chart("lag") }),
-        tile("Dead letters", brief(sum(teams, "dead_letters")), { href: "/dead?source=topic", tone: sum(teams, "dead_letters") ? "bad" : "", note: "since the driver started" }),
+        tile("Dead letters", brief(sum(teams, "dead_letters")), {
+          href: "/dead?source=topic",
+          tone: sum(teams, "dead_letters") ? "bad" : "",
+          note: "since the driver started",
+        }),
         tile("Term", count(pipeline.term), { note: pipeline.driver }),
-        tile("Running for", pipeline.started_ms ? span(at.nowMs - pipeline.started_ms) : "–")),
-      section("Graph", { note: plural(teams.length, "team") }, h("div", { class: "card flush" },
-        h("div", { class: "graph" }, drawing(teams, edges, { label: inWords(edges), down: narrow.matches })))),
+        tile("Running for", pipeline.started_ms ? span(at.nowMs - pipeline.started_ms) : "–"),
+      ),
+      section(
+        "Graph",
+        { note: plural(teams.length, "team") },
+        h(
+          "div",
+          { class: "card flush" },
+          h(
+            "div",
+            { class: "graph" },
+            drawing(teams, edges, { label: inWords(edges), down: narrow.matches }),
+          ),
+        ),
+      ),
       section("Teams", {}, list(teams, at)),
     ];
   },
 };
 
-const inWords = (edges) => (edges.length > 0
-  ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
-  : "Teams without connections");
+const inWords = (edges) =>
+  edges.length > 0
+    ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
+    : "Teams without connections";
 
 function list(teams, at) {
   return table(at, {
-    label: "Teams", rows: teams, key: (row) => row.team,
+    label: "Teams",
+    rows: teams,
+    key: (row) => row.team,
     columns: [
-      { name: "team", label: "Team", kind: "name", sort: (row) => row.team, cell: (row) => row.team },
-      { name: "state", label: "State", sort: (row) => row.state, cell: (row) => tag(row.state, TEAM_TONES[row.state] ?? "", { dot: true }) },
-      { name: "rate", label: "Works", kind: "number", sort: (row) => row.works_per_s, cell: (row) => rate(row.works_per_s) },
-      { name: "lag", label: "Lag", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
-      { name: "batch", label: "Micro-batch", kind: "number", cell: (row) => h("span", { title: `number ${row.batch}, ${plural(row.works ?? 0, "work")}` }, span(row.batch_ms)) },
-      { name: "workers", label: "Workers", kind: "number", cell: (row) => count(row.workers) },
-      { name: "failures", label: "Restarts", kind: "number", sort: (row) => row.failures, cell: (row) => count(row.failures) },
       {
-        name: "dead", label: "Dead letters", kind: "number", sort: (row) => row.dead_letters,
-        cell: (row) => (row.dead_letters ? h("a", { class: "bad-text", href: `/dead?source=topic&name=${encodeURIComponent(row.dead)}` }, count(row.dead_letters)) : count(row.dead_letters)),
+        name: "team",
+        label: "Team",
+        kind: "name",
+        sort: (row) => row.team,
+        cell: (row) => row.team,
       },
       {
-        name: "topics", label: "Topics",
-        cell: (row) => h("span", { class: "tags" }, [["input", row.input], ["results", row.results]].filter(([, name]) => name).map(([label, name]) =>
-          h("a", { class: "button small", href: to("topics", name), title: name, key: label }, label))),
+        name: "state",
+        label: "State",
+        sort: (row) => row.state,
+        cell: (row) => tag(row.state, TEAM_TONES[row.state] ?? "", { dot: true }),
+      },
+      {
+        name: "rate",
+        label: "Works",
+        kind: "number",
+        sort: (row) => row.works_per_s,
+        cell: (row) => rate(row.works_per_s),
+      },
+      {
+        name: "lag",
+        label: "Lag",
+        kind: "number",
+        sort: (row) => row.lag,
+        cell: (row) => count(row.lag),
+      },
+      {
+        name: "batch",
+        label: "Micro-batch",
+        kind: "number",
+        cell: (row) =>
+          h(
+            "span",
+            { title: `number ${row.batch}, ${plural(row.works ?? 0, "work")}` },
+            span(row.batch_ms),
+          ),
+      },
+      { name: "workers", label: "Workers", kind: "number", cell: (row) => count(row.workers) },
+      {
+        name: "failures",
+        label: "Restarts",
+        kind: "number",
+        sort: (row) => row.failures,
+        cell: (row) => count(row.failures),
+      },
+      {
+        name: "dead",
+        label: "Dead letters",
+        kind: "number",
+        sort: (row) => row.dead_letters,
+        cell: (row) =>
+          row.dead_letters
+            ? h(
+                "a",
+                {
+                  class: "bad-text",
+                  href: `/dead?source=topic&name=${encodeURIComponent(row.dead)}`,
+                },
+                count(row.dead_letters),
+              )
+            : count(row.dead_letters),
+      },
+      {
+        name: "topics",
+        label: "Topics",
+        cell: (row) =>
+          h(
+            "span",
+            { class: "tags" },
+            [
+              ["input", row.input],
+              ["results", row.results],
+            ]
+              .filter(([, name]) => name)
+              .map(([label, name]) =>
+                h(
+                  "a",
+                  { class: "button small", href: to("topics", name), title: name, key: label },
+                  label,
+                ),
+              ),
+          ),
       },
     ],
   });

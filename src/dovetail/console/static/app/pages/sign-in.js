@@ -17,16 +17,34 @@ export const page = {
   view({ loaded }, at) {
     if (loaded === null) return loading();
     if (!loaded.required || loaded.signed_in) {
-      return [head("Signed in", { note: loaded.required ? null : "This node asks for no token." }),
-        h("div", { class: "buttons" }, h("a", { class: "button primary", href: backOf(at) }, "Go on"))];
+      return [
+        head("Signed in", { note: loaded.required ? null : "This node asks for no token." }),
+        h(
+          "div",
+          { class: "buttons" },
+          h("a", { class: "button primary", href: backOf(at) }, "Go on"),
+        ),
+      ];
     }
     return [
       head("Sign in", { note: `${loaded.node || "This node"} asks for a token.` }),
-      h("form", { class: "card sign-in section", onsubmit: (event) => signIn(event, at) },
-        field("Token", { type: "password", name: "token", required: true, autocomplete: "current-password" },
-          { note: "The value of the setting http.token of this node." }),
-        at.local.trouble ? h("div", { class: "note bad", role: "alert" }, h("p", null, at.local.trouble)) : null,
-        h("div", { class: "buttons" }, h("button", { type: "submit", class: "button primary" }, "Sign in"))),
+      h(
+        "form",
+        { class: "card sign-in section", onsubmit: (event) => signIn(event, at) },
+        field(
+          "Token",
+          { type: "password", name: "token", required: true, autocomplete: "current-password" },
+          { note: "The value of the setting http.token of this node." },
+        ),
+        at.local.trouble
+          ? h("div", { class: "note bad", role: "alert" }, h("p", null, at.local.trouble))
+          : null,
+        h(
+          "div",
+          { class: "buttons" },
+          h("button", { type: "submit", class: "button primary" }, "Sign in"),
+        ),
+      ),
     ];
   },
 };
@@ -40,7 +58,10 @@ async function signIn(event, at) {
     await at.refreshSession();
     at.go(backOf(at));
   } catch (error) {
-    at.local.trouble = error.status === 401 ? "This is not the token of this node. Look into its settings: dovetail config show" : error.message;
+    at.local.trouble =
+      error.status === 401
+        ? "This is not the token of this node. Look into its settings: dovetail config show"
+        : error.message;
     input.select();
     at.draw();
   }

@@ -15,14 +15,35 @@ export const page = {
     const stream = docs[watchOf(at)];
     const counted = stream.members.filter((row) => row.counted).length;
     return [
-      head(stream.log, { crumbs: [["Streams", "/streams"]], note: `Environment ${stream.environment}`, tools: [at.live()] }),
-      stream.leader ? null : note("bad", "Nobody leads",
-        `${plural(counted, "member")} of ${count(stream.members.length)} count. With MAJORITY more than half of them must reach each other; events wait meanwhile.`),
+      head(stream.log, {
+        crumbs: [["Streams", "/streams"]],
+        note: `Environment ${stream.environment}`,
+        tools: [at.live()],
+      }),
+      stream.leader
+        ? null
+        : note(
+            "bad",
+            "Nobody leads",
+            `${plural(counted, "member")} of ${count(stream.members.length)} count. With ` +
+              "MAJORITY more than half of them must reach each other; events wait meanwhile.",
+          ),
       tiles(
-        tile("Leader", stream.leader ? h("span", { class: "mono tile-text" }, stream.leader) : "none", { note: `heard ${heard(stream.leader_heard_s_ago)}`, tone: stream.leader ? "" : "bad" }),
-        tile("Term", count(stream.term), { note: plural(stream.elections.length, "election", "elections") }),
-        tile("Members", `${count(counted)} of ${count(stream.members.length)}`, { note: "counted" }),
-        tile("Lag", count(stream.lag), { note: stream.source ? h("a", { href: to("topics", stream.source) }, stream.source) : null })),
+        tile(
+          "Leader",
+          stream.leader ? h("span", { class: "mono tile-text" }, stream.leader) : "none",
+          { note: `heard ${heard(stream.leader_heard_s_ago)}`, tone: stream.leader ? "" : "bad" },
+        ),
+        tile("Term", count(stream.term), {
+          note: plural(stream.elections.length, "election", "elections"),
+        }),
+        tile("Members", `${count(counted)} of ${count(stream.members.length)}`, {
+          note: "counted",
+        }),
+        tile("Lag", count(stream.lag), {
+          note: stream.source ? h("a", { href: to("topics", stream.source) }, stream.source) : null,
+        }),
+      ),
       section("Members", {}, members(stream, at)),
       section("Positions", {}, positions(stream, at)),
       section("Elections", { note: "Newest first" }, elections(stream, at)),
@@ -32,42 +53,95 @@ export const page = {
 
 function members(stream, at) {
   return table(at, {
-    label: "Members", rows: stream.members, key: (row) => row.member, sort: "member",
+    label: "Members",
+    rows: stream.members,
+    key: (row) => row.member,
+    sort: "member",
     columns: [
-      { name: "member", label: "Member", kind: "name", sort: (row) => row.member, cell: (row) => h("span", { class: "mono" }, row.member) },
-      { name: "role", label: "Role", cell: (row) => (row.leads ? tag("leads", "accent", { dot: true }) : tag("follows")) },
       {
-        name: "counted", label: "Counted",
-        cell: (row) => (row.counted ? tag("yes", "good") : tag("no", "warn", { title: "It was challenged and has not answered" })),
+        name: "member",
+        label: "Member",
+        kind: "name",
+        sort: (row) => row.member,
+        cell: (row) => h("span", { class: "mono" }, row.member),
       },
-      { name: "challenged", label: "Challenged", cell: (row) => (row.challenged ? tag("now", "warn") : h("span", { class: "faint" }, "no")) },
-      { name: "heard", label: "Heard", kind: "number", sort: (row) => row.heard_s_ago, cell: (row) => heard(row.heard_s_ago) },
+      {
+        name: "role",
+        label: "Role",
+        cell: (row) => (row.leads ? tag("leads", "accent", { dot: true }) : tag("follows")),
+      },
+      {
+        name: "counted",
+        label: "Counted",
+        cell: (row) =>
+          row.counted
+            ? tag("yes", "good")
+            : tag("no", "warn", { title: "It was challenged and has not answered" }),
+      },
+      {
+        name: "challenged",
+        label: "Challenged",
+        cell: (row) => (row.challenged ? tag("now", "warn") : h("span", { class: "faint" }, "no")),
+      },
+      {
+        name: "heard",
+        label: "Heard",
+        kind: "number",
+        sort: (row) => row.heard_s_ago,
+        cell: (row) => heard(row.heard_s_ago),
+      },
     ],
   });
 }
 
 function positions(stream, at) {
   if (stream.positions.length === 0) {
-    return empty("No position is committed", "The leader commits one with its first batch of events.");
+    return empty(
+      "No position is committed",
+      "The leader commits one with its first batch of events.",
+    );
   }
   return table(at, {
-    label: "Positions", rows: stream.positions, key: (row) => row.partition, name: "positions",
+    label: "Positions",
+    rows: stream.positions,
+    key: (row) => row.partition,
+    name: "positions",
     columns: [
       { name: "partition", label: "Partition", kind: "tight", cell: (row) => count(row.partition) },
-      { name: "committed", label: "Committed", kind: "number", cell: (row) => count(row.committed) },
+      {
+        name: "committed",
+        label: "Committed",
+        kind: "number",
+        cell: (row) => count(row.committed),
+      },
       { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      { name: "lag", label: "Lag", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
+      {
+        name: "lag",
+        label: "Lag",
+        kind: "number",
+        sort: (row) => row.lag,
+        cell: (row) => count(row.lag),
+      },
     ],
   });
 }
 
 function elections(stream, at) {
-  if (stream.elections.length === 0) return empty("No election yet", "The first member that the shared log accepts leads.");
+  if (stream.elections.length === 0)
+    return empty("No election yet", "The first member that the shared log accepts leads.");
   return table(at, {
-    label: "Elections", rows: stream.elections, key: (row) => row.term, name: "elections",
+    label: "Elections",
+    rows: stream.elections,
+    key: (row) => row.term,
+    name: "elections",
     columns: [
       { name: "term", label: "Term", kind: "tight", cell: (row) => count(row.term) },
-      { name: "leader", label: "Leader", kind: "name", cell: (row) => h("span", { class: "mono" }, row.leader) },
+      {
+        name: "leader",
+        label: "Leader",
+        kind: "name",
+        cell: (row) => h("span", { class: "mono" }, row.leader),
+      },
       { name: "at", label: "When", kind: "tight", cell: (row) => ago(row.at_ms, at.nowMs) },
     ],
   });

@@ -1,7 +1,22 @@
 /** One timeline: what becomes due when, who serves it, single messages, schedules. */
 
 import { address, read, remove } from "../api.js";
-import { ago, button, empty, facts, field, filters, head, loading, note, section, table, tag, tile, tiles } from "../parts.js";
+import {
+  ago,
+  button,
+  empty,
+  facts,
+  field,
+  filters,
+  head,
+  loading,
+  note,
+  section,
+  table,
+  tag,
+  tile,
+  tiles,
+} from "../parts.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { body, headers, line } from "../body.js";
 import { danger } from "../dialog.js";
@@ -14,47 +29,98 @@ import { say } from "../said.js";
 const watchOf = (at) => `timeline:${at.params.timeline}`;
 const STATE_TONES = { waiting: "", due: "accent", leased: "good", dead: "bad" };
 
-const source = (at) => {
+/** Of the next messages, how many are looked at for the picture, and how many are listed. */
+const NEXT_MAX = 500;
+const LISTED_MAX = 20;
+
+/** Bars of the picture, and how wide one may be in seconds. */
+const BARS_MAX = 60;
+const STEPS_S = [
+  1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 86_400, 604_800, 2_592_000,
+  31_536_000,
+];
+
+const messagesOf = (at, query) => address(["timelines", at.params.timeline, "messages"], query);
+
+/** What is listed: what is looked up, or the next ones. */
+function asked(at) {
   const key = at.query.get("key");
   const id = at.query.get("id");
-  return address(["timelines", at.params.timeline, "messages"], { key, id, limit: key || id ? null : 50 });
-};
+  return messagesOf(at, key || id ? { key, id } : { limit: LISTED_MAX });
+}
 
 export const page = {
   title: (at) => at.params.timeline,
   watch: (at) => [watchOf(at)],
-  loadedBy: (at) => source(at),
-  load: (at) => read(source(at)),
+  loadedBy: asked,
+  async load(at) {
+    const next = read(messagesOf(at, { limit: NEXT_MAX, value_bytes: 1 }));
+    const [ahead, listed] = await Promise.all([next, read(asked(at))]);
+    return { ahead: ahead.messages, listed: listed.messages };
+  },
   arrived(watch, doc, at) {
     const now = [doc.waiting, doc.due, doc.leased, doc.dead].join(" ");
     const moved = at.local.figures !== undefined && at.local.figures !== now;
     at.local.figures = now;
-    if (moved) at.load();
+    if (moved) at.loadIn(2000);
   },
   view(docs, at) {
     const timeline = docs[watchOf(at)];
     return [
       head(timeline.timeline, {
         crumbs: [["Timelines", "/timelines"]],
-        note: tag(timeline.condition, timeline.condition === "healthy" ? "good" : "warn", { dot: true }),
+        note: tag(timeline.condition, timeline.condition === "healthy" ? "good" : "warn", {
+          dot: true,
+        }),
         tools: [
-          button("Schedule message", async () => (await schedule(timeline.timeline)) && at.load(), { kind: "primary" }),
+          button("Schedule message", async () => (await schedule(timeline.timeline)) && at.load(), {
+            kind: "primary",
+          }),
           button("Delete", () => deleteTimeline(timeline, at), { kind: "danger" }),
           at.live(),
         ],
       }),
       (timeline.reasons ?? []).map((reason) => note("warn", "Degraded", reason)),
       figures(timeline, at),
-      section("Due in the next windows", { note: `Each bar is one window of ${span(timeline.window_ms)}` },
-        h("div", { class: "card" }, histogram(timeline.next_windows.length ? timeline.next_windows : [0], timeline.window_ms,
-          `${plural(timeline.next_windows.reduce((sum, value) => sum + value, 0), "message")} become due in the next ${span(timeline.next_windows.length * timeline.window_ms)}`))),
+      section(
+        "What becomes due",
+        { note: windows(timeline) },
+        docs.loaded ? ahead(docs.loaded.ahead, at) : loading(),
+      ),
       section("Consumers and their buckets", {}, consumers(timeline, at)),
-      section("Messages", { note: "The next ones to become due, or those you look up." }, lookup(at), docs.loaded ? messages(docs.loaded.messages, timeline, at) : loading()),
-      section("Schedules", {
-        note: "A message for each time, once in the whole cluster.",
-        tools: [button("Add schedule", async () => (await putSchedule(timeline.timeline)) && at.reload())],
-      }, schedules(timeline, at)),
-      section("Settings", {}, h("div", { class: "card" }, facts(...Object.entries(timeline.config).map(([name, value]) => [h("code", null, name), h("code", null, String(value))])))),
+      section(
+        "Messages",
+        { note: "The next ones to become due, or those you look up." },
+        lookup(at),
+        docs.loaded ? messages(docs.loaded.listed, timeline, at) : loading(),
+      ),
+      section(
+        "Schedules",
+        {
+          note: "A message for each time, once in the whole cluster.",
+          tools: [
+            button(
+              "Add schedule",
+              async () => (await putSchedule(timeline.timeline)) && at.reload(),
+            ),
+          ],
+        },
+        schedules(timeline, at),
+      ),
+      section(
+        "Settings",
+        {},
+        h(
+          "div",
+          { class: "card" },
+          facts(
+            ...Object.entries(timeline.config).map(([name, value]) => [
+              h("code", null, name),
+              h("code", null, String(value)),
+            ]),
+          ),
+        ),
+      ),
     ];
   },
 };
@@ -64,40 +130,113 @@ function figures(timeline, at) {
   return tiles(
     tile("Waiting", brief(timeline.waiting), { title: count(timeline.waiting) }),
     tile("Due", brief(timeline.due), {
-      chart: chart("due"), tone: timeline.due > 0 && timeline.consumers === 0 ? "warn" : "",
-      note: timeline.oldest_due_ms ? h("span", null, "oldest ", ago(timeline.oldest_due_ms, at.nowMs)) : null,
+      chart: chart("due"),
+      tone: timeline.due > 0 && timeline.consumers === 0 ? "warn" : "",
+      note: timeline.oldest_due_ms
+        ? h("span", null, "oldest ", ago(timeline.oldest_due_ms, at.nowMs))
+        : null,
     }),
     tile("Leased", brief(timeline.leased), { note: plural(timeline.consumers, "consumer") }),
-    tile("Late", span(timeline.late_ms?.p99), { note: `p99, median ${span(timeline.late_ms?.p50)}` }),
+    tile("Late", span(timeline.late_ms?.p99), {
+      note: `p99, median ${span(timeline.late_ms?.p50)}`,
+    }),
     tile("In", rate(timeline.arrivals_per_second), { chart: chart("arrivals") }),
     tile("Done", rate(timeline.done_per_second), { chart: chart("rate") }),
     tile("Dead letters", brief(timeline.dead), {
-      tone: timeline.dead ? "bad" : "", href: `/dead?source=timeline&name=${encodeURIComponent(timeline.timeline)}`,
-    }));
+      tone: timeline.dead ? "bad" : "",
+      href: `/dead?source=timeline&name=${encodeURIComponent(timeline.timeline)}`,
+    }),
+  );
+}
+
+function windows({ next_windows: counts, window_ms: ms }) {
+  return counts.length > 0 ? `Next windows of ${span(ms)}: ${counts.map(count).join(", ")}` : null;
+}
+
+/** The next messages by time. The list is in order, so up to its last one nothing is left out. */
+function ahead(list, at) {
+  const times = list
+    .filter((row) => row.state === "waiting")
+    .map((row) => Math.max(row.visible_ms, at.nowMs));
+  if (times.length === 0) return h("p", { class: "soft" }, "Nothing waits.");
+  const lastMs = Math.max(...times) - at.nowMs;
+  const stepMs =
+    1000 * (STEPS_S.find((seconds) => seconds * 1000 * BARS_MAX > lastMs) ?? STEPS_S.at(-1));
+  const values = Array(Math.max(12, Math.ceil((lastMs + 1) / stepMs))).fill(0);
+  for (const time of times) values[Math.floor((time - at.nowMs) / stepMs)] += 1;
+  const all =
+    list.length < NEXT_MAX ? "All that waits" : `The next ${plural(times.length, "message")}`;
+  const label = `${all}, ${span(stepMs)} a bar, the last at ${exact(Math.max(...times))}`;
+  return h(
+    "figure",
+    { class: "card" },
+    histogram(values, stepMs, label),
+    h("figcaption", { class: "soft" }, label),
+  );
 }
 
 function consumers(timeline, at) {
   const list = timeline.consumer_list ?? [];
   if (list.length === 0) {
-    return empty("Nobody consumes it", "Messages wait until a consumer comes; then they are handled by due time. To watch them go by:", {
-      command: `dovetail timeline consume ${timeline.timeline}`,
-    });
+    return empty(
+      "Nobody consumes it",
+      "Messages wait until a consumer comes; then they are handled by due time. To watch them " +
+        "go by:",
+      {
+        command: `dovetail timeline consume ${timeline.timeline}`,
+      },
+    );
   }
   const buckets = list.reduce((sum, row) => sum + row.buckets, 0) || 1;
   return [
-    strip(list.map((row) => ({ size: row.buckets, title: `${row.id}: ${plural(row.buckets, "bucket")}` })),
-      `Buckets by consumer: ${list.map((row) => `${row.id} ${row.buckets}`).join(", ")}`),
+    strip(
+      list.map((row) => ({
+        size: row.buckets,
+        title: `${row.id}: ${plural(row.buckets, "bucket")}`,
+      })),
+      `Buckets by consumer: ${list.map((row) => `${row.id} ${row.buckets}`).join(", ")}`,
+    ),
     table(at, {
-      label: "Consumers", rows: list, key: (row) => row.id, name: "consumers",
+      label: "Consumers",
+      rows: list,
+      key: (row) => row.id,
+      name: "consumers",
       columns: [
-        { name: "id", label: "Consumer", kind: "name", cell: (row) => h("span", { class: "mono" }, row.id) },
+        {
+          name: "id",
+          label: "Consumer",
+          kind: "name",
+          cell: (row) => h("span", { class: "mono" }, row.id),
+        },
         { name: "rack", label: "Rack", cell: (row) => row.rack || "–" },
-        { name: "buckets", label: "Buckets", kind: "number", sort: (row) => row.buckets, cell: (row) => count(row.buckets) },
-        { name: "share", label: "Share", cell: (row) => share(row.buckets / buckets, `${Math.round((row.buckets / buckets) * 100)} %`) },
-        { name: "leased", label: "Holds", kind: "number", sort: (row) => row.leased, cell: (row) => count(row.leased) },
+        {
+          name: "buckets",
+          label: "Buckets",
+          kind: "number",
+          sort: (row) => row.buckets,
+          cell: (row) => count(row.buckets),
+        },
+        {
+          name: "share",
+          label: "Share",
+          cell: (row) =>
+            share(row.buckets / buckets, `${Math.round((row.buckets / buckets) * 100)} %`),
+        },
+        {
+          name: "leased",
+          label: "Holds",
+          kind: "number",
+          sort: (row) => row.leased,
+          cell: (row) => count(row.leased),
+        },
         { name: "credit", label: "Credit", kind: "number", cell: (row) => count(row.credit) },
         { name: "lease", label: "Lease", kind: "number", cell: (row) => span(row.lease_ms) },
-        { name: "latency", label: "Way to it", kind: "number", cell: (row) => span(row.latency_ms) },
+        {
+          name: "latency",
+          label: "Way to it",
+          kind: "number",
+          cell: (row) => span(row.latency_ms),
+        },
       ],
     }),
   ];
@@ -105,33 +244,70 @@ function consumers(timeline, at) {
 
 function lookup(at) {
   return filters(
-    field("Key is", { type: "search", value: at.query.get("key") ?? "", autocomplete: "off", onchange: (event) => at.set({ key: event.target.value, id: null, open: null }) }),
-    field("Id is", { type: "search", inputmode: "numeric", value: at.query.get("id") ?? "", autocomplete: "off", onchange: (event) => at.set({ id: event.target.value, key: null, open: null }) }));
+    field("Key is", {
+      type: "search",
+      value: at.query.get("key") ?? "",
+      autocomplete: "off",
+      onchange: (event) => at.set({ key: event.target.value, id: null, open: null }),
+    }),
+    field("Id is", {
+      type: "search",
+      inputmode: "numeric",
+      value: at.query.get("id") ?? "",
+      autocomplete: "off",
+      onchange: (event) => at.set({ id: event.target.value, key: null, open: null }),
+    }),
+  );
 }
 
 function messages(list, timeline, at) {
   if (list.length === 0) {
     return at.query.get("key") || at.query.get("id")
-      ? empty("No such message", "It was handled, cancelled, or never there. Clear the fields to see the next ones.")
+      ? empty(
+          "No such message",
+          "It was handled, cancelled, or never there. Clear the fields to see the next ones.",
+        )
       : empty("Nothing is scheduled", "To put a message ten minutes ahead:", {
-        command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
-      });
+          command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
+        });
   }
   const open = at.query.get("open");
   const toggle = (row) => at.set({ open: open === String(row.id) ? null : row.id });
   return table(at, {
-    label: "Messages", rows: list, key: (row) => row.id, name: "messages",
+    label: "Messages",
+    rows: list,
+    key: (row) => row.id,
+    name: "messages",
     columns: [
       {
-        name: "id", label: "Id", kind: "number tight",
-        cell: (row) => h("button", {
-          type: "button", class: "button small", "aria-expanded": open === String(row.id) ? "true" : "false",
-          "aria-label": `Message ${row.id}`, onclick: () => toggle(row),
-        }, String(row.id)),
+        name: "id",
+        label: "Id",
+        kind: "number tight",
+        cell: (row) =>
+          h(
+            "button",
+            {
+              type: "button",
+              class: "button small",
+              "aria-expanded": open === String(row.id) ? "true" : "false",
+              "aria-label": `Message ${row.id}`,
+              onclick: () => toggle(row),
+            },
+            String(row.id),
+          ),
       },
-      { name: "state", label: "State", kind: "tight", cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "", { dot: true }) },
+      {
+        name: "state",
+        label: "State",
+        kind: "tight",
+        cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "", { dot: true }),
+      },
       { name: "due", label: "Due", kind: "tight", cell: (row) => ago(row.due_ms, at.nowMs) },
-      { name: "key", label: "Key", cell: (row) => row.key ?? h("span", { class: "faint" }, "none") },
+      {
+        name: "key",
+        label: "Key",
+        cell: (row) => row.key ?? h("span", { class: "faint" }, "none"),
+      },
       { name: "attempts", label: "Attempts", kind: "number", cell: (row) => count(row.attempts) },
       { name: "body", label: "Body", kind: "line", cell: (row) => line(row.body) },
       { name: "act", label: "", kind: "tight", cell: (row) => actions(row, timeline, at) },
@@ -142,30 +318,56 @@ function messages(list, timeline, at) {
 
 function actions(row, timeline, at) {
   if (row.state === "leased" || row.state === "dead") return null;
-  return h("span", { class: "buttons" },
-    button("Move", async () => (await move(timeline.timeline, row)) && at.load(), { kind: "small", label: `Move message ${row.id}` }),
-    button("Cancel", () => cancel(timeline, row, at), { kind: "small danger", label: `Cancel message ${row.id}` }));
+  return h(
+    "span",
+    { class: "buttons" },
+    button("Move", async () => (await move(timeline.timeline, row)) && at.load(), {
+      kind: "small",
+      label: `Move message ${row.id}`,
+    }),
+    button("Cancel", () => cancel(timeline, row, at), {
+      kind: "small danger",
+      label: `Cancel message ${row.id}`,
+    }),
+  );
 }
 
 function whole(row, width, at) {
-  return h("tr", { class: "whole", role: "row", key: `open ${row.id}` }, h("td", { role: "cell", class: "bare", colspan: width, "data-label": "" },
-    h("div", { class: "section" },
-      facts(
-        ["Due", exact(row.due_ms)],
-        ["Visible", exact(row.visible_ms)],
-        ["Bucket", count(row.bucket)],
-        ["Priority", count(row.priority)],
-        row.holder ? ["Held by", row.holder] : null,
-        row.reason ? ["Reason", row.reason] : null),
-      headers(row.headers),
-      body("Body", row.body, at.query.get("as"), (kind) => at.set({ as: kind })))));
+  return h(
+    "tr",
+    { class: "whole", role: "row", key: `open ${row.id}` },
+    h(
+      "td",
+      { role: "cell", class: "bare", colspan: width, "data-label": "" },
+      h(
+        "div",
+        { class: "section" },
+        facts(
+          ["Due", exact(row.due_ms)],
+          ["Visible", exact(row.visible_ms)],
+          ["Bucket", count(row.bucket)],
+          ["Priority", count(row.priority)],
+          row.holder ? ["Held by", row.holder] : null,
+          row.reason ? ["Reason", row.reason] : null,
+        ),
+        headers(row.headers),
+        body("Body", row.body, at.query.get("as"), (kind) => at.set({ as: kind })),
+      ),
+    ),
+  );
 }
 
 async function cancel(timeline, row, at) {
   const done = await danger({
     title: `Cancel message ${row.id}?`,
-    lost: h("p", null, "Lost for good: ", h("strong", null, row.key ? `the message with the key ${row.key}` : `message ${row.id}`),
-      ` of ${timeline.timeline}, due ${exact(row.due_ms)}, ${bytes(row.body?.size)}. Nobody will get it.`),
+    lost: h(
+      "p",
+      null,
+      "Lost for good: ",
+      h("strong", null, row.key ? `the message with the key ${row.key}` : `message ${row.id}`),
+      ` of ${timeline.timeline}, due ${exact(row.due_ms)}, ${bytes(row.body?.size)}. Nobody ` +
+        "will get it.",
+    ),
     confirm: "Cancel message",
     act: () => remove(address(["timelines", timeline.timeline, "messages", row.id])),
   });
@@ -181,12 +383,29 @@ function schedules(timeline, at) {
     return h("p", { class: "soft" }, "None. A schedule sends a message by cron or at an interval.");
   }
   return table(at, {
-    label: "Schedules", rows: list, key: (row) => row.name, name: "schedules",
+    label: "Schedules",
+    rows: list,
+    key: (row) => row.name,
+    name: "schedules",
     columns: [
       { name: "name", label: "Schedule", kind: "name", cell: (row) => row.name },
-      { name: "when", label: "When", cell: (row) => h("code", null, row.cron ? `${row.cron} (${row.zone})` : `every ${span(row.every_ms)}`) },
+      {
+        name: "when",
+        label: "When",
+        cell: (row) =>
+          h("code", null, row.cron ? `${row.cron} (${row.zone})` : `every ${span(row.every_ms)}`),
+      },
       { name: "next", label: "Next", kind: "tight", cell: (row) => ago(row.next_ms, at.nowMs) },
-      { name: "act", label: "", kind: "tight", cell: (row) => button("Remove", () => unschedule(timeline, row, at), { kind: "small danger", label: `Remove schedule ${row.name}` }) },
+      {
+        name: "act",
+        label: "",
+        kind: "tight",
+        cell: (row) =>
+          button("Remove", () => unschedule(timeline, row, at), {
+            kind: "small danger",
+            label: `Remove schedule ${row.name}`,
+          }),
+      },
     ],
   });
 }
@@ -194,7 +413,11 @@ function schedules(timeline, at) {
 async function unschedule(timeline, row, at) {
   const done = await danger({
     title: `Remove schedule ${row.name}?`,
-    lost: h("p", null, "No message is made by it from now on. Those that are waiting already stay."),
+    lost: h(
+      "p",
+      null,
+      "No message is made by it from now on. Those that are waiting already stay.",
+    ),
     confirm: "Remove schedule",
     act: () => remove(address(["timelines", timeline.timeline, "schedules", row.name])),
   });
@@ -204,9 +427,19 @@ async function unschedule(timeline, row, at) {
 async function deleteTimeline(timeline, at) {
   const done = await danger({
     title: `Delete ${timeline.timeline}?`,
-    lost: h("p", null, "Lost for good: ", h("strong", null,
-      `${plural(timeline.waiting + timeline.due + timeline.leased, "message")}, ${plural(timeline.dead, "dead letter")} and ${plural((timeline.schedules ?? []).length, "schedule")}`),
-    ". There is no way back."),
+    lost: h(
+      "p",
+      null,
+      "Lost for good: ",
+      h(
+        "strong",
+        null,
+        `${plural(timeline.waiting + timeline.due + timeline.leased, "message")}, ` +
+          `${plural(timeline.dead, "dead letter")} and ` +
+          `${plural((timeline.schedules ?? []).length, "schedule")}`,
+      ),
+      ". There is no way back.",
+    ),
     typed: timeline.timeline,
     confirm: "Delete timeline",
     act: () => remove(address(["timelines", timeline.timeline])),

@@ -1,7 +1,7 @@
 /** One topic: its partitions with owners and terms, its readers, its settings. */
 
 import { address, patch, remove } from "../api.js";
-import { brief, bytes, count, exact, plural, rate } from "../format.js";
+import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { danger, form } from "../dialog.js";
 import { STATE_TONES } from "./groups.js";
@@ -22,62 +22,142 @@ export const page = {
     const groups = docs.groups.groups.filter((row) => row.topics.includes(topic.topic));
     const orphans = topic.partitions.filter((row) => row.leader === null);
     return [
-      head(topic.topic, { crumbs: [["Topics", "/topics"]], note: noteOf(topic), tools: tools(topic, groups, at) }),
+      head(topic.topic, {
+        crumbs: [["Topics", "/topics"]],
+        note: noteOf(topic),
+        tools: tools(topic, groups, at),
+      }),
       orphans.length > 0
-        ? note("bad", `${plural(orphans.length, "partition")} without an owner`,
-          "They can be neither written nor read until a carrier claims them. If it lasts, look at the overview for nodes that are down.")
+        ? note(
+            "bad",
+            `${plural(orphans.length, "partition")} without an owner`,
+            "They can be neither written nor read until a carrier claims them. If it lasts, " +
+              "look at the overview for nodes that are down.",
+          )
         : null,
       tiles(
         tile("Messages in", rate(topic.records_per_s), {
-          chart: spark(points(watchOf(at), "rate"), at.nowMs, `Messages in, now ${rate(topic.records_per_s)}`),
+          chart: spark(
+            points(watchOf(at), "rate"),
+            at.nowMs,
+            `Messages in, now ${rate(topic.records_per_s)}`,
+          ),
         }),
         tile("Records", brief(topic.records), { title: count(topic.records) }),
-        tile("Size", bytes(topic.bytes), { note: topic.partitions.every((row) => row.bytes_complete) ? null : "open ledgers of other nodes left out" }),
+        tile("Size", bytes(topic.bytes), {
+          note: topic.partitions.every((row) => row.bytes_complete)
+            ? null
+            : "open ledgers of other nodes left out",
+        }),
         tile("Partitions", count(topic.partitions.length)),
-        tile("Groups reading", count(groups.length))),
+        tile("Groups reading", count(groups.length)),
+      ),
       section("Partitions", {}, partitions(topic, at)),
       section("Groups that read it", {}, readers(topic, groups, at)),
-      section("Settings", { tools: topic.internal ? null : [button("Change", () => alter(topic, at))] }, settings(topic, at)),
+      section(
+        "Settings",
+        { tools: topic.internal ? null : [button("Change", () => alter(topic, at))] },
+        settings(topic, at),
+      ),
     ];
   },
 };
 
 function noteOf(topic) {
-  return h("span", null, topic.internal ? [tag("internal"), " "] : null,
+  return h(
+    "span",
+    null,
+    topic.internal ? [tag("internal"), " "] : null,
     topic.state === "ready" ? null : [tag(topic.state, "warn"), " "],
-    topic.created_ms ? h("span", null, `Created ${exact(topic.created_ms)}`) : null);
+    topic.created_ms ? h("span", null, `Created ${exact(topic.created_ms)}`) : null,
+  );
 }
 
 function tools(topic, groups, at) {
   const numbers = topic.partitions.map((row) => row.partition);
   return [
-    h("a", { class: "button primary", href: `/messages?topic=${encodeURIComponent(topic.topic)}` }, "Messages"),
+    h(
+      "a",
+      { class: "button primary", href: `/messages?topic=${encodeURIComponent(topic.topic)}` },
+      "Messages",
+    ),
     topic.internal ? null : button("Produce", () => produce(topic.topic, numbers)),
-    topic.internal ? null : button("Delete", () => deleteTopic(topic, groups, at), { kind: "danger" }),
+    topic.internal
+      ? null
+      : button("Delete", () => deleteTopic(topic, groups, at), { kind: "danger" }),
     at.live(),
   ];
 }
 
 function partitions(topic, at) {
   return table(at, {
-    label: "Partitions", rows: topic.partitions, key: (row) => row.partition, sort: "partition",
+    label: "Partitions",
+    rows: topic.partitions,
+    key: (row) => row.partition,
+    sort: "partition",
     columns: [
       {
-        name: "partition", label: "Partition", kind: "tight", sort: (row) => row.partition,
-        cell: (row) => h("a", { href: `/messages?topic=${encodeURIComponent(topic.topic)}&partition=${row.partition}` }, row.partition),
+        name: "partition",
+        label: "Partition",
+        kind: "tight",
+        sort: (row) => row.partition,
+        cell: (row) =>
+          h(
+            "a",
+            {
+              href: `/messages?topic=${encodeURIComponent(topic.topic)}&partition=${row.partition}`,
+            },
+            row.partition,
+          ),
       },
-      { name: "leader", label: "Owner", sort: (row) => row.leader, cell: (row) => (row.leader === null ? tag("none", "bad", { dot: true }) : `node ${row.leader}`) },
-      { name: "term", label: "Term", kind: "number", sort: (row) => row.term, cell: (row) => count(row.term) },
+      {
+        name: "leader",
+        label: "Owner",
+        sort: (row) => row.leader,
+        cell: (row) =>
+          row.leader === null ? tag("none", "bad", { dot: true }) : `node ${row.leader}`,
+      },
+      {
+        name: "term",
+        label: "Term",
+        kind: "number",
+        sort: (row) => row.term,
+        cell: (row) => count(row.term),
+      },
       { name: "first", label: "First", kind: "number", cell: (row) => count(row.first) },
       { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      { name: "records", label: "Records", kind: "number", sort: (row) => row.records, cell: (row) => count(row.records) },
-      { name: "rate", label: "In", kind: "number", sort: (row) => row.records_per_s, cell: (row) => rate(row.records_per_s) },
-      { name: "bytes", label: "Size", kind: "number", sort: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+      {
+        name: "records",
+        label: "Records",
+        kind: "number",
+        sort: (row) => row.records,
+        cell: (row) => count(row.records),
+      },
+      {
+        name: "rate",
+        label: "In",
+        kind: "number",
+        sort: (row) => row.records_per_s,
+        cell: (row) => rate(row.records_per_s),
+      },
+      {
+        name: "bytes",
+        label: "Size",
+        kind: "number",
+        sort: (row) => row.bytes,
+        cell: (row) => bytes(row.bytes),
+      },
       { name: "ledgers", label: "Ledgers", kind: "number", cell: (row) => count(row.ledgers) },
       {
-        name: "ensemble", label: "Storage nodes",
-        cell: (row) => h("span", { title: `write quorum ${row.write_quorum}, ack quorum ${row.ack_quorum}` },
-          (row.ensemble ?? []).join(", ") || "–", h("span", { class: "faint" }, ` (${row.ack_quorum} of ${row.write_quorum})`)),
+        name: "ensemble",
+        label: "Storage nodes",
+        cell: (row) =>
+          h(
+            "span",
+            { title: `write quorum ${row.write_quorum}, ack quorum ${row.ack_quorum}` },
+            (row.ensemble ?? []).join(", ") || "–",
+            h("span", { class: "faint" }, ` (${row.ack_quorum} of ${row.write_quorum})`),
+          ),
       },
     ],
   });
@@ -85,30 +165,87 @@ function partitions(topic, at) {
 
 function readers(topic, groups, at) {
   if (groups.length === 0) {
-    return empty("No group has read from it", "A consumer with a group id shows up here as soon as it commits.", {
-      command: `dovetail consume ${topic.topic} --group billing`,
-    });
+    return empty(
+      "No group has read from it",
+      "A consumer with a group id shows up here as soon as it commits.",
+      {
+        command: `dovetail consume ${topic.topic} --group billing`,
+      },
+    );
   }
   return table(at, {
-    label: "Groups", rows: groups, key: (row) => row.group, name: "groups", sort: "group",
+    label: "Groups",
+    rows: groups,
+    key: (row) => row.group,
+    name: "groups",
+    sort: "group",
     columns: [
-      { name: "group", label: "Group", kind: "name", sort: (row) => row.group, cell: (row) => h("a", { href: to("groups", row.group) }, row.group) },
-      { name: "state", label: "State", cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "warn", { dot: true }) },
-      { name: "members", label: "Members", kind: "number", sort: (row) => row.members, cell: (row) => count(row.members) },
-      { name: "lag", label: "Lag of all its topics", kind: "number", sort: (row) => row.lag, cell: (row) => count(row.lag) },
+      {
+        name: "group",
+        label: "Group",
+        kind: "name",
+        sort: (row) => row.group,
+        cell: (row) => h("a", { href: to("groups", row.group) }, row.group),
+      },
+      {
+        name: "state",
+        label: "State",
+        cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "warn", { dot: true }),
+      },
+      {
+        name: "members",
+        label: "Members",
+        kind: "number",
+        sort: (row) => row.members,
+        cell: (row) => count(row.members),
+      },
+      {
+        name: "lag",
+        label: "Lag of all its topics",
+        kind: "number",
+        sort: (row) => row.lag,
+        cell: (row) => count(row.lag),
+      },
     ],
   });
 }
 
 function settings(topic, at) {
   return table(at, {
-    label: "Settings", rows: topic.config, key: (row) => row.name, name: "settings",
+    label: "Settings",
+    rows: topic.config,
+    key: (row) => row.name,
+    name: "settings",
     columns: [
       { name: "name", label: "Setting", kind: "name", cell: (row) => h("code", null, row.name) },
-      { name: "value", label: "Value", cell: (row) => h("span", null, h("code", null, row.value), " ", row.default ? h("span", { class: "faint" }, "default") : tag("set", "accent")) },
-      { name: "doc", label: "What it does", cell: (row) => h("span", { class: "soft" }, row.doc ?? "") },
+      {
+        name: "value",
+        label: "Value",
+        cell: (row) =>
+          h(
+            "span",
+            null,
+            h("code", null, row.value),
+            " ",
+            h("span", { class: "faint" }, inUnits(row)),
+            " ",
+            row.default ? h("span", { class: "faint" }, "default") : tag("set", "accent"),
+          ),
+      },
+      {
+        name: "doc",
+        label: "What it does",
+        cell: (row) => h("span", { class: "soft" }, row.doc ?? ""),
+      },
     ],
   });
+}
+
+/** 604800000 of a setting in milliseconds → "7 d". */
+function inUnits({ name, value }) {
+  if (Number(value) < 1000) return "";
+  if (name.endsWith(".ms")) return span(Number(value));
+  return name.endsWith(".bytes") ? bytes(Number(value)) : "";
 }
 
 async function alter(topic, at) {
@@ -116,10 +253,24 @@ async function alter(topic, at) {
     title: `Settings of ${topic.topic}`,
     wide: true,
     fields: (bound) => [
-      field("Partitions", bound("partitions", String(topic.partitions.length), { type: "number", min: topic.partitions.length }),
-        { note: "Only more, never fewer. Keys may go to other partitions afterwards." }),
-      topic.config.map((row) => field(row.name, bound(`set ${row.name}`, row.default ? "" : row.value, { placeholder: row.value, autocomplete: "off" }),
-        { note: row.doc || null })),
+      field(
+        "Partitions",
+        bound("partitions", String(topic.partitions.length), {
+          type: "number",
+          min: topic.partitions.length,
+        }),
+        { note: "Only more, never fewer. Keys may go to other partitions afterwards." },
+      ),
+      topic.config.map((row) =>
+        field(
+          row.name,
+          bound(`set ${row.name}`, row.default ? "" : row.value, {
+            placeholder: row.value,
+            autocomplete: "off",
+          }),
+          { note: row.doc || null },
+        ),
+      ),
     ],
     submit: (values) => patch(address(["topics", topic.topic]), changes(topic, values)),
   });
@@ -139,18 +290,33 @@ function changes(topic, values) {
     else if (wish !== "" && (row.default || wish !== row.value)) config[row.name] = wish;
   }
   const body = {};
-  if (Number(values.partitions) !== topic.partitions.length) body.partitions = Number(values.partitions);
+  if (Number(values.partitions) !== topic.partitions.length)
+    body.partitions = Number(values.partitions);
   if (Object.keys(config).length > 0) body.config = config;
   if (unset.length > 0) body.unset = unset;
-  if (Object.keys(body).length === 0) throw new Error("Nothing was changed. Change a value, or leave with Cancel.");
+  if (Object.keys(body).length === 0)
+    throw new Error("Nothing was changed. Change a value, or leave with Cancel.");
   return body;
 }
 
 async function deleteTopic(topic, groups, at) {
   const done = await danger({
     title: `Delete ${topic.topic}?`,
-    lost: h("p", null, "Lost for good: ", h("strong", null, `${plural(topic.records ?? 0, "record")} (${bytes(topic.bytes)}) in ${plural(topic.partitions.length, "partition")}`),
-      groups.length > 0 ? `, and the positions of ${groups.map((row) => row.group).join(", ")} in it.` : ".", " There is no way back."),
+    lost: h(
+      "p",
+      null,
+      "Lost for good: ",
+      h(
+        "strong",
+        null,
+        `${plural(topic.records ?? 0, "record")} (${bytes(topic.bytes)}) in ` +
+          `${plural(topic.partitions.length, "partition")}`,
+      ),
+      groups.length > 0
+        ? `, and the positions of ${groups.map((row) => row.group).join(", ")} in it.`
+        : ".",
+      " There is no way back.",
+    ),
     typed: topic.topic,
     confirm: "Delete topic",
     act: () => remove(address(["topics", topic.topic])),
