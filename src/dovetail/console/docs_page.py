@@ -27,12 +27,14 @@ section.operation { border: 1px solid var(--line); border-radius: 8px; padding: 
   margin: 1rem 0; overflow-x: auto; }
 section.operation h3 { margin: .2rem 0; font-size: 1rem; font-weight: 600; }
 .method { display: inline-block; min-width: 4.2rem; font-weight: 700; color: var(--accent); }
-table { border-collapse: collapse; width: 100%; margin: .5rem 0; }
+table { border-collapse: collapse; table-layout: fixed; width: 100%; margin: .5rem 0; }
+th { width: 12rem; overflow-wrap: anywhere; } td:nth-of-type(1) { width: 17rem; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .6rem .25rem 0;
   border-top: 1px solid var(--line); }
-th { font-weight: 600; white-space: nowrap; }
+th { font-weight: 600; }
 pre { background: var(--soft); padding: .6rem; border-radius: 6px; overflow-x: auto; }
-@media (max-width: 30rem) { td, th { display: block; border: 0; padding: .1rem 0; } }
+@media (max-width: 45rem) { td, th { display: block; width: auto !important; border: 0;
+  padding: .1rem 0; } }
 """
 
 
@@ -85,9 +87,13 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 def _parameter_row(parameter: dict[str, Any]) -> str:
     schema = parameter["schema"]
-    default = f" Default: {schema['default']}." if "default" in schema else ""
-    text = escape(parameter.get("description", "") + default)
+    default = f" Default: {_plain(schema['default'])}." if "default" in schema else ""
+    text = _inline(parameter.get("description", "") + default)
     return _row(f"{parameter['name']}", _kind(schema), text)
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _type(name: str, schema: dict[str, Any]) -> str:
@@ -126,11 +132,11 @@ def _kind(schema: dict[str, Any]) -> str:
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"names with {_kind(schema['additionalProperties'])}"
     bounds = [
-        f"{label} {schema[key]}"
-        for key, label in (
-            ("minimum", "from"),
-            ("maximum", "to"),
-            ("maxLength", "at most characters"),
+        words.format(schema[key])
+        for key, words in (
+            ("minimum", "from {}"),
+            ("maximum", "to {}"),
+            ("maxLength", "of at most {} characters"),
         )
         if key in schema
     ]
