@@ -97,6 +97,22 @@ def test_a_node_that_goes_away_and_comes_back(visitor: WatchedPage, guarded: Run
     visitor.wrongs.clear()
 
 
+def test_a_session_that_ended_is_noticed_by_a_live_page(visitor: WatchedPage) -> None:
+    """U5, R4: a stream that is refused leads to the sign-in, and back to the same page."""
+    page = visitor.page
+    visitor.open("/groups?filter=x")
+    live = page.locator(".live")
+    live.click()
+    expect(live).to_have_attribute("data-state", "paused")
+    page.context.clear_cookies()
+    live.click()
+    expect(page.locator("h1")).to_have_text("Sign in")
+    _sign_in(visitor, TOKEN)
+    expect(page.locator("h1")).to_have_text("Groups")
+    assert page.url.endswith("/groups?filter=x")
+    visitor.wrongs.clear()
+
+
 def test_signing_out(visitor: WatchedPage) -> None:
     """U5, R4: afterwards nothing is shown."""
     page = visitor.page

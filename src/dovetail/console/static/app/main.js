@@ -44,7 +44,10 @@ const live = new Live({
     state.troubles[watch] = error;
     draw();
   },
-  onState: () => draw(),
+  onState: (now) => {
+    draw();
+    if (now === "lost") checkSession();
+  },
 });
 
 function arrived(watch, doc) {
@@ -138,7 +141,7 @@ function makeAt(found) {
         if (at === state.at) loadAgain(state.visit);
       }, ms);
     },
-    refreshSession,
+    greet,
     /** Changes the address; null and "" take one out. Typing replaces, choosing adds to history. */
     set(changes, { typing = false } = {}) {
       const query = new URLSearchParams(location.search);
@@ -302,11 +305,23 @@ async function signOut() {
   }
 }
 
-/** Asks who we are to the node. */
-async function refreshSession() {
+/** Asks who we are to the node, and what the side shows on every page. */
+async function greet() {
   state.session = await read("/v1/session");
+  if (!locked()) state.dead = (await read(addressOf("overview"))).totals.dead ?? 0;
   draw();
-  return state.session;
+}
+
+const locked = () => state.session.required && !state.session.signed_in;
+
+/** A stream that is refused looks like one that is lost; only the session tells them apart. */
+async function checkSession() {
+  try {
+    state.session = await read("/v1/session");
+    if (locked()) failed({ status: 401 });
+  } catch {
+    /* Nobody answers: it is lost, and tries again by itself. */
+  }
 }
 
 function followed(event) {
@@ -351,10 +366,7 @@ async function begin() {
   }, 1000);
   visit();
   try {
-    const session = await refreshSession();
-    if (session.required && !session.signed_in) return;
-    state.dead = (await read(addressOf("overview"))).totals.dead ?? 0;
-    draw();
+    await greet();
   } catch {
     /* The page itself says that the node does not answer. */
   }

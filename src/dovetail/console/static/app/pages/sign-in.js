@@ -55,7 +55,7 @@ async function signIn(event, at) {
   at.local.trouble = null;
   try {
     await post("/v1/session", { token: input.value });
-    await at.refreshSession();
+    await at.greet();
     at.go(backOf(at));
   } catch (error) {
     at.local.trouble =
