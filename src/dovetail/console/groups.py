@@ -119,7 +119,7 @@ async def group_list(desk: Desk) -> GroupList:
     names = sorted(group.group_id for group in listing.valid)
     descriptions = await _describe(desk, names)
     committed = {name: await _committed(desk, name) for name in names}
-    known = {facts.name for facts in desk.insight.topics()}
+    known = {facts.name for facts in desk.insight.topics() if facts.state == "ready"}
     places = {place for each in committed.values() for place in each if place[0] in known}
     bounds = await bounds_of(desk.kafka, sorted(places))
     rows = []
@@ -134,7 +134,7 @@ async def group_list(desk: Desk) -> GroupList:
                 members=len(descriptions[name].members),
                 lag=sum(lag or 0 for lag in lags) if whole else None,
                 topics=sorted({topic for topic, _ in mine}),
-                consumed_per_s=desk.rate(f"group/{name}", sum(mine.values())),
+                consumed_per_s=_consumed_per_s(desk, name, mine),
             )
         )
     return GroupList(rows)
@@ -165,7 +165,7 @@ async def group_shown(desk: Desk, name: str) -> GroupShown:
         state=_state_of(description),
         members=len(description.members),
         lag=sum(row.lag or 0 for row in rows) if whole else None,
-        consumed_per_s=desk.rate(f"group/{name}", sum(committed.values())),
+        consumed_per_s=_consumed_per_s(desk, name, committed),
         partitions=rows,
         member_list=[
             GroupMember(
@@ -195,6 +195,12 @@ def _row(
         host=None if member is None else member.host,
         member=None if member is None else member.member_id,
     )
+
+
+def _consumed_per_s(desk: Desk, name: str, committed: dict[Partition, int]) -> float | None:
+    """How fast its positions grow, in topics that are there."""
+    ready = {facts.name for facts in desk.insight.topics() if facts.state == "ready"}
+    return desk.rate(f"group/{name}", sum(at for (t, _), at in committed.items() if t in ready))
 
 
 def _lag(bounds: Bounds | None, committed: int | None) -> int | None:

@@ -72,10 +72,14 @@ class Pages:
     async def static(self, request: Request) -> Response:
         """A file below the folder."""
         path = self._folder / request.path_params["path"]
-        inside = path.resolve().is_relative_to(self._folder.resolve())
-        if not inside or path.suffix not in _TYPES or not path.is_file():
-            return _missing(request.url.path)
-        return self._file(path, request)
+        try:
+            inside = path.resolve().is_relative_to(self._folder.resolve())
+            if inside and path.suffix in _TYPES and path.is_file():
+                return self._file(path, request)
+        except (OSError, ValueError):
+            # A name that no file can have: too long, or with a zero in it.
+            pass
+        return _missing(request.url.path)
 
     def _file(self, path: Path, request: Request) -> Response:
         seen = path.stat()

@@ -14,6 +14,8 @@ from dovetail.errors import InvalidSetting, Unavailable
 from dovetail.settings import HttpSettings, Settings, load_settings
 from dovetail.web import WebServer
 
+#: Names that no file can have, and one that is there but is no page's file.
+ODD = ("/static/%00.js", f"/static/{'x' * 3000}.js", "/static/..%2fhttp.py", "/static/")
 TOKEN = "correct-horse-battery"
 
 
@@ -79,7 +81,7 @@ async def test_metrics_and_pages(served: tuple[Status, httpx.AsyncClient]) -> No
         page = await client.get(path)
         assert page.status_code == 200
         assert page.headers["content-type"].startswith("text/html")
-    for path in ("/nothing", "/static/../http.py", "/static/%2e%2e/http.py", "/v1/nothing"):
+    for path in ("/nothing", "/static/../http.py", "/static/%2e%2e/http.py", "/v1/nothing", *ODD):
         answer = await client.get(path)
         assert answer.status_code == 404
         assert answer.json()["error"]["kind"] == "NotFound"
