@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {t}messages (
     holder   text
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02,
         autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX IF NOT EXISTS {n}messages_visible ON {t}messages (visible, bucket, id);
+CREATE INDEX IF NOT EXISTS {n}messages_visible ON {t}messages (visible, id, bucket);
 CREATE UNIQUE INDEX IF NOT EXISTS {n}messages_key ON {t}messages (key) WHERE key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {n}messages_holder ON {t}messages (holder, visible)
     WHERE holder IS NOT NULL;
@@ -133,7 +133,7 @@ WITH asked AS (
         WHERE visible <= a.horizon AND (visible <= $8 OR holder IS NULL)
             AND bucket >= a.low AND bucket < a.high
             AND (a.mask IS NULL OR get_byte(a.mask, bucket - a.low) = 1)
-        ORDER BY visible, bucket, id LIMIT a.most FOR UPDATE SKIP LOCKED
+        ORDER BY visible, id LIMIT a.most FOR UPDATE SKIP LOCKED
     ) m
 ), leased AS (
     UPDATE {t}messages m
@@ -174,7 +174,7 @@ VERSIONS = "SELECT id, version FROM {t}messages WHERE id = ANY ($1::bigint[])"
 HELD_BY = """
 SELECT id, version, due, visible, attempts, priority, bucket, body, headers, key
 FROM {t}messages JOIN {t}bodies USING (id)
-WHERE holder = $1 AND visible > $2 ORDER BY visible, bucket, id LIMIT $3
+WHERE holder = $1 AND visible > $2 ORDER BY visible, id LIMIT $3
 """
 
 # Whoever looks
@@ -185,7 +185,7 @@ FROM {t}messages JOIN {t}bodies USING (id)
 """
 LOOK_UP = _SHOWN + "WHERE id = ANY ($1::bigint[])"
 LOOK_UP_KEYS = _SHOWN + "WHERE key = ANY ($1::text[])"
-PEEK = _SHOWN + "ORDER BY visible, bucket, id LIMIT $1"
+PEEK = _SHOWN + "ORDER BY visible, id LIMIT $1"
 COUNTS = """
 SELECT (SELECT count(*) FROM {t}messages),
     (SELECT count(*) FROM {t}messages WHERE visible <= $1),

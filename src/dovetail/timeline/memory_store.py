@@ -191,7 +191,7 @@ class MemoryStore:
         return LeaseResult(tuple(leased), died, min(later, default=None), min(ends, default=None))
 
     def _in_order(self) -> list[_Row]:
-        return sorted(self._rows.values(), key=lambda row: (row.visible_ms, row.bucket, row.id))
+        return sorted(self._rows.values(), key=lambda row: (row.visible_ms, row.id))
 
     def _bury(self, row: _Row, reason: str, now_ms: int) -> None:
         row.holder, row.reason, row.died_ms = None, reason, now_ms
