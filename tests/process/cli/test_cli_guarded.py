@@ -1,19 +1,18 @@
 """The command line on a node that wants TLS and a login: every door that it knocks at."""
 
+import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
+from typer.testing import CliRunner, Result
 
+from dovetail.cli.app import app
 from dovetail.cli.outcome import ExitCode
 
-COMMAND_S_MAX = 60.0
 PASSWORD = "correct horse battery staple"
 
 
@@ -34,9 +33,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     }
     node = RunningNode(folder / "data", settings)
     node.start()
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
     try:
-        yield inherited | {
+        yield {
             "DOVETAIL_CLIENT_BOOTSTRAP": node.bootstrap,
             "DOVETAIL_HTTP_PORT": node.http_url.rpartition(":")[2],
             "DOVETAIL_CLIENT_TLS": "true",
@@ -48,28 +46,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         node.kill()
 
 
-def dovetail(
-    environment: dict[str, str], *arguments: str, folder: Path
-) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "dovetail", *arguments],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S_MAX,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+def dovetail(environment: dict[str, str], *arguments: str, folder: Path) -> Result:
+    with contextlib.chdir(folder):
+        return CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)
 
 
 def test_all_doors_open_for_who_has_the_keys(environment: dict[str, str], tmp_path: Path) -> None:
     """U4, R4: topics, timelines, the overview and the doctor work with TLS and a login."""
     made = dovetail(environment, "timeline", "create", "guarded", folder=tmp_path)
-    assert made.returncode == ExitCode.OK, made.stderr
+    assert made.exit_code == ExitCode.OK, made.stderr
     top = dovetail(environment, "top", "--once", "--json", "--interval", "100ms", folder=tmp_path)
-    assert top.returncode == ExitCode.OK, top.stderr
+    assert top.exit_code == ExitCode.OK, top.stderr
     found = json.loads(top.stdout)
     assert [row["timeline"] for row in found["timelines"]] == ["guarded"]
     assert found["troubles"] == {}
@@ -82,9 +69,9 @@ def test_who_has_the_wrong_keys_is_told(environment: dict[str, str], tmp_path: P
     """U7, R4: a file that is not there, and a password that is wrong, are named."""
     lost = environment | {"DOVETAIL_CLIENT_TLS_CA": "/no/such/ca.pem"}
     done = dovetail(lost, "timeline", "list", folder=tmp_path)
-    assert done.returncode == ExitCode.USAGE
+    assert done.exit_code == ExitCode.USAGE
     assert "client.tls_ca" in done.stderr
     wrong = environment | {"DOVETAIL_CLIENT_PASSWORD": "wrong"}
     done = dovetail(wrong, "timeline", "list", "--timeout", "3s", folder=tmp_path)
-    assert done.returncode != ExitCode.OK
+    assert done.exit_code != ExitCode.OK
     assert "log" in done.stderr or "password" in done.stderr

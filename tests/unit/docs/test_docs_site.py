@@ -76,6 +76,19 @@ def test_a_block_that_is_not_run_says_why(path: Path) -> None:
             assert (doc_pages.ROOT / name).exists(), f"{block.page}:{block.line} names {name}"
 
 
+def test_figures_of_the_comparison_are_those_that_were_printed() -> None:
+    """U4: a figure beside others' stands in the page with the whole run, so that it can be checked.
+
+    When a benchmark was run anew and its page changed, change docs/comparison.md too.
+    """
+    figures = re.findall(r"([\d,]+\d)/s", (doc_pages.DOCS / "comparison.md").read_text())
+    printed = "".join(
+        (doc_pages.DOCS / name).read_text() for name in ("benchmarks.md", "outbox.md")
+    )
+    assert figures
+    assert [figure for figure in figures if figure not in printed] == []
+
+
 def test_the_reference_of_commands_is_up_to_date() -> None:
     """U4: `python -m tests.cli_reference --write` brings it up."""
     assert cli_reference.DOC.read_text() == cli_reference.page()
