@@ -23,7 +23,7 @@ export const page = {
   title: () => "Dead letters",
   watch: () => ["dead"],
   loadedBy: (at) => source(at),
-  load: (at) => read(source(at)),
+  load: async (at) => (at.query.get("source") ? read(source(at)) : null),
   arrived(watch, doc, at) {
     const counts = doc.sources.map((one) => `${one.source} ${one.name} ${one.count}`).join("\n");
     const moved = at.local.counts !== undefined && at.local.counts !== counts;
@@ -31,7 +31,8 @@ export const page = {
     if (moved) at.loadIn(1000);
   },
   view({ dead, loaded }, at) {
-    const letters = loaded?.letters ?? [];
+    const shown = at.query.get("source") ? loaded : dead;
+    const letters = shown?.letters ?? [];
     at.local.chosen ??= new Set();
     const chosen = letters.filter((letter) => at.local.chosen.has(idOf(letter)));
     const total = dead.sources.reduce((sum, one) => sum + (one.count ?? 0), 0);
@@ -48,9 +49,16 @@ export const page = {
       sources(dead.sources, at),
       letters.length > 0
         ? [acts(letters, chosen, at), list(letters, at)]
-        : loaded
+        : shown
           ? nothing(at)
           : loading(),
+      !at.query.get("source") && letters.length < total
+        ? h(
+            "p",
+            { class: "soft" },
+            `The newest ${count(letters.length)} of ${count(total)} are shown.`,
+          )
+        : null,
     ];
   },
 };
