@@ -20,8 +20,10 @@ section `tracing` names, in the background: a collector that is away costs spans
 In a node, a relay and a pipeline's driver the settings decide. An application calls `use()` once.
 """
 
+import atexit
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,9 +32,13 @@ from dovetail.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, SpanKind, Tracer
 
     from dovetail.settings.tracing import TracingSettings
+
+#: How long the end of a process waits for a collector that does not answer; it can happen twice.
+END_S = 1.5
 
 #: The header, in the words of W3C Trace Context.
 TRACEPARENT = "traceparent"
@@ -54,10 +60,11 @@ class _Tracing:
         except ModuleNotFoundError as error:
             raise _extra_missing(error) from error
         self.settings, self.service = settings, settings.service or service
-        self._provider: TracerProvider | None = None
+        self._own: tuple[TracerProvider, SpanExporter] | None = None
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            self._provider = _provider(settings, self.service)
-            trace.set_tracer_provider(self._provider)
+            self._own = _provider(settings, self.service)
+            trace.set_tracer_provider(self._own[0])
+            atexit.register(self.end)
         self._trace = trace
         self._context = TraceContextTextMapPropagator()
         self.tracer: Tracer = trace.get_tracer("dovetail")
@@ -105,8 +112,17 @@ class _Tracing:
         return carrier.get(TRACEPARENT)
 
     def end(self) -> None:
-        if self._provider is not None:
-            self._provider.shutdown()
+        if self._own is None:
+            return
+        provider, exporter = self._own
+        self._own = None
+        ending = threading.Thread(target=provider.shutdown, name="tracing-end", daemon=True)
+        ending.start()
+        ending.join(END_S)
+        if ending.is_alive():
+            # It waits for a collector that is away, and would try again; this interrupts it.
+            exporter.shutdown()
+            ending.join(END_S)
 
 
 _tracing: _Tracing | None = None
@@ -199,7 +215,7 @@ def traceparent_in(given: Parent) -> str | None:
     return given if isinstance(given, str) else None
 
 
-def _provider(settings: "TracingSettings", service: str) -> "TracerProvider":
+def _provider(settings: "TracingSettings", service: str) -> "tuple[TracerProvider, SpanExporter]":
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -218,12 +234,13 @@ def _provider(settings: "TracingSettings", service: str) -> "TracerProvider":
     provider = TracerProvider(
         resource=Resource.create(about),
         sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
+        shutdown_on_exit=False,
     )
     exporter = OTLPSpanExporter(endpoint=f"{settings.endpoint.rstrip('/')}/v1/traces")
     provider.add_span_processor(
         BatchSpanProcessor(exporter, schedule_delay_millis=settings.export_ms)
     )
-    return provider
+    return provider, exporter
 
 
 def _extra_missing(error: ModuleNotFoundError) -> InvalidSetting:

@@ -76,6 +76,9 @@ with tracing.span("order", parent="{CONTEXT}"):
     assert tracing.traceparent()[3:35] == "{CONTEXT[3:35]}"
 print(dict(producer.published.on("orders")[0].headers)["traceparent"][3:35].decode())
 assert time.monotonic() - began < 5
+began = time.monotonic()
+tracing.end()
+assert time.monotonic() - began < 2 * tracing.END_S + 3
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
