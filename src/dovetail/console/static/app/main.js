@@ -117,6 +117,9 @@ function failure(error) {
       "div",
       { class: "buttons" },
       h("button", { type: "button", class: "button primary", onclick: () => visit() }, "Try again"),
+      Object.keys(state.found?.params ?? {}).length > 0
+        ? h("a", { class: "button", href: `/${state.found.way}` }, `All ${state.found.way}`)
+        : null,
       h("a", { class: "button", href: "/" }, "Overview"),
     ),
   );

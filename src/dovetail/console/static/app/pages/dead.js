@@ -46,7 +46,7 @@ export const page = {
       dead.sources
         .filter((one) => one.trouble)
         .map((one) => note("warn", `${KINDS[one.source] ?? one.source} ${one.name}`, one.trouble)),
-      sources(dead.sources, at),
+      total > 0 || at.query.get("source") ? sources(dead.sources, at) : null,
       letters.length > 0
         ? [acts(letters, chosen, at), list(letters, at)]
         : shown

@@ -70,8 +70,8 @@ function flow(totals, at) {
       href: "/groups?sort=-lag",
       chart: spark(points("overview", "lag"), at.nowMs, `Lag, now ${count(totals.lag)}`),
     }),
-    tile("Due on timelines", brief(totals.due), {
-      note: `${brief(totals.waiting)} waiting`,
+    tile("Due now", brief(totals.due), {
+      note: `${brief(totals.waiting)} on timelines`,
       href: "/timelines",
       chart: spark(points("overview", "due"), at.nowMs, `Due, now ${count(totals.due)}`),
     }),
@@ -143,6 +143,7 @@ function nodes({ nodes: list, node }, at) {
       {
         name: "address",
         label: "Address",
+        kind: "tight",
         cell: (row) => h("span", { class: "mono" }, row.address),
       },
       {

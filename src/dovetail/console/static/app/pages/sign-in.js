@@ -34,7 +34,7 @@ export const page = {
         field(
           "Token",
           { type: "password", name: "token", required: true, autocomplete: "current-password" },
-          { note: "The value of the setting http.token of this node." },
+          { note: "The setting http.token of this node, or the file of http.token_file." },
         ),
         at.local.trouble
           ? h("div", { class: "note bad", role: "alert" }, h("p", null, at.local.trouble))
@@ -60,7 +60,8 @@ async function signIn(event, at) {
   } catch (error) {
     at.local.trouble =
       error.status === 401
-        ? "This is not the token of this node. Look into its settings: dovetail config show"
+        ? "This is not the token of this node. It is the setting http.token, or in the file that " +
+          "http.token_file names."
         : error.message;
     input.select();
     at.draw();
