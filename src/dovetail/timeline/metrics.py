@@ -117,6 +117,10 @@ class TimelineMetrics:
             "Mean way from here to clients, as they report it.",
             ["timeline", "role"],
         )
+        self._make_surroundings()
+
+    def _make_surroundings(self) -> None:
+        """Clients, partners, clocks, and how the carrier is."""
         self._channels = self._gauge("timeline_channels", "Open sessions.", ["timeline", "role"])
         self._channel_errors = self._counter(
             "timeline_channel_errors", "Sessions that were lost.", ["timeline", "role"]
