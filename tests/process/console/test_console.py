@@ -97,6 +97,33 @@ def test_every_page_is_whole_at_every_width_in_both_themes(
     assert grounds["light"] != grounds["dark"]
 
 
+def test_the_walk_would_see_what_is_wrong(watched: WatchedPage) -> None:
+    """U5: a wide box, a nameless button, an inline script and a foreign request are all noticed."""
+    watched.open("/")
+    assert not watched.faults()
+    watched.page.evaluate(
+        """async () => {
+          const main = document.querySelector('main');
+          main.append(Object.assign(document.createElement('div'), { className: 'planted' }));
+          main.querySelector('.planted').style.width = '3000px';
+          main.querySelector('.planted').style.height = '1px';
+          main.append(document.createElement('button'));
+          main.append(Object.assign(document.createElement('script'), { textContent: '1' }));
+          await fetch('http://127.0.0.1:1/').catch(() => null);
+        }"""
+    )
+    found = "\n".join(watched.faults())
+    for fault in (
+        "scrolls sideways",
+        "DIV.planted",
+        "<button",
+        "inline script",
+        "Content Security",
+    ):
+        assert fault in found
+    watched.wrongs.clear()
+
+
 def test_the_theme_can_be_chosen_and_stays(watched: WatchedPage) -> None:
     """U5: dark or light by the system, or as chosen, before the first paint of the next visit."""
     page = watched.page
