@@ -106,21 +106,7 @@ class TimelineService:
         self._busyness = Busyness()
         self._neighbours = Neighbours(node=node, clock=clock, drift=self.drift, tls=tls)
         self._dated = DatedService(dated, clock=clock, drift=self.drift)
-        self._roster: Roster | None = None
-        if standing is not None:
-            self._roster = Roster(
-                coordinator,
-                node=node,
-                address=address,
-                version=version,
-                roles=roles,
-                crowd=crowd,
-                standing=standing,
-                peers=self.health.peers,
-                clock=clock,
-                on_bytes=lambda way, size: self.metrics.moved("", way, "sync", size),
-            )
-            standing.on_change.append(self._told.set)
+        self._roster = None if standing is None else self._join(standing, crowd)
         self._around = Surroundings(
             clock,
             rng,
@@ -138,6 +124,21 @@ class TimelineService:
         self._tasks: list[asyncio.Task[None]] = []
         self._finishing: set[asyncio.Task[Any]] = set()
         self._finish: asyncio.Task[Any] | None = None
+
+    def _join(self, standing: Standing, crowd: Crowd) -> Roster:
+        standing.on_change.append(self._told.set)
+        return Roster(
+            self._coordinator,
+            node=self._node,
+            address=self._address,
+            version=self._version,
+            roles=self._roles,
+            crowd=crowd,
+            standing=standing,
+            peers=self.health.peers,
+            clock=self._clock,
+            on_bytes=lambda way, size: self.metrics.moved("", way, "sync", size),
+        )
 
     # Life
 
