@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Self
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.logging import get_logger
 from dovetail.pipeline.checkpoint import claim_query_id
-from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition, client_of
+from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.pipeline.frontend import create_topics
 from dovetail.pipeline.graph import Pipeline, Stage
 from dovetail.pipeline.metrics import PipelineMetrics
@@ -90,6 +90,8 @@ class Engine:
         #: Held while queries are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
         self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
+        #: Commits positions; used by who starts, then by who holds `_changing`.
+        self._committing = KafkaClient(bootstrap)
         self._looking = KafkaClient(bootstrap, timeout_s=_ENDS_S_MAX)
         #: Held while the broker is asked for ends, so that nothing else waits for the answer.
         self._asking = threading.Lock()
@@ -131,6 +133,7 @@ class Engine:
                     one.query.stop()
                     self._note(one)
                     self._commit(one)
+            self._committing.close()
         with self._asking:
             self._looking.close()
 
@@ -139,6 +142,8 @@ class Engine:
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             for one in self._running:
                 with self._changing:
+                    if self._stopped.is_set():
+                        return
                     self._note(one)
                     self._commit(one)
                     self._look(one)
@@ -192,7 +197,7 @@ class Engine:
 
     def _position(self, stage: Stage) -> dict[Partition, int]:
         """Where a team stood when its last master left it, as far as its group knows."""
-        client, topic = client_of(self._bootstrap), stage.topics.input
+        client, topic = self._committing, stage.topics.input
         places = [(topic, number) for number in client.partitions([topic])[topic]]
         first = client.offsets(dict.fromkeys(places, EARLIEST))
         stored = client.committed(stage.group)
@@ -234,7 +239,7 @@ class Engine:
         if one.committed:
             return
         try:
-            client_of(self._bootstrap).commit(one.stage.group, one.meter.position)
+            self._committing.commit(one.stage.group, one.meter.position)
             one.committed = True
         except DovetailError as error:
             # Positions in the group are for display; the checkpoint is what counts.
