@@ -7,6 +7,7 @@ its environment, so that the last sweep finds whatever is left, such as orphans 
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,7 +73,7 @@ class Program:
         self, environment: dict[str, str], out: IO[bytes], log: IO[bytes]
     ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", *self.arguments],
+            [*_guard(), sys.executable, "-m", *self.arguments],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -208,6 +209,12 @@ def _left(run: str) -> Iterator[psutil.Process]:
                 yield process
         except psutil.Error:
             continue
+
+
+def _guard() -> list[str]:
+    """Has the kernel end a process when the demo is gone, even by kill -9; where there is a way."""
+    program = shutil.which("setpriv")
+    return [] if program is None else [program, "--pdeathsig", "KILL"]
 
 
 def _name(process: psutil.Process) -> str:

@@ -33,12 +33,13 @@ RETRY_S = 0.2
 
 def remind(database: Path, message: Message) -> None:
     """The reminder is due: it is sent, unless the order was paid or a reminder was sent before."""
-    fired_ms, order_id = now_ms(), message.body.decode()
+    fired_ms, told = now_ms(), json.loads(message.body)
+    order_id, due_ms = told["order"], told["due_ms"]
     with closing(connect(database)) as db, transaction(db):
         [(paid_ms,)] = db.execute("SELECT paid_ms FROM orders WHERE id = ?", (order_id,))
         db.execute(
             "INSERT INTO reminders VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (order_id, message.due_ms, fired_ms, paid_ms is None, message.attempt),
+            (order_id, due_ms, fired_ms, paid_ms is None, message.attempt),
         )
 
 
@@ -50,8 +51,11 @@ async def follow(timeline: Timeline, records: list[Record], remind_after_s: floa
         if record.topic() == PAYMENTS:
             paid.append(order_id)
             continue
-        due_s = json.loads(record.value() or b"")["placed_ms"] / 1000 + remind_after_s
-        drafts.append(Draft(order_id.encode(), at=due_s, key=order_id))
+        placed_ms = json.loads(record.value() or b"")["placed_ms"]
+        due_ms = placed_ms + round(remind_after_s * 1000)
+        # It says itself when it was wanted: an event that comes late makes it due at once.
+        body = json.dumps({"order": order_id, "due_ms": due_ms}).encode()
+        drafts.append(Draft(body, at=due_ms / 1000, key=order_id))
     if drafts:
         await patiently(lambda: timeline.schedule_many(drafts))
     await asyncio.gather(*(patiently(partial(timeline.cancel_key, name)) for name in paid))

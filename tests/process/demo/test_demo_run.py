@@ -27,7 +27,9 @@ CHAOS = os.environ.get("DEMO_CHAOS", "node,relay,notifier")
 #: All processes of this run inherit it.
 MARK = ("DEMO_TEST", uuid.uuid4().hex)
 
-pytestmark = pytest.mark.timeout(RUN_S_MAX + 60)
+LONG = "DEMO_MINUTES" in os.environ
+
+pytestmark = pytest.mark.timeout(0 if LONG else RUN_S_MAX + 60)
 
 
 def run_module(module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -38,21 +40,29 @@ def run_module(module: str, *arguments: str) -> "subprocess.CompletedProcess[str
         env={**environment, MARK[0]: MARK[1]},
         capture_output=True,
         text=True,
-        timeout=None if "DEMO_MINUTES" in os.environ else RUN_S_MAX,
+        timeout=None if LONG else RUN_S_MAX,
         check=False,
     )
 
 
-def left_behind() -> list[str]:
+def left_behind() -> list[psutil.Process]:
     """Processes of the run that are still there."""
     found = []
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK[0]) == MARK[1]:
-                found.append(" ".join(process.cmdline()))
+                found.append(process)
         except psutil.Error:
             continue
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def swept() -> Iterator[None]:
+    """A run that was cut short leaves nothing behind either."""
+    yield
+    for process in left_behind():
+        process.kill()
 
 
 @pytest.fixture(scope="module")
