@@ -11,7 +11,6 @@ from examples.shop.shop import ORDERS
 from examples.shop.sight import Sight, Watcher
 from examples.shop.teams import shop
 from examples.shop.verdict import Check, Figures, quantile
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
@@ -158,17 +157,19 @@ def proof_console() -> Console:
 
 def print_proof(console: Console, checks: Sequence[Check], measured: Figures) -> None:
     """The table at the end, and what was measured."""
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("what went in and came out", no_wrap=True)
     for column in ("expected", "found", "lost", "doubled", "wrong"):
-        table.add_column(column, justify="right")
-    table.add_column("holds")
+        table.add_column(column, justify="right", no_wrap=True, min_width=max(5, len(column)))
+    table.add_column("holds", no_wrap=True, min_width=5)
     for check in checks:
         parts = (check.lost, check.doubled, (*check.foreign, *check.wrong))
         cells = [Text(f"{len(part):,}", style="bold red" if part else "dim") for part in parts]
         mark = Text("yes", style="green") if check.holds else Text("NO", style="bold red")
         table.add_row(check.name, f"{check.expected:,}", f"{check.found:,}", *cells, mark)
+    console.print()
     console.print(table)
+    console.print()
     for line in _measurements(measured):
         console.print(line, soft_wrap=True)
     for check in checks:
