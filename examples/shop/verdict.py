@@ -8,6 +8,7 @@ foreign (there and not expected), doubled, and wrong (there, with other values).
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from itertools import pairwise
 
 from examples.shop.evidence import Evidence, OrderRow
 from examples.shop.results import DONE
@@ -197,8 +198,8 @@ class Figures:
 
     @property
     def takeovers(self) -> int:
-        """Leads after the first."""
-        return max(0, len(self.leads) - 1)
+        """How often another replica led on."""
+        return sum(1 for before, after in pairwise(self.leads) if before[1] != after[1])
 
 
 def figures(evidence: Evidence) -> Figures:
