@@ -239,6 +239,7 @@ def _filter(
     kind: str = "ANY",
     name: str | None = None,
 ) -> Any:
+    """The rules that are meant, for requests; all of them if nothing is said."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AclBindingFilter,
         AclOperation,

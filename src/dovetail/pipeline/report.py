@@ -96,7 +96,7 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
     """The reports that count, of all records of the topic in their order; by pipeline and driver.
 
     What is no report of ours is passed over, and so is a driver that stood by and has left, unless
-    it is all that is known of its pipeline.
+    it is all that is known of its pipeline; and what a driver said before it led.
     """
     found: dict[str, dict[str, Any]] = {}
     for key, value in records:
@@ -113,7 +113,8 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
     left = {
         name
         for name, one in found.items()
-        if name != one["pipeline"] and one["state"] == PipelineState.STOPPED.value
+        if name != one["pipeline"]
+        and (one["state"] == PipelineState.STOPPED.value or _led_later(one, found))
     }
     there = {one["pipeline"] for name, one in found.items() if name not in left}
     return [
@@ -121,6 +122,16 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
         for name, one in sorted(found.items())
         if name not in left or one["pipeline"] not in there
     ]
+
+
+def _led_later(stood_by: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a driver that stood by was then the master."""
+    master = found.get(stood_by["pipeline"])
+    return (
+        master is not None
+        and master["driver"] == stood_by["driver"]
+        and master["at_ms"] >= stood_by["at_ms"]
+    )
 
 
 def shown_state(document: Mapping[str, Any], *, now_ms: int) -> str:

@@ -5,6 +5,7 @@ packages are installed by name and version when they are not there yet.
 """
 
 import base64
+import fcntl
 import itertools
 import json
 import queue
@@ -42,6 +43,13 @@ def install() -> None:
     Raises:
         ImportError: when npm could not do so.
     """
+    with (PROJECT / ".install-lock").open("w") as lock:
+        # Several workers of one test run come here at the same time.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _install()
+
+
+def _install() -> None:
     wanted: dict[str, str] = json.loads((PROJECT / "package.json").read_text())["dependencies"]
     modules = PROJECT / "node_modules"
 

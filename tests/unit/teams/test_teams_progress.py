@@ -144,7 +144,7 @@ def test_the_report_of_the_highest_term_counts() -> None:
     """T11, T2: a master that wakes up does not hide its successor; strangers are passed over."""
     new = report_of(PipelineState.RUNNING, term=2)
     old = report_of(PipelineState.RETRYING, term=1, at_ms=2_000)
-    waiting = report_of(PipelineState.WAITING, term=0)
+    waiting = replace(report_of(PipelineState.WAITING, term=0), driver="another")
     strange = [(b"p", b"no json"), (b"p", b"[]"), (None, None), (b"q", b'{"format": 9}')]
     found = newest([record(new), record(old), record(waiting), *strange])
     assert [(one["state"], one["term"]) for one in found] == [
@@ -154,6 +154,8 @@ def test_the_report_of_the_highest_term_counts() -> None:
     key, _ = record(waiting)
     gone = json.dumps({**waiting.as_document(), "state": "stopped"}).encode()
     assert [one["state"] for one in newest([record(new), (key, gone)])] == ["running"]
+    before_it_led = replace(waiting, driver=new.driver)
+    assert [one["state"] for one in newest([record(before_it_led), record(new)])] == ["running"]
     assert [one["state"] for one in newest([(key, gone)])] == ["stopped"]
     assert shown_state(found[0], now_ms=2_000) == "running"
     assert shown_state(found[0], now_ms=61_000) == "silent for 60 s"

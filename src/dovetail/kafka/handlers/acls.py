@@ -28,7 +28,7 @@ _ANY = 1
 _MATCH = 2
 _USER = "User:"
 
-_OFF = "access rules are switched off here; set security.authorize"
+_OFF = "nobody logs in here, so there are no users and no rules; see docs/security.md"
 
 
 async def describe_acls(

@@ -3,7 +3,6 @@
 import asyncio
 
 from dovetail.access import Doorman, LoginFailed
-from dovetail.errors import ProtocolViolation
 from dovetail.kafka import messages as m
 from dovetail.kafka.error_codes import ErrorCode
 from dovetail.logging import get_logger
@@ -23,14 +22,24 @@ Sasl = m.SaslHandshakeRequest | m.SaslAuthenticateRequest
 async def sasl(
     doorman: Doorman | None, connection: Connection, request: Sasl
 ) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
-    """Either of the two requests. Raises `ProtocolViolation` where nobody logs in."""
+    """Either of the two requests; refused where nobody logs in."""
     if doorman is None or not doorman.mechanisms:
-        raise ProtocolViolation("nobody logs in here; connect without SASL")
+        return _nobody_logs_in(request)
     if isinstance(request, m.SaslHandshakeRequest):
         known = doorman.begin(connection).handshake(request.mechanism)
         code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
         return m.SaslHandshakeResponse(error_code=code, mechanisms=doorman.mechanisms)
     return await _authenticate(doorman, connection, request)
+
+
+def _nobody_logs_in(request: Sasl) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
+    if isinstance(request, m.SaslHandshakeRequest):
+        return m.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
+    return m.SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="nobody logs in here; connect without SASL",
+        auth_bytes=b"",
+    )
 
 
 async def _authenticate(
