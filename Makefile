@@ -36,7 +36,7 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/browser
 	@scripts/java
 	@$(MAKE) --no-print-directory check
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --durations=40 tests
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
 
 .PHONY: docs
 docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.

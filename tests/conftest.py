@@ -31,12 +31,12 @@ os.environ["COLUMNS"] = "140"
 #: The files that take longest. Begun last, each would be waited for alone.
 LONG = (
     "test_cluster_matrix.py",
-    "test_teams_kills.py",
     "test_kill.py",
-    "test_demo_run.py",
     "test_storage_repair.py",
     "test_cluster.py",
     "test_cluster_cli.py",
+    "test_demo_run.py",
+    "test_teams_kills.py",
     "test_spark_tables.py",
     "test_teams_engine.py",
     "test_stream_sim.py",
