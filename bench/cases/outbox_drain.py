@@ -29,8 +29,8 @@ _WORKERS = 4
 _PARTITIONS = 4
 #: How much faster four must be, where the machine has room for it.
 _SCALE_MIN = 1.6
-#: Above this share of its processors a machine has no room.
-_BUSY = 0.85
+#: From this share of its processors on a machine has no room for more.
+_BUSY = 0.95
 #: The plain relay scans its whole table for every mark; this much of a run tells its rate.
 _PLAIN_S = 20.0
 
@@ -56,12 +56,11 @@ def measure(run: Run) -> list[Line]:
                 run.told(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
                 best[name] = max(best.get(name, 0.0), rate)
     notes = [f"processor seconds with {n}: {used}" for n, used in measured.used.items()]
-    # Whether four can be faster than one depends on what one leaves of the machine.
-    busy = measured.used[1].busy
+    busy = measured.used[_WORKERS].busy
     room = busy < _BUSY
     if not room:
         notes.append(
-            f"no rule: one worker keeps {busy:.0%} of the processors busy, so they are the limit"
+            f"no rule: {_WORKERS} workers keep {busy:.0%} of the processors busy: the limit"
         )
     rate = "messages/s"
     one = best["one"]
