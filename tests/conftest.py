@@ -28,27 +28,6 @@ hypothesis.settings.load_profile("house")
 # Tables are rendered for a terminal of this width, whatever the tests run in.
 os.environ["COLUMNS"] = "140"
 
-#: The files that take longest. Begun last, each would be waited for alone.
-LONG = (
-    "test_cluster_matrix.py",
-    "test_kill.py",
-    "test_storage_repair.py",
-    "test_cluster.py",
-    "test_cluster_cli.py",
-    "test_demo_run.py",
-    "test_teams_kills.py",
-    "test_spark_tables.py",
-    "test_teams_engine.py",
-    "test_stream_sim.py",
-    "test_access.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first; all others stay in their order."""
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
-
-
 #: A start reads what the last life left; minutes would mean that it hangs.
 START_SECONDS_MAX = 60
 
