@@ -97,7 +97,8 @@ class ProxyNetwork:
     async def _serve(
         self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        source = self._owner(writer.get_extra_info("peername")[1])
+        here = writer.get_extra_info("sockname")[1]
+        source = self._owner(writer.get_extra_info("peername")[1], here)
         # Neither the question for a connection nor its answer passes a cut way.
         await self._passes((source, name))
         await self._passes((name, source))
@@ -128,9 +129,9 @@ class ProxyNetwork:
         await self._passes(link)
         writer.close()
 
-    def _owner(self, port: int) -> str:
-        """The node whose process has the socket with this local port."""
-        inode = _inode_of(port)
+    def _owner(self, port: int, remote_port: int) -> str:
+        """The node whose process has the socket with this local and this remote port."""
+        inode = _inode_of(port, remote_port)
         wanted = f"socket:[{inode}]"
         for pid, name in self._pids.items():
             with contextlib.suppress(OSError):
@@ -141,16 +142,16 @@ class ProxyNetwork:
         return CLIENT
 
 
-def _inode_of(port: int) -> str:
-    """The inode of the socket that is connected from this local port on loopback.
+def _inode_of(port: int, remote_port: int) -> str:
+    """The inode of the socket that is connected from this local port on loopback to that one.
 
-    Some libraries reach addresses of version 4 through sockets of version 6; the last four bytes
-    are the same.
+    A port can be the local one of several sockets at once, closed ones among them. Some libraries
+    reach addresses of version 4 through sockets of version 6; the last four bytes are the same.
     """
-    local = f"0100007F:{port:04X}"
+    local, remote = f"0100007F:{port:04X}", f":{remote_port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:
             fields = line.split()
-            if fields[1].endswith(local):
+            if fields[1].endswith(local) and fields[2].endswith(remote):
                 return fields[9]
     return ""
