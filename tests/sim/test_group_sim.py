@@ -50,7 +50,7 @@ from dovetail.log.groups.types import (
     SyncRequest,
 )
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "300"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "500"))
 GROUP = GroupId("g")
 SESSION_MS = 1_000
 REBALANCE_MS = 800

@@ -24,7 +24,7 @@ from tests.sim.stream.stream_world import (
 from dovetail.stream.election import Role
 from dovetail.stream.identifiers import Algorithm, Takeover
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 
 #: Faults last so long, and after them a leader must be there within so many timeouts.
 FAULTS_TIMEOUTS = 10
