@@ -286,7 +286,7 @@ class Owner:
             lambda partition, error: None,
         )
         self.repairer = Repairer(self, self, clock=VirtualClock(), settings=REPAIR)
-        ensembles.on_damaged = self.repairer.doubt
+        ensembles.reader.on_damaged = self.repairer.doubt
         self._repairing = asyncio.create_task(self.repairer.run(self.partitions))
 
     def partitions(self) -> list[Partition]:

@@ -68,7 +68,7 @@ class Carrier:
                 bytes_per_second=settings.storage.repair_bytes_per_second,
             )
             self.repairer = Repairer(nodes, view, clock=clock, settings=repair)
-            ensembles.on_damaged = self.repairer.doubt
+            ensembles.reader.on_damaged = self.repairer.doubt
         self.log = Log(
             node_id=settings.node.node_id,
             coordinator=coordinator,

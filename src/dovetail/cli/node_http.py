@@ -1,5 +1,6 @@
 """A node's HTTP, as commands ask it: one GET, the answer as JSON, errors that say what to do."""
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -51,7 +52,7 @@ def get_json(url: str, path: str, *, token: str, limit_s: float) -> Any:
         if error.code == 404:
             raise NotFound(f"{url} does not serve {path}; is it an older version?") from error
         raise Unavailable(f"{url}{path} answers {error.code} {error.reason}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         said = str(getattr(reason, "strerror", None) or reason).lower()
         raise Unreachable(

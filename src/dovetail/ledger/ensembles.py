@@ -3,9 +3,6 @@
 `quorum_writer.py` and `quorum_recovery.py` decide; here their effects are performed on storage
 nodes, local or remote alike. One node with one copy is the smallest ensemble, and takes the same
 way.
-
-Reads ask one node of the write set after another until one has the entry. That is safe for what is
-confirmed: Qa nodes hold it, and no node ever holds another entry under the same id.
 """
 
 import asyncio
@@ -15,12 +12,9 @@ from typing import Protocol
 
 from dovetail.buffers import Buffer
 from dovetail.errors import (
-    Damaged,
     DovetailError,
     EntryConflict,
-    EntryUnknown,
     Fenced,
-    NotFound,
     Unavailable,
     Uncertain,
 )
@@ -31,6 +25,7 @@ from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, Term
 from dovetail.ledger.node import StorageNode
 from dovetail.ledger.placement import Fragment, Placement
 from dovetail.ledger.quorum import Quorum, check_quorum
+from dovetail.ledger.quorum_reader import QuorumReader
 from dovetail.ledger.quorum_recovery import QuorumRecovery
 from dovetail.ledger.quorum_writer import QuorumWriter
 
@@ -192,8 +187,7 @@ class Ensembles:
         """`removed` are the nodes that left the cluster for good."""
         self._nodes = nodes
         self._deletions = Deletions(nodes, removed=removed)
-        #: Told of a ledger and a node that can not read an entry of it.
-        self.on_damaged: Callable[[int, int], None] = lambda _ledger, _node: None
+        self.reader = QuorumReader(nodes)
 
     def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
         """A new ledger's placement.
@@ -231,28 +225,8 @@ class Ensembles:
     async def read(
         self, placement: Placement, first: EntryId, *, last: EntryId, bytes_max: int
     ) -> list[Entry]:
-        """Entries from `first` on without a gap, at least one, all confirmed.
-
-        Raises `LedgerUnknown` or `EntryUnknown` if no node that answers has it, `Damaged` or
-        `Unavailable` if one that may have it can not be read.
-        """
-        worst: DovetailError = EntryUnknown(f"ledger {placement.ledger} has no entry {first}")
-        border = placement.end_of_fragment(first)
-        last = last if border is None else EntryId(min(last, border))
-        for number in placement.nodes_for(first):
-            try:
-                return await self._nodes.node(number).read(
-                    LedgerId(placement.ledger), first, last=last, bytes_max=bytes_max
-                )
-            except NotFound as error:
-                worst = worst if isinstance(worst, Damaged | Unavailable) else error
-            except Damaged as error:
-                # Who was away may have it: that passes, damage does not.
-                worst = worst if isinstance(worst, Unavailable) else error
-                self.on_damaged(placement.ledger, number)
-            except Unavailable as error:
-                worst = error
-        raise worst
+        """See `QuorumReader.read`."""
+        return await self.reader.read(placement, first, last=last, bytes_max=bytes_max)
 
     async def read_forward(
         self, placement: Placement, first: EntryId, *, last: EntryId

@@ -234,7 +234,7 @@ class Holdings:
 
     async def _open(self, place: Place, held: _Held) -> None:
         """Opens a partition, however long that takes, or finds that it is not ours."""
-        attempts = 0
+        attempts, name = 0, f"{held.name}-{held.number}"
         while True:
             record = self._catalog.living(place.topic_id)
             if record is None:
@@ -244,11 +244,12 @@ class Holdings:
                     partition = await Partition.open(
                         self._context,
                         partition_key(*place),
-                        f"{held.name}-{held.number}",
+                        name,
                         self._config_of(record),
                         may_claim=self._may_claim,
                     )
-            except (NotOwner, TopicUnknown, Fenced):  # Fenced: another has a higher term.
+            except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
+                _log.info("partition not taken", partition=name, why=str(error))
                 await asyncio.sleep(_RACE_MS / 1000)
                 break
             except DovetailError as error:
@@ -261,6 +262,7 @@ class Holdings:
                     break
                 await asyncio.sleep(REOPEN_MS / 1000)
             else:
+                _log.info("partition taken", partition=name, term=partition.term)
                 held.work, held.partition, held.config = None, partition, record.config
                 self._serve(record, held, partition)
                 return

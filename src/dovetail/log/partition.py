@@ -21,27 +21,15 @@ Not here: what a batch says inside (never opened), which node owns what (log/ser
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
-from dovetail.errors import (
-    DovetailError,
-    Fenced,
-    NotOwner,
-    Refused,
-    Unavailable,
-    Uncertain,
-)
-from dovetail.ledger import (
-    Ensembles,
-    LedgerId,
-    Placement,
-    Term,
-)
+from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
+from dovetail.ledger import Ensembles, LedgerId, Placement, Term
 from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.chain import LedgerInfo, PartitionRecord
@@ -50,6 +38,9 @@ from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
 from dovetail.log.ownership import Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
+from dovetail.logging import get_logger
+
+_log = get_logger("log")
 
 #: After a failure that could not be mended, appends are refused at once for so long.
 REFUSE_MS = 500
@@ -100,7 +91,7 @@ class Partition:
         self.tail = Tail(context.tail_budget)
         self.indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
         self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        #: Since when it could not be mended; another carrier may do better.
+        #: Since when it could not be mended or written to; another carrier may do better.
         self.stuck_since_ms: float | None = None
         #: Called whenever something new can be read.
         self.on_confirmed: set[Callable[[], None]] = set()
@@ -191,7 +182,7 @@ class Partition:
             self._waiting.append((batch, header, future))
             if self._state is _State.IDLE:
                 self._state = _State.OPENING
-                self._mending = asyncio.create_task(self._start_writing())
+                self._mending = self._begin(self._start_writing())
         return future
 
     def _append_now(
@@ -282,8 +273,11 @@ class Partition:
         if isinstance(error, Fenced):
             self.lose(NotOwner(f"{self.name} has another owner now: {error}"))
         elif self.serving:
+            _log.warning(
+                "an append failed; taking over anew", partition=self.name, error=str(error)
+            )
             self._state = _State.BROKEN
-            self._mending = asyncio.create_task(self._mend(error))
+            self._mending = self._begin(self._mend(error))
 
     async def _mend(self, cause: DovetailError) -> None:
         """Takes the partition over anew, so that offsets follow what is stored."""
@@ -315,7 +309,7 @@ class Partition:
 
     def _mend_again(self, cause: DovetailError) -> None:
         if self._state is _State.BROKEN:
-            self._mending = asyncio.create_task(self._mend(cause))
+            self._mending = self._begin(self._mend(cause))
 
     def lose(self, error: NotOwner) -> None:
         """The partition is another's: nothing is served any more."""
@@ -354,10 +348,14 @@ class Partition:
             elif self._state is _State.OPENING:
                 self._state = _State.IDLE
                 self._refuse_for_a_while(error)
+                if self.stuck_since_ms is None:
+                    _log.warning("no ledger to write to", partition=self.name, error=str(error))
+                    self.stuck_since_ms = self._now()
             return
         if self._state is not _State.OPENING:
             return
         self._state = _State.WRITING
+        self.stuck_since_ms = None
         while self._waiting:
             self._append_now(*self._waiting.popleft())
 
@@ -387,7 +385,7 @@ class Partition:
         """Goes on in a new ledger; appends do not wait for it."""
         rolling = self._rolling is not None and not self._rolling.done()
         if self._state is _State.WRITING and not rolling:
-            self._rolling = asyncio.create_task(self._roll())
+            self._rolling = self._begin(self._roll())
 
     async def _roll(self) -> None:
         keeper = self._keeper
@@ -465,6 +463,21 @@ class Partition:
             await hand_on(
                 self.context.coordinator, self._key, owner=self.context.node_id, successor=successor
             )
+
+    def _begin(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        """Works beside the callers. A defect ends this object; its holder takes the partition anew.
+
+        Else it would stay between two states, and appends wait for ever.
+        """
+        task = asyncio.create_task(work)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (defect := task.exception()) is not None:
+                _log.error("a partition met a defect", partition=self.name, error=repr(defect))
+                self.lose(NotOwner(f"{self.name} met a defect: {defect!r}"))
+
+        task.add_done_callback(ended)
+        return task
 
     def _now(self) -> float:
         return self.context.clock.monotonic_ms()

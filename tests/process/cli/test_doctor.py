@@ -144,3 +144,17 @@ def test_etcd_and_the_outbox_are_asked_for_their_versions(node: Node, tmp_path: 
     assert found["etcd"]["state"] == "warning"
     assert "3.5.1" in found["etcd"]["text"]
     assert found["copies"]["state"] == "ok"
+
+
+@pytest.mark.parametrize("who", ["http", "kafka"])
+def test_an_endpoint_that_is_not_etcd_is_told(node: Node, tmp_path: Path, who: str) -> None:
+    """U4: an address of something else is an answer too, and no traceback."""
+    endpoint = node.http_url.removeprefix("http://") if who == "http" else node.bootstrap
+    _, found = doctor(
+        tmp_path,
+        **settings_of(node),
+        DOVETAIL_COORDINATION_KIND="etcd",
+        DOVETAIL_COORDINATION_ENDPOINTS=endpoint,
+    )
+    assert found["etcd"]["state"] == "failed"
+    assert endpoint in found["etcd"]["text"]

@@ -105,3 +105,45 @@ async def test_who_is_away_may_have_what_another_has_damaged() -> None:
     nodes.absent.add(away)
     with pytest.raises(Unavailable):
         await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+
+
+class Silent:
+    """A node that never answers a read, and counts who asks."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def read(self, *_: Any, **__: Any) -> None:
+        self.asked += 1
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_a_silent_node_is_waited_for_once() -> None:
+    """L9: a takeover makes a dozen reads in a row, and the first node of a write set may be dead.
+
+    Nobody waits for it alone, and it is asked last from then on.
+    """
+    nodes = Several(3)
+    ensembles, placement = await filled(nodes, Quorum(3, 3, 2))
+    silent = Silent()
+    nodes.local[placement.nodes_for(0)[0]] = silent  # type: ignore[assignment]
+    async with asyncio.timeout(30):  # It never answers: waiting for it alone would never end.
+        for _ in range(3):
+            found = await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+            assert bytes(found[0].payload) == b"0"
+    assert silent.asked == 1
+
+
+async def test_a_silent_node_is_still_asked_when_the_others_have_nothing() -> None:
+    """L7: who does not answer may have it; "nobody has it" would be a lie."""
+    nodes = Several(3)
+    ensembles, placement = await filled(nodes, Quorum(3, 3, 2))
+    last, *others = placement.nodes_for(0)
+    for number in others:
+        await nodes.local[number].delete(LedgerId(1))
+    nodes.absent.add(last)
+    with pytest.raises(Unavailable):
+        await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+    nodes.absent.clear()
+    found = await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
+    assert bytes(found[0].payload) == b"0"

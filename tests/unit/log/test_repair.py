@@ -300,7 +300,7 @@ async def test_a_reader_that_meets_damage_tells_repair(cluster: Cluster) -> None
     await cluster.send(partition, b"a", b"THE-DAMAGED-ONE")
     info = await cluster.roll(partition)
     await cluster.repairer.mend(partition)
-    cluster.ensembles.on_damaged = cluster.repairer.doubt
+    cluster.ensembles.reader.on_damaged = cluster.repairer.doubt
     first_asked = {info.placement.nodes_for(entry)[0] for entry in (0, 1)}
     for number in first_asked:
         for segment in (cluster.folder / str(number)).glob("*.segment"):

@@ -1,7 +1,9 @@
 """Services beside the node: etcd, PostgreSQL, the database of the outbox."""
 
 import asyncio
+import http.client
 import json
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 
@@ -56,6 +58,11 @@ def _ask_etcd(address: str, limit_s: float) -> EtcdMember:
         # The scheme is ours, or the user's own setting for his own etcd.
         with urllib.request.urlopen(f"{url}/version", timeout=limit_s) as answer:  # noqa: S310
             return EtcdMember(address, str(json.load(answer)["etcdserver"]))
+    except urllib.error.HTTPError as error:
+        with error:  # It holds the connection.
+            return EtcdMember(address, error=f"it answers {error.code} {error.reason}")
+    except http.client.HTTPException as error:
+        return EtcdMember(address, error=f"it does not speak http: {error}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = getattr(error, "reason", None) or error
         said = getattr(reason, "strerror", None) or str(reason)
