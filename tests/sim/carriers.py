@@ -304,7 +304,12 @@ class Life:
             if not (isinstance(change, Put) and change.key.startswith(PARTITIONS) and found):
                 continue
             before, after = chain.decode(found.value), chain.decode(change.value)
-            taken = after.term > before.term and found.revision == condition.revision
+            if found.revision != condition.revision:
+                continue  # It comes too late, and changes nothing.
+            assert after.owner in (before.owner, DELETED) or after.term > before.term, (
+                f"{self.author} names {after.owner} for {change.key} under the term of another"
+            )
+            taken = after.term > before.term
             if taken and after.owner != DELETED and self.membership is not None:
                 others = self.membership.carriers().alive - {self.author.number}
                 assert before.owner not in others, (

@@ -168,6 +168,21 @@ def uncertain_block_of_ids_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IdBlocks, "_take_block", take)
 
 
+def successor_named_under_the_same_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that hears of both leaders can not tell which one is newer."""
+
+    async def hand_on(coordinator: Any, key: str, *, owner: int, successor: int) -> None:
+        found = await coordinator.get(key)
+        record = None if found is None else chain.decode(found.value)
+        if record is not None and record.owner == owner:
+            named = chain.encode(msgspec.structs.replace(record, owner=successor))
+            condition = Unchanged(key, found.revision)
+            await coordinator.transact([Put(key, named)], conditions=[condition])
+
+    monkeypatch.setattr("dovetail.log.partition.hand_on", hand_on)
+    monkeypatch.setattr("dovetail.log.holdings.hand_on", hand_on)
+
+
 #: A bug, what finds it, and the seed to begin with: near one that finds it, to save time.
 PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
     (claim_without_compare_and_set, run, 5),
@@ -178,6 +193,7 @@ PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
     (deleted_without_a_claim, delete_behind_the_owner, 0),
     (uncertain_change_of_the_chain_is_none, run, 7),
     (uncertain_block_of_ids_is_taken, run, 0),
+    (successor_named_under_the_same_term, run, 0),
 ]
 
 

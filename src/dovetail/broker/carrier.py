@@ -33,8 +33,8 @@ from dovetail.settings import LogSettings, Settings
 
 _log = get_logger("carrier")
 
-#: How often it is looked whether a partition should be handed on.
-STUCK_CHECK_MS = 1000
+#: How often it is looked whether a partition should be handed on, or a storage node is back.
+CHECK_MS = 1000
 
 
 class Carrier:
@@ -57,6 +57,7 @@ class Carrier:
         self._coordinator = coordinator
         self._metrics = metrics
         self._clock = clock
+        self._view = view
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         removed = frozenset if states is None else states.removed
@@ -110,7 +111,7 @@ class Carrier:
         await self.groups.start()
         self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
         self._run(self._keep_up())
-        self._run(self._hand_on_stuck())
+        self._run(self._look_after())
         if self.repairer is not None:
             self._run(self.repairer.run(self.log.partitions))
 
@@ -148,13 +149,26 @@ class Carrier:
             except Exception as error:  # noqa: BLE001 - upkeep must outlive any one failure
                 _log.warning("upkeep failed; it is tried again", error=repr(error))
 
-    async def _hand_on_stuck(self) -> None:
+    async def _look_after(self) -> None:
         while True:
-            await asyncio.sleep(STUCK_CHECK_MS / 1000)
+            await asyncio.sleep(CHECK_MS / 1000)
             try:
                 self.log.holdings.hand_on_stuck()
+                self.welcome_back()
             except Exception as error:  # noqa: BLE001 - as above
                 _log.warning("nothing was handed on", error=repr(error))
+
+    def welcome_back(self) -> None:
+        """Storage nodes that are back get what is being written.
+
+        Asked for whenever the nodes change, and from time to time: an append that was sent before
+        can still fail after its node came back, and nothing would change any more.
+        """
+        present = frozenset[int]() if self._view is None else frozenset(self._view.present())
+        for partition in self.log.partitions():
+            for ledger in partition.open_ledgers:
+                for number in present.intersection(ledger.writer.down):
+                    ledger.writer.node_back(number)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

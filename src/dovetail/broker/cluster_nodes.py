@@ -41,7 +41,9 @@ class ClusterNodes:
         self._local = local
         self._select = select
         self._rng = rng
-        self._peer_settings = PeerSettings(bytes_in_flight_max=bytes_in_flight_max, tls=tls)
+        self._peer_settings = PeerSettings(
+            refused_ms_max=_REFUSED_MS, bytes_in_flight_max=bytes_in_flight_max, tls=tls
+        )
         self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -109,6 +111,10 @@ class ClusterNodes:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
+
+#: A storage process that has not listened for so long is given up for now: its ledgers go on with
+#: the others, and it gets what is being written when it is back.
+_REFUSED_MS = 300
 
 #: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
 _LOAD_STEP_BYTES = 64 * 1024 * 1024

@@ -354,12 +354,8 @@ class Node:
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
         self._wake_repair()
-        if self._carrier is None or self._membership is None:
-            return
-        for partition in self._carrier.log.partitions():
-            for ledger in partition.open_ledgers:
-                for number in self._membership.members():
-                    ledger.writer.node_back(number)
+        if self._carrier is not None:
+            self._carrier.welcome_back()
 
     # The rooms
 

@@ -88,6 +88,11 @@ class EnsembleWriter:
         """The id that the next append gets."""
         return EntryId(self._machine.entry_next)
 
+    @property
+    def down(self) -> Collection[int]:
+        """Nodes that failed and were not replaced: nothing is sent to them."""
+        return self._machine.down
+
     def append(self, payload: Buffer, confirm: Confirm) -> EntryId:
         """Sends an entry; `confirm` gets None when it and all before it are stored, or the error.
 

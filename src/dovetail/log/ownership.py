@@ -119,13 +119,18 @@ async def claim(
 
 
 async def hand_on(coordinator: Coordinator, key: str, *, owner: int, successor: int) -> None:
-    """Names the node that is to claim the partition next, as long as `owner` has it."""
+    """Names the node that is to claim the partition next, as long as `owner` has it.
+
+    Under the next term, which nobody writes with: clients know the newer of two leaders by the term
+    alone. Answers about leaders come out of order from three brokers, and a client that was told of
+    two under one term went back and forth, and could stay with the wrong one for good.
+    """
     while True:
         found = await coordinator.get(key)
         record = None if found is None else chain.decode(found.value)
         if found is None or record is None or record.owner != owner:
             return
-        named = msgspec.structs.replace(record, owner=successor)
+        named = msgspec.structs.replace(record, term=record.term + 1, owner=successor)
         outcome = await coordinator.transact(
             [Put(key, chain.encode(named))], conditions=[Unchanged(key, found.revision)]
         )

@@ -305,6 +305,7 @@ class Partition:
         self.high_watermark = self._offset_next = taken.keeper.record.closed_end
         self.tail.clear()
         self._state = _State.IDLE
+        _log.info("partition taken over anew", partition=self.name, term=self.term)
         self._refuse_for_a_while(cause)
 
     def _mend_again(self, cause: DovetailError) -> None:

@@ -74,6 +74,8 @@ class PeerSettings:
     backoff_ms_min: int = 25
     #: The longest wait. A node that comes back is found within this.
     backoff_ms_max: int = 1_000
+    #: How long calls wait while nobody listens there; who has others to ask need not wait long.
+    refused_ms_max: int = 5_000
     #: Bytes of calls that wait or are not answered; a second of a busy 1 Gbit/s line is 120 MB.
     bytes_in_flight_max: int = 64 * 1024 * 1024
     #: Largest request: what the door of a node takes by default.
@@ -161,6 +163,8 @@ class Peer:
         self._attempts_failed = 0
         self._attempt_next_s = 0.0
         self._why_not = _CONNECTING
+        #: Since when all attempts were refused.
+        self._refused_since_s = float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -271,6 +275,10 @@ class Peer:
                 line = await self._attempt()
                 if line is None:
                     self._attempts_failed += 1
+                    patience_s = self.settings.refused_ms_max / 1000
+                    if self._loop.time() - self._refused_since_s >= patience_s:
+                        gone = Unavailable(f"no connection to {self.address}: {self._why_not}")
+                        self._fail_waiting(gone)
                     self._attempt_next_s = self._loop.time() + self._backoff_s()
                     continue
                 self._attempts_failed = 0
@@ -282,7 +290,7 @@ class Peer:
 
     async def _attempt(self) -> "_Line | None":
         line = _Line(self)
-        greeted = False
+        greeted, since_s, self._refused_since_s = False, self._refused_since_s, float("inf")
         try:
             async with asyncio.timeout(self.settings.connect_ms_max / 1000):
                 await self._loop.create_connection(
@@ -295,6 +303,8 @@ class Peer:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
             self._why_not = f"{type(error).__name__}: {error}"
+            if isinstance(error, ConnectionRefusedError):
+                self._refused_since_s = min(since_s, self._loop.time())
         else:
             greeted = refusal is None and not line.closed
             if refusal is not None:
@@ -323,8 +333,6 @@ class Peer:
         doubled_ms = self.settings.backoff_ms_min * (1 << min(self._attempts_failed, 20))
         longest_ms = min(doubled_ms, self.settings.backoff_ms_max)
         return longest_ms / 1000 * self._rng.uniform(0.5, 1.0)
-
-    # Deadlines
 
     def _on_time(self) -> None:
         """Ends what is overdue. Calls have one time limit, so the oldest is the first."""

@@ -199,3 +199,33 @@ async def test_a_call_from_an_answer_is_made() -> None:
         await until(lambda: "done" in told)
         assert told == ["Uncertain", "done"]
         assert plain.accepted == 2
+
+
+async def test_who_does_not_listen_is_not_waited_for_long() -> None:
+    """R3: a process that is gone refuses connections; who has others to ask is told soon."""
+    settings = replace(QUICK, call_ms_max=60_000, refused_ms_max=50)
+    server = await asyncio.start_server(Plain().accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    peer = Peer(
+        "127.0.0.1",
+        port,
+        greeting=Greeting(Request(GREETING_KEY, 0, [b"hello"], Unavailable), lambda _: None),
+        client_id="test",
+        settings=settings,
+        rng=random.Random(1),
+    )
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="ConnectionRefused"):
+            await within(ask(peer, b"one"))
+    back = Plain()
+    server = await asyncio.start_server(back.accept, "127.0.0.1", port)
+    answer = ask(peer, b"two")
+    await until(lambda: len(back.came) == 1)
+    back.writer.write(framed(back.came[0][0], b"here"))
+    assert await within(answer) == b"here"
+    await peer.close()
+    await until(lambda: back.open == 0)
+    server.close()
+    await server.wait_closed()

@@ -104,10 +104,10 @@ async def test_a_chain_changes_under_its_term_only(service: EmbeddedCoordinator)
 
 
 async def test_only_the_owner_names_a_successor(service: EmbeddedCoordinator) -> None:
-    """L9: the term stays, so that the successor's claim is the next one."""
+    """L9: under the next term, by which clients tell the newer of two leaders."""
     await hand_on(service, KEY, owner=1, successor=2)
     assert (await stored(service)).owner == 9
     await hand_on(service, KEY, owner=9, successor=2)
-    assert ((await stored(service)).term, (await stored(service)).owner) == (4, 2)
+    assert ((await stored(service)).term, (await stored(service)).owner) == (5, 2)
     await hand_on(service, partition_key("t", 1), owner=9, successor=2)
     assert await service.get(partition_key("t", 1)) is None
