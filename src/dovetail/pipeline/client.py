@@ -240,19 +240,30 @@ class KafkaClient:
             raise error_of(code, doing)
 
 
-_kept = threading.local()
+class _Kept:
+    """The clients of one thread; they are closed when it ends."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.clients: dict[str, KafkaClient] = {}
+
+    def __del__(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+
+_of_thread = threading.local()
 
 
 def client_of(bootstrap: str) -> KafkaClient:
     """The client of this thread for a cluster, its connections kept from task to task."""
+    kept: _Kept | None = getattr(_of_thread, "kept", None)
     # A forked worker must not share its parent's sockets.
-    if getattr(_kept, "process", None) != os.getpid():
-        _kept.process = os.getpid()
-        _kept.clients = {}
-    clients: dict[str, KafkaClient] = _kept.clients
-    if bootstrap not in clients:
-        clients[bootstrap] = KafkaClient(bootstrap)
-    return clients[bootstrap]
+    if kept is None or kept.process != os.getpid():
+        kept = _of_thread.kept = _Kept()
+    if bootstrap not in kept.clients:
+        kept.clients[bootstrap] = KafkaClient(bootstrap)
+    return kept.clients[bootstrap]
 
 
 def name_of(partition: Partition) -> str:

@@ -19,7 +19,7 @@ of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -72,7 +72,7 @@ class WorkPlan:
             self._waiting.append(heappop(self._resting)[1])
         if self._waiting:
             count = min(chunk_max, len(self._waiting))
-            numbers = tuple(self._waiting.popleft() for _ in range(count))
+            numbers = tuple([self._waiting.popleft() for _ in range(count)])
             self._given.update(numbers)
             return Chunk(numbers)
         if self._alone:
@@ -86,10 +86,10 @@ class WorkPlan:
         """When the next backoff is over."""
         return self._resting[0][0] if self._resting else None
 
-    def done(self, number: int) -> None:
-        """It ended in a result."""
-        self._given.remove(number)
-        self._open -= 1
+    def done(self, numbers: Collection[int]) -> None:
+        """They ended in results."""
+        self._given.difference_update(numbers)
+        self._open -= len(numbers)
 
     def failed(self, number: int, failure: Failure, *, now_ms: float) -> None:
         """One attempt failed, and it counts."""

@@ -62,7 +62,7 @@ from dovetail.pipeline.worker import Done, Ended, Worker
 from dovetail.settings.tracing import TracingSettings
 
 #: Works whose outcomes are handed to the sink together; memory holds two or three such lots.
-LOT_WORKS = 5_000
+LOT_WORKS = 10_000
 #: Caches of ids in one process; a partition that was not used for longest is read anew.
 CACHES_MAX = 64
 #: Teams whose workers are kept by one process.
@@ -115,13 +115,15 @@ class TeamTask:
 
     def _fresh(self, records: list[Record], partition: Partition) -> list[Record]:
         seen = _seen(self._bootstrap, self._stage.remember_ms, partition, records)
-        fresh = [
-            record
-            for record in records
-            if not record.named or not seen.repeats(record.work.identity, record.at_ms)
-        ]
+        named = [record for record in records if record.named]
+        repeated = seen.repeats(
+            [record.work.identity for record in named], [record.at_ms for record in named]
+        )
         seen.position = records[-1].offset + 1
-        return fresh
+        if not any(repeated):
+            return records
+        dropped = {record.offset for record, again in zip(named, repeated, strict=True) if again}
+        return [record for record in records if record.offset not in dropped]
 
     def _perform(
         self, records: list[Record], ended: dict[bytes, Ended]
@@ -183,7 +185,11 @@ class TeamTask:
         """Outcomes first, unless they are stored: the sink stores topics in the order of rows."""
         rows, topics = _Rows(), self._stage.topics
         now_ms = time.time_ns() // 1_000_000
+        #: Those that more follows from than a result: few in most teams.
+        rest: list[tuple[Record, Ended]] = []
         for record, one in outcomes:
+            if not isinstance(one, Done) or one.forwards:
+                rest.append((record, one))
             if record.row_id in stored:
                 continue
             key = record.work.key
@@ -195,30 +201,34 @@ class TeamTask:
             else:
                 marks = [header for header in one.headers() if header[0] != TRACEBACK]
                 rows.add(topics.results, key, None, marks, record.row_id)
-        for record, one in outcomes:
-            work = record.work
-            if isinstance(one, DeadLetter):
-                letter_id = b"%b!" % record.row_id
-                rows.add(topics.dead, work.key, work.payload, one.headers(), letter_id)
-                continue
-            if isinstance(one, Postponed):
-                headers = [*one.next_work.headers(), (TO, topics.input.encode())]
-                row_id = b"%b~" % record.row_id
-                rows.add(self._stage.delays_topic, work.key, work.payload, headers, row_id)
-                continue
-            for number, forward in enumerate(one.forwards):
-                parent = work.id if forward.id != work.id else work.parent
-                topic = self._stage.targets[forward.target].input_topic
-                due_ms = forward.after_ms and now_ms + forward.after_ms
-                trace = one.work.traceparent
-                next_work = Work(forward.id, forward.payload, parent, 0, due_ms, trace)
-                headers = next_work.headers()
-                if due_ms:
-                    headers.append((TO, topic.encode()))
-                    topic = self._stage.delays_topic
-                row_id = b"%b>%d" % (record.row_id, number)
-                rows.add(topic, next_work.key, forward.payload, headers, row_id)
+        for record, one in rest:
+            self._follow(rows, record, one, now_ms)
         return rows.batch()
+
+    def _follow(self, rows: "_Rows", record: Record, one: Ended, now_ms: int) -> None:
+        """What follows from an outcome: a dead letter, the work's next life, works of others."""
+        work, topics = record.work, self._stage.topics
+        if isinstance(one, DeadLetter):
+            letter_id = b"%b!" % record.row_id
+            rows.add(topics.dead, work.key, work.payload, one.headers(), letter_id)
+            return
+        if isinstance(one, Postponed):
+            headers = [*one.next_work.headers(), (TO, topics.input.encode())]
+            row_id = b"%b~" % record.row_id
+            rows.add(self._stage.delays_topic, work.key, work.payload, headers, row_id)
+            return
+        for number, forward in enumerate(one.forwards):
+            parent = work.id if forward.id != work.id else work.parent
+            topic = self._stage.targets[forward.target].input_topic
+            due_ms = forward.after_ms and now_ms + forward.after_ms
+            trace = one.work.traceparent
+            next_work = Work(forward.id, forward.payload, parent, 0, due_ms, trace)
+            headers = next_work.headers()
+            if due_ms:
+                headers.append((TO, topic.encode()))
+                topic = self._stage.delays_topic
+            row_id = b"%b>%d" % (record.row_id, number)
+            rows.add(topic, next_work.key, forward.payload, headers, row_id)
 
 
 def _as_stored(result: Any) -> Any:
@@ -231,6 +241,13 @@ def _of(work: Work, ended: Ended) -> Ended:
     if isinstance(ended, Postponed):
         return replace(ended, work=work)
     return DeadLetter(work, ended.failure, ended.attempts)
+
+
+_NONE: list[dict[str, Any]] = []
+
+
+def _pairs(headers: list[Header]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": content} for name, content in headers]
 
 
 class _Rows:
@@ -249,10 +266,11 @@ class _Rows:
         self._topics.append(topic)
         self._keys.append(key)
         self._values.append(value)
-        self._headers.append([{"key": name, "value": content} for name, content in headers])
+        self._headers.append(_pairs(headers) if headers else _NONE)
         self._ids.append(row_id)
 
     def batch(self) -> pa.RecordBatch:
+        """What was added, as the sink takes it."""
         columns = (self._topics, self._keys, self._values, self._headers, self._ids)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
@@ -389,7 +407,28 @@ def _catch_up(bootstrap: str, partition: Partition, seen: Seen, end: int) -> Non
             with_headers=True,
         )
         if batch.num_rows:
-            for record in records_of(batch):
-                if record.named:
-                    seen.repeats(record.work.identity, record.at_ms)
+            seen.repeats(*_identities(batch))
     seen.position = end
+
+
+def _identities(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
+    """The identities and times of the records that have names.
+
+    Spark gives the next range of a partition to any of its Python processes, and each reads what
+    the others did: so half of all records come here, and most of them are a key and no header.
+    """
+    keys = batch.column("key")
+    if keys.null_count or len(batch.column("headers").flatten()):
+        named = [record for record in records_of(batch) if record.named]
+        return [one.work.identity for one in named], [one.at_ms for one in named]
+    times_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    return _as_ids(keys.to_pylist()), [at_us // 1000 for at_us in times_us]
+
+
+def _as_ids(keys: list[bytes]) -> list[bytes]:
+    """Keys as works have them: what is no UTF-8 is replaced (`work_of`)."""
+    try:
+        b"\n".join(keys).decode()  # A separator, else two broken keys could make a whole one.
+    except UnicodeDecodeError:
+        return [key.decode(errors="replace").encode() for key in keys]
+    return keys

@@ -197,20 +197,21 @@ class Worker:
             if frame is None:
                 return
             self._stillborn = 0
-            split = []
+            done, split = [], []
             for reply in self._decode(frame):
                 number, told = reply[0], reply[1]
                 if number not in open_numbers:
                     continue
                 del open_numbers[number]
                 if isinstance(told, bytes):
-                    plan.done(number)
+                    done.append(number)
                     results[number] = _done(works[number], reply)
                 elif told == SPLIT:
                     split.append(number)
                 else:
                     failure = Failure(FailureKind(told), reply[2], reply[3])
                     plan.failed(number, failure, now_ms=time.monotonic() * 1000)
+            plan.done(done)
             if split:
                 plan.suspected(split)
 

@@ -224,12 +224,13 @@ class _OneByOne:
         self._outcomes = _Outcomes(stage)
 
     def perform(self, chunk: list[Job]) -> None:
-        now = time.monotonic()
+        one, begin, end, clock = self.one, self._report.begin, self._report.end, time.monotonic
+        now = clock()
         for job in chunk:
-            self._report.begin(job[0], now)
-            reply, size = self.one(job)
-            now = time.monotonic()
-            self._report.end(reply, size, now)
+            begin(job[0], now)
+            reply, size = one(job)
+            now = clock()
+            end(reply, size, now)
 
     def one(self, job: Job) -> tuple[Reply, int]:
         """The reply about one work; raises nothing."""

@@ -62,7 +62,7 @@ def test_each_work_ends_once_and_pays_for_itself(
                 plan.failed(number, BOOM, now_ms=now_ms)
             else:
                 assert number not in done
-                plan.done(number)
+                plan.done([number])
                 done.add(number)
     assert done.isdisjoint(plan.given_up)
     assert done | set(plan.given_up) == set(range(len(kinds)))
@@ -81,12 +81,12 @@ def test_a_failed_work_rests_and_the_others_go_on() -> None:
     assert plan.take(1, now_ms=0) == Chunk((0,))
     plan.failed(0, BOOM, now_ms=0)
     assert plan.take(5, now_ms=0) == Chunk((1, 2))
-    plan.done(1)
-    plan.done(2)
+    plan.done([1])
+    plan.done([2])
     assert plan.take(5, now_ms=74) is None
     assert plan.rest_until_ms == 75
     assert plan.take(5, now_ms=75) == Chunk((0,))
-    plan.done(0)
+    plan.done([0])
     assert plan.finished
 
 
@@ -99,7 +99,7 @@ def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
     assert plan.take(4, now_ms=0) == Chunk((0, 1, 2, 3))
     for number in (0, 1, 2):
         plan.failed(number, BOOM, now_ms=0)
-    plan.done(3)
+    plan.done([3])
     assert plan.finished
     assert plan.given_up == {
         0: GivenUp(BOOM, 1, rest_ms=450_000),

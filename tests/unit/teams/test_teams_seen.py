@@ -24,7 +24,7 @@ def rebuilt(log: list[tuple[bytes, int]], at: int, window_ms: int) -> Seen:
     first = next((n for n, (_, ms) in enumerate(log) if ms >= window_ms), at)
     seen = Seen(remember_ms=TTL, position=at, covers_ms=window_ms, forgets=False)
     for who, ms in log[first:at]:
-        seen.repeats(who, ms)
+        seen.repeats([who], [ms])
     return seen
 
 
@@ -36,11 +36,11 @@ def test_a_cache_and_a_rebuilt_one_agree_with_the_definition(log: list[tuple[byt
         expected = repeats_by_definition(log, at)
         fresh = rebuilt(log, at, at_ms - TTL)
         assert not fresh.lacks(at_ms)
-        assert fresh.repeats(who, at_ms) is expected
+        assert fresh.repeats([who], [at_ms])[0] is expected
         if not kept.lacks(at_ms):
-            assert kept.repeats(who, at_ms) is expected
+            assert kept.repeats([who], [at_ms])[0] is expected
         else:
-            kept.repeats(who, at_ms)
+            kept.repeats([who], [at_ms])
 
 
 def test_memory_stays_flat_over_many_times_to_live() -> None:
@@ -49,7 +49,7 @@ def test_memory_stays_flat_over_many_times_to_live() -> None:
     sizes = []
     for ms in range(0, 10_000, 1):
         for item in range(3):
-            assert not seen.repeats(b"%d-%d" % (ms, item), ms)
+            assert not seen.repeats([b"%d-%d" % (ms, item)], [ms])[0]
         sizes.append(len(seen))
     assert max(sizes) <= 2 * 3 * 1_001
     assert max(sizes[8_000:]) <= max(sizes[:2_100])
@@ -58,16 +58,16 @@ def test_memory_stays_flat_over_many_times_to_live() -> None:
 def test_an_id_is_forgotten_after_the_time_to_live() -> None:
     """T4: the memory of an id ends, and begins anew when it is seen."""
     seen = Seen(remember_ms=TTL, position=0, covers_ms=0)
-    assert not seen.repeats(b"a", 1_000)
-    assert seen.repeats(b"a", 1_099)
-    assert seen.repeats(b"a", 1_198)
-    assert not seen.repeats(b"a", 1_298)
+    assert not seen.repeats([b"a"], [1_000])[0]
+    assert seen.repeats([b"a"], [1_099])[0]
+    assert seen.repeats([b"a"], [1_198])[0]
+    assert not seen.repeats([b"a"], [1_298])[0]
 
 
 def test_a_very_late_record_is_not_guessed_at() -> None:
     """T4: where the window was dropped, the log is asked."""
     seen = Seen(remember_ms=TTL, position=0, covers_ms=0)
     for ms in (1_000, 1_100, 1_200, 1_300, 1_400):
-        seen.repeats(b"%d" % ms, ms)
+        seen.repeats([b"%d" % ms], [ms])
     assert not seen.lacks(1_400)
     assert seen.lacks(1_150)
