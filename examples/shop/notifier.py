@@ -20,6 +20,7 @@ from pathlib import Path
 from examples.shop.database import connect, now_ms, transaction
 from examples.shop.results import DONE
 
+from dovetail.errors import Unavailable
 from dovetail.logging import configure_logging
 from dovetail.stream import (
     Algorithm,
@@ -34,6 +35,8 @@ from dovetail.stream import (
 SHARED_LOG = "shop.notifiers"
 #: The secret is read from here: a command line is seen by everybody on the machine.
 SECRET_VARIABLE = "SHOP_SECRET"
+#: A node that is away when this replica starts is asked again after so long.
+AGAIN_S = 1.0
 
 
 def text_of(event: Event) -> str:
@@ -74,11 +77,16 @@ async def run(given: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    stream = SharedStream.on_kafka(given.bootstrap, DONE, write_mail, settings_of(given))
-    stream.member.on_change.append(changed)
     with closing(db):
-        async with stream:
-            await stopping.wait()
+        while not stopping.is_set():
+            stream = SharedStream.on_kafka(given.bootstrap, DONE, write_mail, settings_of(given))
+            stream.member.on_change.append(changed)
+            try:
+                async with stream:
+                    await stopping.wait()
+            except Unavailable as error:  # The node is away just when this one starts.
+                print(json.dumps({"waits": str(error)}), flush=True)
+                await asyncio.sleep(AGAIN_S)
 
 
 def main() -> None:

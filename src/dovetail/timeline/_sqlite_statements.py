@@ -73,12 +73,20 @@ COMMIT;
 #: Ids are taken from a counter, so that none is ever given twice: an old handle of a deleted
 #: message must not fit a new one.
 TAKE_IDS = "UPDATE ids SET next = next + ? RETURNING next - ?1"
-INSERT = """
-INSERT INTO messages (id, visible, bucket, version, attempts, due, priority, key)
-VALUES (?, ?, ?, 0, 0, ?, ?, ?)
-"""
+_MESSAGES = (
+    "INSERT INTO messages (id, visible, bucket, version, attempts, due, priority, key) VALUES"
+)
+_MESSAGE = "(?, ?, ?, 0, 0, ?, ?, ?)"
+_BODIES = "INSERT INTO bodies (id, body, headers) VALUES"
+_BODY = "(?, ?, ?)"
+#: Rows in one statement: each statement is a turn with Python's lock, which is half of its price.
+#: 100 rows: 139,000 to 162,000 messages a second by 1,000; one by one 92,000 to 118,000.
+ROWS: Final = 100
+INSERT = f"{_MESSAGES} {_MESSAGE}"
+INSERT_ROWS = f"{_MESSAGES} {', '.join([_MESSAGE] * ROWS)}"
 INSERT_KEYED = f"{INSERT} ON CONFLICT DO NOTHING"
-INSERT_BODY = "INSERT INTO bodies (id, body, headers) VALUES (?, ?, ?)"
+INSERT_BODY = f"{_BODIES} {_BODY}"
+INSERT_BODY_ROWS = f"{_BODIES} {', '.join([_BODY] * ROWS)}"
 BY_KEY = "SELECT id FROM messages WHERE key = ?"
 BATCH_KNOWN = "SELECT outcomes FROM batches WHERE producer = ? AND sequence = ?"
 BATCH_NAME = "INSERT INTO batches (producer, sequence, outcomes, at) VALUES (?, ?, ?, ?)"

@@ -21,7 +21,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -374,8 +374,7 @@ def _insert(
             continue
         bodies.append((identity, message.body, message.headers))
         outcomes.append(Inserted(Status.OK, MessageId(identity)))
-    connection.executemany(sql.INSERT, rows)
-    connection.executemany(sql.INSERT_BODY, bodies)
+    _insert_rows(connection, rows, bodies)
     return outcomes
 
 
@@ -387,16 +386,28 @@ def _insert_plain(
 ) -> list[Inserted]:
     """Messages without keys: nothing can be refused."""
     ids = range(first, first + len(messages))
-    connection.executemany(
-        sql.INSERT,
-        [
-            (identity, new.due_ms, bucket, new.due_ms, new.priority, None)
-            for identity, new, bucket in zip(ids, messages, buckets, strict=True)
-        ],
-    )
+    rows = [
+        (identity, new.due_ms, bucket, new.due_ms, new.priority, None)
+        for identity, new, bucket in zip(ids, messages, buckets, strict=True)
+    ]
     bodies = [(i, new.body, new.headers) for i, new in zip(ids, messages, strict=True)]
-    connection.executemany(sql.INSERT_BODY, bodies)
+    _insert_rows(connection, rows, bodies)
     return [Inserted(Status.OK, MessageId(identity)) for identity in ids]
+
+
+def _insert_rows(
+    connection: sqlite3.Connection,
+    rows: Sequence[tuple[Any, ...]],
+    bodies: Sequence[tuple[Any, ...]],
+) -> None:
+    for one, many, given in (
+        (sql.INSERT, sql.INSERT_ROWS, rows),
+        (sql.INSERT_BODY, sql.INSERT_BODY_ROWS, bodies),
+    ):
+        whole = len(given) - len(given) % sql.ROWS
+        for at in range(0, whole, sql.ROWS):
+            connection.execute(many, tuple(chain.from_iterable(given[at : at + sql.ROWS])))
+        connection.executemany(one, given[whole:])
 
 
 def _lease(
