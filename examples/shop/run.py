@@ -65,7 +65,9 @@ class Run:
         #: How often the notifier that led was killed or paused.
         self.leaders_hit = 0
         self._node = self._program(
-            "node", "dovetail", "up", "--json", "--port", "0", "--http-port", "0"
+            "node",
+            *("dovetail", "up", "--json", "--port", "0", "--http-port", "0"),
+            DOVETAIL_OUTBOX_DATABASE=f"sqlite:///{self.database}",  # For its page in the console.
         )
         self._node.arguments += ["--data-dir", str(folder / "node")]
         self.programs = [self._node]
