@@ -1,6 +1,6 @@
 /** The outbox of an application's database: what waits to be sent, and who sends it. */
 
-import { ago, empty, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { ago, empty, head, note, section, table, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate, span } from "../format.js";
 import { h } from "../dom.js";
 
@@ -140,7 +140,9 @@ function locks(topics, at) {
         name: "holder",
         label: "Held by",
         cell: (row) =>
-          row.locked_by ? h("span", { class: "mono" }, row.locked_by) : tag("nobody", "warn"),
+          row.locked_by
+            ? h("span", { class: "mono" }, row.locked_by)
+            : h("span", { class: "faint" }, "nobody"),
       },
       {
         name: "locked",

@@ -31,7 +31,9 @@ export const page = {
       tiles(
         tile(
           "Leader",
-          stream.leader ? h("span", { class: "mono tile-text" }, stream.leader) : "none",
+          stream.leader
+            ? h("span", { class: "mono tile-text", title: stream.leader }, hostOf(stream.leader))
+            : "none",
           { note: `heard ${heard(stream.leader_heard_s_ago)}`, tone: stream.leader ? "" : "bad" },
         ),
         tile("Term", count(stream.term), {
@@ -145,4 +147,9 @@ function elections(stream, at) {
       { name: "at", label: "When", kind: "tight", cell: (row) => ago(row.at_ms, at.nowMs) },
     ],
   });
+}
+
+/** A member's name is its address; where it is reached tells it from the others. */
+function hostOf(name) {
+  return URL.canParse(name) ? new URL(name).host : name;
 }
