@@ -37,6 +37,11 @@ PLANNER: Final = {
 Result = TypeVar("Result")
 
 
+async def leave_as_is(connection: Any) -> None:
+    """Nothing: no command leaves a setting, a cursor or a lock behind, and an open transaction is
+    ended by the pool. What the pool does otherwise is a statement more for each command."""
+
+
 class Pool:
     """Connections, and what their errors mean."""
 

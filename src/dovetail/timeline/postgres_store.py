@@ -29,6 +29,7 @@ from dovetail.timeline._postgres_pool import (
     PLANNER,
     STATEMENT_S_MAX,
     Pool,
+    leave_as_is,
 )
 from dovetail.timeline.message import (
     BatchId,
@@ -426,6 +427,7 @@ class PostgresStores:
                 min_size=1,
                 max_size=CONNECTIONS_MAX,
                 command_timeout=STATEMENT_S_MAX,
+                reset=leave_as_is,
                 server_settings=PLANNER,
             )
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError) as error:
