@@ -121,8 +121,9 @@ def test_a_store_that_fails_is_left_in_peace_for_a_moment() -> None:
     pauses = []
     now_ms = T
     for _ in range(12):
-        assert made.plan(now_ms=now_ms) is not None
-        made.on_failed(now_ms=now_ms)
+        plan = made.plan(now_ms=now_ms)
+        assert plan is not None
+        made.on_failed(plan, now_ms=now_ms)
         wake_ms = made.wake_ms(now_ms=now_ms)
         pauses.append(wake_ms - now_ms)
         now_ms = wake_ms
