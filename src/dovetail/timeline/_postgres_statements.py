@@ -336,7 +336,9 @@ SELECT (SELECT count(*) FROM {{t}}messages),
 """  # noqa: S608
 HISTOGRAM = f"""
 SELECT (SELECT count(*) FROM {{t}}queue WHERE visible >= low AND visible < high)
-    + (SELECT count(DISTINCT m.id) FROM {_LEASES} WHERE e.until >= low AND e.until < high)
+    + (SELECT count(*) FROM (
+        SELECT DISTINCT m.id FROM {_LEASES} WHERE e.until >= low AND e.until < high
+    ) l)
 FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS s (low, high, at) ORDER BY at
 """  # noqa: S608
 
