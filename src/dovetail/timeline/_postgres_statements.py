@@ -227,7 +227,7 @@ WITH first AS MATERIALIZED (
             SELECT place, sum(size) OVER (ORDER BY look ROWS UNBOUNDED PRECEDING) - size AS before
             FROM first
         ) f WHERE before < $2
-    )) RETURNING until, made, ids
+    )) RETURNING until, made, size, ids
 ), over AS (
     UPDATE {t}messages m SET queued = true
     FROM (SELECT DISTINCT unnest(ids) AS id FROM looked WHERE until <= $1 ORDER BY id) l
@@ -242,7 +242,7 @@ WITH first AS MATERIALIZED (
     WHERE l.until > $1 AND m.visible = l.until AND NOT m.queued
     GROUP BY l.until, l.made
 )
-SELECT (SELECT count(*) FROM looked), (SELECT count(*) FROM over)
+SELECT (SELECT coalesce(sum(size), 0) FROM looked), (SELECT count(*) FROM over)
 """
 #: Rows of `ends` may be of leases that are gone, so these times may be too early.
 NEXT = """

@@ -229,7 +229,7 @@ class PostgresStore:
             values = (now_ms, SETTLE_MESSAGES)
             looked, over = await connection.fetchrow(self._sql(sql.SETTLE), *values)
             queued += over
-            if not looked or queued >= wanted:
+            if looked < SETTLE_MESSAGES or queued >= wanted:
                 return
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
