@@ -289,7 +289,7 @@ class Carried:
                 ),
             )
         except DovetailError as error:
-            self.loader.on_failed(plan, now_ms=self._now_ms())
+            self.loader.on_failed(now_ms=self._now_ms())
             self._around.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
             _log.warning("no lease", timeline=self.record.name, error=str(error))
             self._pump()
