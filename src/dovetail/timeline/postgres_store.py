@@ -1,30 +1,36 @@
-"""Timelines on PostgreSQL, shared by every carrier: five tables for each timeline.
+"""Timelines on PostgreSQL, shared by every carrier: six tables for each timeline.
 
-Measured here, batches of 1,000 with 100-byte bodies, one connection, sync on (messages a second):
+Measured here, batches of 1,000 with 100-byte bodies, one connection, sync on (messages a second,
+and microseconds of PostgreSQL's processor time for each):
 
-                       insert                            lease     delete
-    asyncpg            142k one statement with unnest    66k       112k
-                       121k COPY into both tables
-    psycopg 3          64k one statement, 107k COPY      70k       70k
+                                                  insert        lease         delete
+    one table for what waits and what is leased   122k, 5.8     82k, 11.3     162k, 4.0
+    a queue beside the messages, as here          125k, 5.5     140k, 5.3     320k, 2.4
 
-and small statements 8,100 against 6,700 a second: asyncpg, one statement over arrays. COPY can not
-tell which unique keys were taken.
+Each command is one statement over arrays, by asyncpg: with psycopg 3 inserts were half as fast, and
+small statements 6,700 instead of 8,100 a second. COPY can not tell which unique keys were taken.
 
 Tables for each timeline, not one for all: a deleted timeline goes in milliseconds whatever its
 size, vacuum follows each one's own pace, and the index on time holds nothing of its neighbours.
 
-An error on the way means: not sent → `Unavailable`; sent and not answered → `Uncertain`. A deadlock
-or a serialisation failure has changed nothing, and is tried again here.
+Not here: the tables and what moves between them (`_postgres_statements`), connections and what
+their errors mean (`_postgres_pool`).
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 from dovetail.errors import InvalidSetting, NotFound, Unavailable, Uncertain
 from dovetail.timeline import _postgres_statements as sql
+from dovetail.timeline._postgres_pool import (
+    ATTEMPTS_MAX,
+    CONNECTIONS_MAX,
+    PLANNER,
+    STATEMENT_S_MAX,
+    Pool,
+    leave_as_is,
+)
 from dovetail.timeline.message import (
     BatchId,
     Counts,
@@ -53,27 +59,12 @@ from dovetail.timeline.outcomes import (
 from dovetail.timeline.schedule import Firing, Schedule
 from dovetail.timeline.store import LeaseAsk, LeaseResult, TimelineStore, Trimmed
 
-if TYPE_CHECKING:
-    import asyncpg
-
-#: Attempts of a command that PostgreSQL ended for the sake of another.
-ATTEMPTS_MAX: Final = 5
-#: Connections of one carrier: one leases while others insert, delete and look.
-CONNECTIONS_MAX: Final = 8
-#: Longest time for a statement. A healthy server needs milliseconds; minutes would hide a dead one.
-STATEMENT_S_MAX: Final = 30.0
-
-#: Every statement here is to follow an index in its order. Left to itself, the planner believes
-#: that a lease finds one row, gathers all that is due, and sorts it: with a million due, a million
-#: rows for each lease.
-PLANNER: Final = {
-    "enable_bitmapscan": "off",
-    "enable_seqscan": "off",
-    "enable_sort": "off",
-    "jit": "off",
-}
-
-Result = TypeVar("Result")
+#: Messages whose leases are looked at in one go, some ten milliseconds' work, and how often at most
+#: before a lease.
+SETTLE_MESSAGES: Final = 2_000
+SETTLES_MAX: Final = 5
+#: A lease that is this old is looked at, to forget it if its message is gone. Most are by then.
+LOOK_MS: Final = 5_000
 
 
 class PostgresStore:
@@ -154,14 +145,41 @@ class PostgresStore:
         ]
 
     async def cancel(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Status]:
-        done = {row[0] for row in await self._rows(sql.CANCEL, list(ids), now_ms)}
-        return await self._unheld_statuses(ids, done)
+        async def act(left: list[MessageId]) -> list[Any]:
+            return await self._rows(sql.CANCEL, left, now_ms)
+
+        return await self._on_unheld(ids, act, now_ms=now_ms)
 
     async def move(self, moves: Sequence[tuple[MessageId, int]], *, now_ms: int) -> list[Status]:
-        ids = [identity for identity, _ in moves]
-        times = [due_ms for _, due_ms in moves]
-        done = {row[0] for row in await self._rows(sql.MOVE, ids, times, now_ms)}
-        return await self._unheld_statuses(ids, done)
+        due_ms = dict(moves)
+
+        async def act(left: list[MessageId]) -> list[Any]:
+            times = [due_ms[identity] for identity in left]
+            return await self._rows(sql.MOVE, left, times, now_ms)
+
+        return await self._on_unheld([identity for identity, _ in moves], act, now_ms=now_ms)
+
+    async def _on_unheld(
+        self,
+        ids: Sequence[MessageId],
+        act: Callable[[list[MessageId]], Awaitable[list[Any]]],
+        *,
+        now_ms: int,
+    ) -> list[Status]:
+        """Does it to messages that are queued. What is over and still with its last holder is
+        queued first."""
+        done: set[int] = set()
+        left = list(ids)
+        for _ in range(ATTEMPTS_MAX):
+            done |= {row[0] for row in await act(left)}
+            missed = [identity for identity in ids if identity not in done]
+            there = await self._standing(missed)
+            left = [i for i in missed if i in there and _is_free(there[i], now_ms)]
+            if not left:
+                versions = {identity: row[0] for identity, row in there.items()}
+                return [status_of_unheld(identity, done, versions) for identity in ids]
+            await self._rows(sql.GIVE_WAY, left, now_ms)
+        raise Uncertain(f"{len(left)} messages change hands all the time; try again")
 
     # Consumers
 
@@ -179,15 +197,19 @@ class PostgresStore:
             [ask.mask for ask in asks],
         ]
 
-        async def work(connection: Any) -> tuple[list[Any], list[int], Any]:
-            # Three statements, not one transaction: a message that is leased and not yet buried is
-            # delivered to nobody, and is buried by the next lease if this is as far as we come.
-            rows = await connection.fetch(self._sql(sql.LEASE), *columns, now_ms)
+        async def work(connection: Any) -> tuple[list[Any], list[Any], Any]:
+            # Some statements, not one transaction: what is queued again is the next one's to lease,
+            # and a message that is leased and not yet buried is delivered to nobody, and is buried
+            # by the next lease if this is as far as we come.
+            await self._settle(connection, sum(ask.limit for ask in asks), now_ms)
+            rows = await connection.fetch(self._sql(sql.LEASE), *columns, now_ms, LOOK_MS)
             # An attempt beyond the last one is no attempt: that message had its chances.
-            dying = [row[1] for row in rows if row[5] > attempts_max]
+            dying = [row for row in rows if row[5] > attempts_max]
             if dying:
+                handles = [Handle(row[1], row[2]) for row in dying]
                 reasons = [REASON_ENDED] * len(dying)
-                await connection.execute(self._sql(sql.BURY), dying, reasons, now_ms, 1)
+                values = (*_columns(handles), reasons, now_ms, 1)
+                await connection.execute(self._sql(sql.BURY), *values)
             times = await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
             return rows, dying, times
 
@@ -200,64 +222,94 @@ class PostgresStore:
             taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
         return LeaseResult(tuple(map(tuple, leased)), len(dying), times[0], times[1])
 
+    async def _settle(self, connection: Any, wanted: int, now_ms: int) -> None:
+        """Queues what is over, the first first, until there is enough for those who ask."""
+        queued = 0
+        for _ in range(SETTLES_MAX):
+            values = (now_ms, SETTLE_MESSAGES)
+            looked, over = await connection.fetchrow(self._sql(sql.SETTLE), *values)
+            queued += over
+            if looked < SETTLE_MESSAGES or queued >= wanted:
+                return
+
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
-        handles = [item.handle for item in extensions]
-        until = [item.until_ms for item in extensions]
-        rows = await self._rows(sql.EXTEND, *_columns(handles), until)
-        return await self._statuses(handles, {Handle(*row) for row in rows})
+        until_ms = {item.handle: item.until_ms for item in extensions}
+
+        async def act(left: list[Handle]) -> set[Handle]:
+            times = [until_ms[handle] for handle in left]
+            return {Handle(*row) for row in await self._rows(sql.EXTEND, *_columns(left), times)}
+
+        return await self._on_held([item.handle for item in extensions], act)
 
     async def release(
         self, releases: Sequence[Release], *, now_ms: int, attempts_max: int
     ) -> list[Status]:
+        by_handle = {item.handle: item for item in releases}
+        dead: set[Handle] = set()
+
+        async def act(left: list[Handle]) -> set[Handle]:
+            due = [by_handle[handle].due_ms for handle in left]
+            uncounted = [0 if by_handle[handle].counted else 1 for handle in left]
+
+            async def work(connection: Any) -> dict[Handle, bool]:
+                values = (*_columns(left), due, uncounted, attempts_max)
+                async with connection.transaction():
+                    rows = await connection.fetch(self._sql(sql.RELEASE), *values)
+                    queued = {Handle(row[0], row[1]): row[2] for row in rows}
+                    dying = [handle for handle in queued if not queued[handle]]
+                    if dying:
+                        ids, versions = _columns(dying)
+                        reasons = [by_handle[handle].reason for handle in dying]
+                        after = [version + 1 for version in versions]
+                        bury = self._sql(sql.BURY)
+                        await connection.execute(bury, ids, after, reasons, now_ms, 0)
+                return queued
+
+            queued = await self._pool.run(work)
+            dead.update(handle for handle in queued if not queued[handle])
+            return set(queued)
+
         handles = [item.handle for item in releases]
-        due = [item.due_ms for item in releases]
-        uncounted = [0 if item.counted else 1 for item in releases]
-
-        async def work(connection: Any) -> tuple[set[Handle], set[int]]:
-            async with connection.transaction():
-                rows = await connection.fetch(
-                    self._sql(sql.RELEASE), *_columns(handles), due, uncounted
-                )
-                done = {Handle(row[0], row[1]): row[2] for row in rows}
-                items = [item for item in releases if item.counted and item.handle in done]
-                reasons = {
-                    item.handle.id: item.reason
-                    for item in items
-                    if done[item.handle] >= attempts_max
-                }
-                if reasons:
-                    dying = [list(reasons), list(reasons.values())]
-                    await connection.execute(self._sql(sql.BURY), *dying, now_ms, 0)
-            return set(done), set(reasons)
-
-        done, dead = await self._pool.run(work)
-        statuses = await self._statuses(handles, done)
+        statuses = await self._on_held(handles, act)
         return [
-            Status.DEAD if status is Status.OK and handle.id in dead else status
+            Status.DEAD if handle in dead else status
             for handle, status in zip(handles, statuses, strict=True)
         ]
 
     async def delete(self, handles: Sequence[Handle]) -> list[Status]:
-        rows = await self._rows(sql.DELETE, *_columns(handles))
-        return await self._statuses(handles, {Handle(*row) for row in rows})
+        async def act(left: list[Handle]) -> set[Handle]:
+            return {Handle(*row) for row in await self._rows(sql.DELETE, *_columns(left))}
+
+        return await self._on_held(handles, act)
+
+    async def _on_held(
+        self, handles: Sequence[Handle], act: Callable[[list[Handle]], Awaitable[set[Handle]]]
+    ) -> list[Status]:
+        """Does it to messages that are leased. What is over and queued again, and nobody took
+        since, is taken back first."""
+        done: set[Handle] = set()
+        left = list(handles)
+        for _ in range(ATTEMPTS_MAX):
+            done |= await act(left)
+            missed = [handle for handle in handles if handle not in done]
+            there = await self._standing([handle.id for handle in missed])
+            left = [h for h in missed if h.id in there and there[h.id][:2] == (h.version, True)]
+            if not left:
+                versions = {identity: row[0] for identity, row in there.items()}
+                return [status_of_miss(handle, done, versions) for handle in handles]
+            await self._rows(sql.TAKE_BACK, *_columns(left))
+        raise Uncertain(f"{len(left)} leases change all the time; try again")
 
     async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
         rows = await self._rows(sql.HELD_BY, consumer, now_ms, limit, changes=False)
         return [Leased(*row) for row in rows]
 
-    async def _statuses(self, handles: Sequence[Handle], done: "set[Handle]") -> list[Status]:
-        missed = [handle.id for handle in handles if handle not in done]
-        versions: dict[int, int] = {}
-        if missed:
-            versions = dict(await self._rows(sql.VERSIONS, missed, changes=False))
-        return [status_of_miss(handle, done, versions) for handle in handles]
-
-    async def _unheld_statuses(self, ids: Sequence[MessageId], done: "set[int]") -> list[Status]:
-        missed = [identity for identity in ids if identity not in done]
-        there: dict[int, int] = {}
-        if missed:
-            there = dict(await self._rows(sql.VERSIONS, missed, changes=False))
-        return [status_of_unheld(identity, done, there) for identity in ids]
+    async def _standing(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
+        """Version, whether it has a holder, and visible time, of those that are there."""
+        if not ids:
+            return {}
+        rows = await self._rows(sql.STANDING, list(ids), changes=False)
+        return {identity: (version, held, visible) for identity, version, held, visible in rows}
 
     # Whoever looks
 
@@ -277,8 +329,9 @@ class PostgresStore:
         return shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
 
     async def counts(self, *, now_ms: int) -> Counts:
-        ((total, due, leased, dead, oldest),) = await self._rows(sql.COUNTS, now_ms, changes=False)
-        return Counts(max(0, total - due - leased), due, leased, dead, oldest)
+        rows = await self._rows(sql.COUNTS, now_ms, changes=False)
+        total, waiting, due, dead, oldest = rows[0]
+        return Counts(waiting, due, total - waiting - due, dead, oldest)
 
     async def histogram(self, edges_ms: Sequence[int]) -> list[int]:
         spans = list(pairwise(edges_ms))
@@ -348,68 +401,6 @@ class PostgresStore:
         return int(now_ms)
 
 
-class Pool:
-    """Connections, and what their errors mean."""
-
-    def __init__(self, pool: "asyncpg.Pool[Any]", schema: str) -> None:
-        self.pool = pool
-        self._schema = schema
-
-    def prefix(self, timeline: TimelineId) -> str:
-        """What the names of a timeline's tables begin with."""
-        return f"{self._schema}.t{int(timeline)}_"
-
-    async def run(
-        self, work: Callable[[Any], Awaitable[Result]], *, changes: bool = True
-    ) -> Result:
-        """Runs the work on a connection. Raises `Unavailable`, or `Uncertain` if it `changes`."""
-        import asyncpg
-
-        for attempt in range(ATTEMPTS_MAX):
-            try:
-                return await self._once(work, changes=changes)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
-                if attempt + 1 == ATTEMPTS_MAX:
-                    raise Unavailable(f"PostgreSQL: {error}") from error
-        raise AssertionError("unreachable")
-
-    async def _once(self, work: Callable[[Any], Awaitable[Result]], *, changes: bool) -> Result:
-        import asyncpg
-
-        async with self._connection() as connection:
-            try:
-                return await work(connection)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                raise
-            except asyncpg.UndefinedTableError as error:
-                raise NotFound(f"the timeline's tables are gone: {error}") from error
-            except (
-                asyncpg.PostgresConnectionError,
-                asyncpg.InterfaceError,
-                asyncpg.AdminShutdownError,
-                asyncpg.CrashShutdownError,
-                OSError,
-                TimeoutError,
-            ) as error:
-                lost = Uncertain if changes else Unavailable
-                raise lost(f"PostgreSQL did not answer: {error!r}") from error
-            except asyncpg.PostgresError as error:
-                raise Unavailable(f"PostgreSQL refused: {error}") from error
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        import asyncpg
-
-        try:
-            connection = await self.pool.acquire(timeout=STATEMENT_S_MAX)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise Unavailable(f"no connection to PostgreSQL: {error!r}") from error
-        try:
-            yield connection
-        finally:
-            await asyncio.shield(self.pool.release(connection))
-
-
 class PostgresStores:
     """The timelines in one schema of a database. Make it with `connect`."""
 
@@ -436,6 +427,7 @@ class PostgresStores:
                 min_size=1,
                 max_size=CONNECTIONS_MAX,
                 command_timeout=STATEMENT_S_MAX,
+                reset=leave_as_is,
                 server_settings=PLANNER,
             )
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError) as error:
@@ -445,14 +437,31 @@ class PostgresStores:
         return stores
 
     async def provision(self, timeline: TimelineId) -> None:
+        await self._format_of(timeline)
         prefix = self._pool.prefix(timeline)
         bare = prefix.removeprefix(f"{self._schema}.")
         await self._execute(sql.SCHEMA.replace("{t}", prefix).replace("{n}", bare), timeline)
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
-        if timeline not in await self.existing():
+        if await self._format_of(timeline) is None:
             raise NotFound(f"schema {self._schema} has no tables of timeline {timeline}")
         return PostgresStore(self._pool, timeline)
+
+    async def _format_of(self, timeline: TimelineId) -> str | None:
+        """What its tables say they are; None without any. Raises `Unavailable` if not ours."""
+        name = f"{self._pool.prefix(timeline)}messages"
+
+        async def work(connection: Any) -> str | None:
+            found: str | None = await connection.fetchval(sql.FORMAT_OF, name)
+            return found
+
+        found = await self._pool.run(work, changes=False)
+        if found not in (None, sql.FORMAT):
+            raise Unavailable(
+                f"table {name} is of {found!r}, and this version reads {sql.FORMAT!r}: delete the "
+                "timeline and create it again, or give it back to the version that made it"
+            )
+        return found
 
     async def drop(self, timeline: TimelineId) -> None:
         await self._execute(sql.DROP.replace("{t}", self._pool.prefix(timeline)), timeline)
@@ -480,3 +489,9 @@ class PostgresStores:
 
 def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:
     return [handle.id for handle in handles], [handle.version for handle in handles]
+
+
+def _is_free(standing: tuple[int, bool, int], now_ms: int) -> bool:
+    """Whether nobody holds a live lease on it."""
+    _, held, visible_ms = standing
+    return not held or visible_ms <= now_ms

@@ -75,9 +75,10 @@ class LeaseResult:
     leased: tuple[tuple[Leased, ...], ...]
     #: Messages that had their last attempt and are dead letters now.
     died: int
-    #: When the next message after the latest horizon is visible; None if there is none.
+    #: When the next message after the latest horizon is visible; None if there is none. It may be
+    #: told too early, never too late: a store need not know that a lease is gone by now.
     next_ms: int | None
-    #: When the first lease ends that lies before that horizon; None if there is none.
+    #: When the first lease ends that lies before that horizon, as exact; None if there is none.
     ends_ms: int | None = None
 
 

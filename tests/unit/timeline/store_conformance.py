@@ -171,6 +171,50 @@ class StoreConformance:
         assert await store.extend([extension]) == [Status.OK]
         assert await store.delete([second.handle]) == [Status.OK]
 
+    async def test_an_ended_lease_that_others_passed_over_is_still_the_holders(
+        self, store: TimelineStore
+    ) -> None:
+        """B13: somebody leased what was due, and had no room for this one."""
+        await put(store, *[message(key=f"k{at}") for at in range(4)], buckets=[1, 1, 1, 1])
+        one, two, three, four = await take(store)
+        end_ms = NOW_MS + LEASE_MS
+        elsewhere = ask("b", low=2, horizon_ms=end_ms)
+        assert not await take(store, elsewhere, now_ms=end_ms)
+        (refused,) = await store.insert([message(key="k0")], buckets=[0], now_ms=end_ms)
+        assert (refused.status, refused.id) == (Status.EXISTS, one.id)
+        assert await store.delete([one.handle]) == [Status.OK]
+        assert await store.extend([Extension(two.handle, end_ms + 5)]) == [Status.OK]
+        assert await give_back(store, Release(three.handle, end_ms + 6)) == [Status.OK]
+        (again,) = await take(store, ask("b", horizon_ms=end_ms), now_ms=end_ms)
+        assert (again.id, again.attempt) == (four.id, 2)
+        assert await store.delete([four.handle, two.handle]) == [Status.STALE, Status.OK]
+
+    async def test_what_comes_back_stands_in_line_by_its_time(self, store: TimelineStore) -> None:
+        """B12, B13: an ended lease is visible since its end, among those that wait."""
+        (first,) = await put(store, message())
+        await take(store)
+        end_ms = NOW_MS + LEASE_MS
+        before, after = await put(store, message(end_ms - 1), message(end_ms + 1))
+        later_ms = end_ms + 1
+        leased = [
+            (await take(store, ask(limit=1, horizon_ms=later_ms), now_ms=later_ms))[0].id
+            for _ in range(3)
+        ]
+        assert leased == [before, first, after]
+
+    async def test_an_ended_lease_can_be_cancelled_and_moved(self, store: TimelineStore) -> None:
+        """B13, B19: nobody holds it any more, and the former holder is refused."""
+        one, two = await put(store, message(), message())
+        handles = {item.id: item.handle for item in await take(store)}
+        end_ms = NOW_MS + LEASE_MS
+        assert await store.cancel([one], now_ms=end_ms) == [Status.OK]
+        assert await store.move([(two, end_ms + 9)], now_ms=end_ms) == [Status.OK]
+        gone = await store.delete([handles[one], handles[two]])
+        assert gone == [Status.GONE, Status.STALE]
+        assert not await take(store, ask(horizon_ms=end_ms), now_ms=end_ms)
+        (again,) = await take(store, ask(horizon_ms=end_ms + 9), now_ms=end_ms + 9)
+        assert (again.id, again.due_ms) == (two, end_ms + 9)
+
     async def test_two_who_ask_at_once_never_get_the_same(self, store: TimelineStore) -> None:
         """B13: at most one live lease per message, whoever asks."""
         await put(store, *[message() for _ in range(200)])

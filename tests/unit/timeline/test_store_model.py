@@ -96,12 +96,15 @@ class StoreMachine(RuleBasedStateMachine):
         await self.stores.close()
 
     def both(self, command: Callable[[TimelineStore], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            return await command(self.real), await command(self.model)
-
-        found, expected = self.runner.run(run())
+        found, expected = self.answers(command)
         assert found == expected
         return found
+
+    def answers(self, command: Callable[[TimelineStore], Awaitable[Any]]) -> tuple[Any, Any]:
+        async def run() -> tuple[Any, Any]:
+            return await command(self.real), await command(self.model)
+
+        return self.runner.run(run())
 
     def picked(self, at: list[int]) -> list[Handle]:
         """Handles that were seen, old ones among them; one for each message."""
@@ -131,10 +134,15 @@ class StoreMachine(RuleBasedStateMachine):
             LeaseAsk("one", 0, cut, horizon, limit, SPAN_MS),
             LeaseAsk("two", cut, BUCKETS, horizon, limit, SPAN_MS + 1, odd),
         ]
-        result = self.both(
+        found, expected = self.answers(
             lambda store: store.lease(asks, now_ms=self.now_ms, attempts_max=ATTEMPTS_MAX)
         )
-        self.handles += [leased.handle for part in result.leased for leased in part]
+        assert (found.leased, found.died) == (expected.leased, expected.died)
+        # A store may look too early, never too late.
+        for name in ("next_ms", "ends_ms"):
+            expected_ms, found_ms = getattr(expected, name), getattr(found, name)
+            assert expected_ms is None or self.now_ms < found_ms <= expected_ms
+        self.handles += [leased.handle for part in found.leased for leased in part]
 
     @rule(at=picks, by=st.integers(0, SPAN_MS))
     def extend(self, at: list[int], by: int) -> None:

@@ -1,11 +1,16 @@
 """The conformance suite on a real PostgreSQL, and what belongs to a server alone."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from typing import Any
 
+import asyncpg
 import pytest
 from tests.database_servers import PostgresServer, running_postgres
 from tests.unit.timeline.store_conformance import (
+    BUCKETS,
+    LEASE_MS,
     NOW_MS,
     StoreConformance,
     ask,
@@ -15,9 +20,17 @@ from tests.unit.timeline.store_conformance import (
 )
 
 from dovetail.errors import DovetailError, InvalidSetting, Unavailable
-from dovetail.timeline.message import TimelineId
-from dovetail.timeline.postgres_store import PostgresStores
-from dovetail.timeline.store import Stores
+from dovetail.timeline.message import (
+    Extension,
+    Handle,
+    Leased,
+    MessageId,
+    Release,
+    Status,
+    TimelineId,
+)
+from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES, PostgresStores
+from dovetail.timeline.store import Stores, TimelineStore
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +93,159 @@ async def test_a_server_that_dies_is_an_error_and_works_again_later() -> None:
                     assert error.retriable
         assert len(taken) == 1
         await stores.close()
+
+
+async def rows_of(dsn: str, statement: str) -> list[tuple[Any, ...]]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return [tuple(row) for row in await connection.fetch(statement)]
+    finally:
+        await connection.close()
+
+
+async def test_tables_of_another_format_are_refused(dsn: str) -> None:
+    """B18, B20: neither read nor changed; the error says what to do, and a drop removes them."""
+    stores = await PostgresStores.connect(dsn, schema="old")
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(
+        "CREATE TABLE old.t5_messages (id bigint PRIMARY KEY, holder text);"
+        "CREATE TABLE old.t5_bodies (id bigint PRIMARY KEY)"
+    )
+    for command in (stores.open, stores.provision):
+        with pytest.raises(Unavailable, match="delete the timeline and create it again"):
+            await command(TimelineId(5))
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'old' ORDER BY 1"
+    assert await rows_of(dsn, tables) == [("t5_bodies",), ("t5_messages",)]
+    await stores.drop(TimelineId(5))
+    assert await rows_of(dsn, tables) == []
+    await stores.provision(TimelineId(5))
+    await stores.open(TimelineId(5))
+    await connection.close()
+    await stores.close()
+
+
+async def test_leases_that_are_gone_leave_nothing_behind(dsn: str) -> None:
+    """B13: their ends are forgotten long before; a lease that is held is not."""
+    stores = await PostgresStores.connect(dsn, schema="ends")
+    await stores.provision(TimelineId(1))
+    store = await stores.open(TimelineId(1))
+    await put(store, *[message() for _ in range(10)])
+    taken = await take(store)
+    await store.delete([leased.handle for leased in taken[1:]])
+    ends = "SELECT until, size, ids FROM ends.t1_ends"
+    end_ms = NOW_MS + LEASE_MS
+    assert [row[:2] for row in await rows_of(dsn, ends)] == [(end_ms, 10)]
+    now_ms = NOW_MS
+    for age_ms in (LOOK_MS, 2 * LOOK_MS, 4 * LOOK_MS):
+        now_ms = NOW_MS + age_ms
+        assert not await take(store, ask("b", horizon_ms=now_ms), now_ms=now_ms)
+        assert await rows_of(dsn, ends) == [(end_ms, 1, [taken[0].id])]
+    (again,) = await take(store, ask("b", horizon_ms=end_ms), now_ms=end_ms)
+    assert again.id == taken[0].id
+    await store.delete([again.handle])
+    assert not await take(store, now_ms=end_ms + LOOK_MS)
+    assert await rows_of(dsn, ends) == []
+    await stores.close()
+
+
+async def test_many_leases_that_end_at_once_come_back_bit_by_bit(dsn: str) -> None:
+    """B12, B13: one who asks for little waits for little, and none is lost."""
+    stores = await PostgresStores.connect(dsn, schema="many")
+    await stores.provision(TimelineId(1))
+    store = await stores.open(TimelineId(1))
+    count = 3 * SETTLE_MESSAGES
+    ids = await put(store, *[message(body=b"") for _ in range(count)])
+    for _ in range(6):
+        await take(store, ask(limit=count // 6))
+    end_ms = NOW_MS + LEASE_MS
+    (first,) = await take(store, ask("b", limit=1, horizon_ms=end_ms), now_ms=end_ms)
+    queued = await rows_of(dsn, "SELECT count(*) FROM many.t1_queue")
+    assert queued == [(SETTLE_MESSAGES - 1,)]
+    counts = await store.counts(now_ms=end_ms)
+    assert (counts.due, counts.leased) == (count - 1, 1)
+    everything = ask("b", limit=count, horizon_ms=end_ms)
+    rest = await take(store, everything, now_ms=end_ms)
+    assert sorted([first.id, *(leased.id for leased in rest)]) == ids
+    await stores.close()
+
+
+class Together:
+    """Carriers that do anything to the same messages at once, and what they hold."""
+
+    def __init__(self, carriers: list[TimelineStore], rng: random.Random) -> None:
+        self.carriers = carriers
+        self.rng = rng
+        self.now_ms = NOW_MS
+        self.given: set[Handle] = set()
+        self.done: set[int] = set()
+        self.ids: list[MessageId] = []
+        self.seen: list[Leased] = []
+
+    async def lease(self, store: TimelineStore) -> None:
+        now_ms = self.now_ms
+        asks = [
+            ask("a", high=BUCKETS // 2, limit=20, lease_ms=30, horizon_ms=now_ms + 10),
+            ask("b", low=BUCKETS // 2, limit=20, lease_ms=30, horizon_ms=now_ms + 10),
+        ]
+        result = await store.lease(asks, now_ms=now_ms, attempts_max=10**6)
+        found = [leased for part in result.leased for leased in part]
+        for leased in found:
+            assert leased.id not in self.done
+            assert leased.handle not in self.given, "two have the same lease"
+            self.given.add(leased.handle)
+        self.seen += found
+
+    async def change(self, store: TimelineStore) -> None:
+        rng, now_ms = self.rng, self.now_ms
+        items = rng.sample(self.seen, min(len(self.seen), 10))
+        ids = rng.sample(self.ids, 10)
+        match rng.randrange(5):
+            case 0:
+                extensions = [Extension(item.handle, now_ms + rng.randrange(50)) for item in items]
+                await store.extend(extensions)
+            case 1:
+                releases = [Release(item.handle, now_ms, counted=False) for item in items]
+                await store.release(releases, now_ms=now_ms, attempts_max=10**6)
+            case 2:
+                statuses = await store.delete([item.handle for item in items])
+                self.done |= {
+                    item.id
+                    for item, status in zip(items, statuses, strict=True)
+                    if status is Status.OK
+                }
+            case 3:
+                await store.move([(identity, now_ms) for identity in ids], now_ms=now_ms)
+            case _:
+                cancelled = await store.cancel(ids[:2], now_ms=now_ms)
+                self.done |= {
+                    identity
+                    for identity, status in zip(ids[:2], cancelled, strict=True)
+                    if status is Status.OK
+                }
+
+    async def work(self, store: TimelineStore, steps: int) -> None:
+        for _ in range(steps):
+            await (self.lease(store) if self.rng.random() < 0.5 else self.change(store))
+            self.now_ms += self.rng.randrange(3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_carriers_do_at_once_the_tables_are_of_one_mind(dsn: str, seed: int) -> None:
+    """B13, B20: each message waits once or is leased once, and none is lost."""
+    schema = f"mind{seed}"
+    homes = [await PostgresStores.connect(dsn, schema=schema) for _ in range(3)]
+    await homes[0].provision(TimelineId(1))
+    carriers = [await home.open(TimelineId(1)) for home in homes for _ in range(2)]
+    world = Together(carriers, random.Random(seed))
+    world.ids = await put(carriers[0], *[message(NOW_MS + at // 4) for at in range(400)])
+    await asyncio.gather(*(world.work(carrier, 60) for carrier in carriers))
+    t = f"{schema}.t1_"
+    there = await rows_of(dsn, f"SELECT id, visible, bucket FROM {t}messages WHERE queued")
+    queue = await rows_of(dsn, f"SELECT id, visible, bucket FROM {t}queue")
+    assert sorted(queue) == sorted(there)
+    leased = await rows_of(dsn, f"SELECT id, visible FROM {t}messages WHERE NOT queued")
+    ends = await rows_of(dsn, f"SELECT unnest(ids), until FROM {t}ends")
+    assert set(leased) <= set(ends)
+    assert {row[0] for row in there} | {row[0] for row in leased} == set(world.ids) - world.done
+    for home in homes:
+        await home.close()

@@ -1,0 +1,106 @@
+"""Connections to PostgreSQL, and what their errors mean.
+
+An error on the way means: not sent → `Unavailable`; sent and not answered → `Uncertain`. A deadlock
+or a serialisation failure has changed nothing, and is tried again here.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from dovetail.errors import NotFound, Unavailable, Uncertain
+from dovetail.timeline.message import TimelineId
+
+if TYPE_CHECKING:
+    import asyncpg
+
+#: Attempts of a command that PostgreSQL ended for the sake of another.
+ATTEMPTS_MAX: Final = 5
+#: Connections of one carrier: one leases while others insert, delete and look.
+CONNECTIONS_MAX: Final = 8
+#: Longest time for a statement. A healthy server needs milliseconds; minutes would hide a dead one.
+STATEMENT_S_MAX: Final = 30.0
+
+#: Every statement here is to follow an index in its order. Left to itself, the planner believes
+#: that a lease finds one row, gathers all that is due, and sorts it: with a million due, a million
+#: rows for each lease. What it joins it would rather read from one end to the other, and begin with
+#: whichever table it thinks is small: tables are joined in the order in which they are written.
+PLANNER: Final = {
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+    "join_collapse_limit": "1",
+}
+
+Result = TypeVar("Result")
+
+
+async def leave_as_is(connection: Any) -> None:
+    """Nothing: no command leaves a setting, a cursor or a lock behind, and an open transaction is
+    ended by the pool. What the pool does otherwise is a statement more for each command."""
+
+
+class Pool:
+    """Connections, and what their errors mean."""
+
+    def __init__(self, pool: "asyncpg.Pool[Any]", schema: str) -> None:
+        self.pool = pool
+        self._schema = schema
+
+    def prefix(self, timeline: TimelineId) -> str:
+        """What the names of a timeline's tables begin with."""
+        return f"{self._schema}.t{int(timeline)}_"
+
+    async def run(
+        self, work: Callable[[Any], Awaitable[Result]], *, changes: bool = True
+    ) -> Result:
+        """Runs the work on a connection. Raises `Unavailable`, or `Uncertain` if it `changes`."""
+        import asyncpg
+
+        for attempt in range(ATTEMPTS_MAX):
+            try:
+                return await self._once(work, changes=changes)
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError) as error:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise Unavailable(f"PostgreSQL: {error}") from error
+        raise AssertionError("unreachable")
+
+    async def _once(self, work: Callable[[Any], Awaitable[Result]], *, changes: bool) -> Result:
+        import asyncpg
+
+        async with self._connection() as connection:
+            try:
+                return await work(connection)
+            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+                raise
+            except asyncpg.UndefinedTableError as error:
+                raise NotFound(f"the timeline's tables are gone: {error}") from error
+            except (
+                asyncpg.PostgresConnectionError,
+                asyncpg.InterfaceError,
+                asyncpg.AdminShutdownError,
+                asyncpg.CrashShutdownError,
+                OSError,
+                TimeoutError,
+            ) as error:
+                lost = Uncertain if changes else Unavailable
+                raise lost(f"PostgreSQL did not answer: {error!r}") from error
+            except asyncpg.PostgresError as error:
+                raise Unavailable(f"PostgreSQL refused: {error}") from error
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Any]:
+        import asyncpg
+
+        try:
+            connection = await self.pool.acquire(timeout=STATEMENT_S_MAX)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise Unavailable(f"no connection to PostgreSQL: {error!r}") from error
+        try:
+            yield connection
+        finally:
+            await asyncio.shield(self.pool.release(connection))
