@@ -110,6 +110,9 @@ class Consumer:
         self._credit_back = asyncio.Event()
         #: Leases that were given up here, with their ends: not to be taken up again.
         self._lost: dict[Handle, int] = {}
+        #: Leases that were taken up when a session began, and until when a request of the session
+        #: before it may still bring them: a lease is handled once.
+        self._taken_up: dict[Handle, int] = {}
         self._deleting: list[Handle] = []
         self._releasing: list[Release] = []
         self._finished = asyncio.Event()
@@ -235,6 +238,8 @@ class Consumer:
             finished = {*self._deleting, *(item.handle for item in self._releasing), *self._lost}
             self._session = opened.session
             ours = [leased for leased in held.messages if leased.handle not in finished]
+            late_ms = self._node.now_ms() + WAIT_MS + COMMAND_MS_MAX
+            self._taken_up |= dict.fromkeys((leased.handle for leased in ours), late_ms)
             self._credit -= self._welcome(ours)
 
     async def _reopen(self) -> None:
@@ -295,7 +300,9 @@ class Consumer:
             try:
                 request = frames.Consume(self._session, limit, WAIT_MS)
                 pushed = await line.ask(request, frames.Pushed, changes=False)
-                taken = self._welcome(pushed.messages)
+                taken = self._welcome(
+                    [each for each in pushed.messages if each.handle not in self._taken_up]
+                )
             except TopicUnknown:
                 raise
             except NotFound:
@@ -430,6 +437,7 @@ class Consumer:
             messages = list(self._here.values())
             now_ms = self._node.now_ms()
             self._lost = {each: ms for each, ms in self._lost.items() if ms > now_ms}
+            self._taken_up = {each: ms for each, ms in self._taken_up.items() if ms > now_ms}
             until_ms = now_ms + self._options.lease_ms
             for start in range(0, len(messages), TAKE_MAX):
                 await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
