@@ -9,6 +9,7 @@ by keyword: `node_factory(log_topic_auto_create="false")` sets `DOVETAIL_LOG_TOP
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +31,12 @@ os.environ["COLUMNS"] = "140"
 
 #: A start reads what the last life left; minutes would mean that it hangs.
 START_SECONDS_MAX = 60
+
+
+def pytest_configure() -> None:
+    """Takes as many file handles as the system allows: users often begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 16_384)), hard))
 
 
 class RunningNode:

@@ -149,8 +149,11 @@ class Consumer:
                 await self._drain()
                 for task in working:
                     task.cancel()
-        except* DovetailError as group_error:
-            raise group_error.exceptions[0] from None
+        except BaseExceptionGroup as group:  # Not `except*`: early 3.11 wraps what that raises.
+            refusals, others = group.split(DovetailError)
+            if refusals is None or others is not None:
+                raise
+            raise refusals.exceptions[0] from None
         finally:
             for task in self._running.values():
                 task.cancel()
