@@ -164,7 +164,9 @@ class Carrier:
         Asked for whenever the nodes change, and from time to time: an append that was sent before
         can still fail after its node came back, and nothing would change any more.
         """
-        present = frozenset[int]() if self._view is None else frozenset(self._view.present())
+        if self._view is None:
+            return
+        present = frozenset(self._view.present())
         for partition in self.log.partitions():
             for ledger in partition.open_ledgers:
                 for number in present.intersection(ledger.writer.down):
