@@ -75,24 +75,23 @@ class ProxyNetwork:
         self._changed = asyncio.Event()
 
     async def _listen(self, name: str, port: int, listen_port: int) -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            serving = self._serve(name, listen_port, reader, writer)
+            task = asyncio.get_running_loop().create_task(serving)
             self._connections.add(task)
-            # A server of asyncio reports a connection that was cancelled as an error.
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._serve(name, listen_port, reader, writer)
-            self._connections.discard(task)
-            writer.transport.abort()
+            task.add_done_callback(self._connections.discard)
+            # Not within the task: one that is cancelled before its first step does nothing at all.
+            task.add_done_callback(lambda _: writer.transport.abort())
 
-        self._servers.append(await asyncio.start_server(serve, _HOST, port))
+        self._servers.append(await asyncio.start_server(accept, _HOST, port))
 
     async def _end(self) -> None:
         for server in self._servers:
             server.close()
-        for task in tuple(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        while self._connections:
+            for task in tuple(self._connections):
+                task.cancel()
+            await asyncio.wait(self._connections)
 
     async def _serve(
         self, name: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

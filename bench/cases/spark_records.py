@@ -4,6 +4,7 @@ confluent-kafka's `consume(10000)` with every field taken is what a source witho
 do; ours is the fetch, the checksum and the columns, from the same node and topic.
 """
 
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -32,9 +33,18 @@ _PLAIN = 20_000
 
 
 def rows(count: int) -> pa.RecordBatch:
-    """Messages of 100 bytes with a key."""
+    """Messages of 100 bytes with a key.
+
+    No two bodies are equal: in Parquet, equal ones would be one entry of a dictionary, and reading
+    them would be reading nothing.
+    """
     keys = pa.array([f"key-{n % 100_000}" for n in range(count)], pa.binary())
-    return pa.record_batch({"key": keys, "value": pa.repeat(pa.scalar(b"v" * _BYTES), count)})
+    text = random.Random(count).randbytes(count * _BYTES // 2).hex().encode()
+    ends = pa.array(range(0, (count + 1) * _BYTES, _BYTES), pa.int32())
+    values = pa.Array.from_buffers(
+        pa.binary(), count, [None, ends.buffers()[1], pa.py_buffer(text)]
+    )
+    return pa.record_batch({"key": keys, "value": values})
 
 
 def fill(bootstrap: str, topic: str, count: int, *, partitions: int) -> None:
@@ -76,12 +86,7 @@ def _read_ours(client: KafkaClient, topic: str, count: int) -> int:
     found = 0
     for fetched in fetch(client, (topic, 0), 0, count):
         found += to_arrow(
-            fetched.batches,
-            topic=topic,
-            partition=0,
-            offset_min=0,
-            offset_end=count,
-            with_headers=False,
+            fetched.batches, topic=topic, partition=0, offset_min=0, offset_end=count
         ).num_rows
     assert found == count
     return found

@@ -63,7 +63,7 @@ def measure(run: Run) -> list[Line]:
 
 def _read(spark: "SparkSession", node: Node, topic: str) -> "DataFrame":
     reader = spark.read.format("dovetail").option("bootstrap", node.bootstrap)
-    return reader.option("subscribe", topic).load().select("key", "value")
+    return reader.schema("key binary, value binary").option("subscribe", topic).load()
 
 
 def _through(run: Run, spark: "SparkSession", node: Node, count: int) -> list[Line]:

@@ -10,7 +10,7 @@ Kafka allows, is left for the next fetch.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from crc32c import crc32c
 from dovetail.buffers import Buffer
 from dovetail.errors import ChecksumMismatch, InvalidBatch
 from dovetail.pipeline import records
-from dovetail.pipeline._plain_records import Section, Strings
+from dovetail.pipeline._plain_records import Headers, Section, Strings
 from dovetail.pipeline.compression import inflate
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -116,46 +116,54 @@ def to_arrow(
     partition: int,
     offset_min: int,
     offset_end: int,
-    with_headers: bool,
+    columns: pa.Schema = COLUMNS,
 ) -> pa.RecordBatch:
-    """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`."""
+    """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`.
+
+    `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
+    """
     wanted = [batch for batch in batches if not batch.control]
     try:
         sections = [batch.section() for batch in wanted]
         rows, offsets, times, keys, values, headers = records.decode(
-            sections, offset_min, offset_end, with_headers
+            sections, offset_min, offset_end, "headers" in columns.names
         )
     except ValueError as error:
         first = wanted[0].base_offset if wanted else offset_min
         raise InvalidBatch(
             f"{topic}-{partition}: records from offset {first} on are malformed: {error}"
         ) from error
-    stamp_types = {bool(batch.attributes & _APPEND_TIME) for batch in wanted}
-    columns = [
-        _strings(keys, rows, pa.binary()),
-        _strings(values, rows, pa.binary()),
-        pa.repeat(topic, rows),
-        pa.repeat(pa.scalar(partition, pa.int32()), rows),
-        pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
-        pa.Array.from_buffers(COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]),
-        _timestamp_types(wanted, offset_min, offset_end, rows, stamp_types),
-    ]
-    if headers is None:
-        return pa.RecordBatch.from_arrays(columns, schema=COLUMNS)
-    ends, names, contents = headers
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: _strings(keys, rows, pa.binary()),
+        "value": lambda: _strings(values, rows, pa.binary()),
+        "topic": lambda: pa.repeat(topic, rows),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "offset": lambda: pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
+        "timestamp": lambda: pa.Array.from_buffers(
+            COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]
+        ),
+        "timestampType": lambda: _timestamp_types(wanted, offset_min, offset_end, rows),
+        "headers": lambda: _headers(headers, rows),
+    }
+    return pa.RecordBatch.from_arrays([makers[name]() for name in columns.names], schema=columns)
+
+
+def _headers(given: Headers | None, rows: int) -> pa.Array:
+    assert given is not None, "they were asked for"
+    ends, names, contents = given
     count = len(ends) and memoryview(ends).cast("i")[-1]
     pairs = pa.StructArray.from_arrays(
         [_strings(names, count, pa.string()), _strings(contents, count, pa.binary())],
         fields=list(HEADERS_TYPE.value_type),
     )
-    lists = pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(ends)], children=[pairs])
-    return pa.RecordBatch.from_arrays([*columns, lists], schema=COLUMNS_WITH_HEADERS)
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(ends)], children=[pairs])
 
 
 def _timestamp_types(
-    batches: list[BatchView], offset_min: int, offset_end: int, rows: int, kinds: set[bool]
+    batches: list[BatchView], offset_min: int, offset_end: int, rows: int
 ) -> pa.Array:
     """0 where the producer gave the time, 1 where the broker did; a topic rarely mixes them."""
+    kinds = {bool(batch.attributes & _APPEND_TIME) for batch in batches}
     if len(kinds) < 2:
         return pa.repeat(pa.scalar(int(kinds == {True}), pa.int32()), rows)
     parts = []

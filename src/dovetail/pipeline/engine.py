@@ -290,7 +290,6 @@ class Engine:
             "kafka.bootstrap.servers": self._bootstrap,
             "subscribe": stage.topics.input,
             "startingOffsets": "earliest",
-            "includeHeaders": "true",
             "minPartitions": str(stage.workers),
             "maxOffsetsPerTrigger": str(self._rows_per_batch),
             "kafka.group.id": stage.group,

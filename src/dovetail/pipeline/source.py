@@ -46,7 +46,7 @@ from pyspark.sql.types import (
 from dovetail.errors import Damaged, InvalidInput, OffsetOutOfRange, TopicUnknown
 from dovetail.logging import get_logger
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
-from dovetail.pipeline.decoder import to_arrow
+from dovetail.pipeline.decoder import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.offsets import (
     OffsetRange,
@@ -94,12 +94,12 @@ class DovetailSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = ReadOptions.of(self.options)
         options.check_batch()
-        return TopicReader(options)
+        return TopicReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = ReadOptions.of(self.options)
         options.check_streaming()
-        return TopicStreamReader(options)
+        return TopicStreamReader(options, columns_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from dovetail.pipeline.sink import TopicWriter
@@ -125,8 +125,8 @@ class RangePartition(InputPartition):
 class TopicReader(DataSourceReader):
     """Reads what is there, once."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
+        self._options, self._columns = options, columns
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -137,14 +137,14 @@ class TopicReader(DataSourceReader):
         return [RangePartition(one) for one in split(start, end, options.partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition)
+        return read_range(self._options, partition, self._columns)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads on and on; lives on the driver as long as its query, and on workers for one range."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, columns: pa.Schema = COLUMNS) -> None:
+        self._options, self._columns = options, columns
         self._latest: dict[Partition, int] = {}
         #: With AvailableNow: the ends as of the start; nothing behind them is there.
         self._target: dict[Partition, int] | None = None
@@ -184,7 +184,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._options, partition)
+        return read_range(self._options, partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group is not None:
@@ -268,7 +268,24 @@ def _report(options: ReadOptions, reasons: list[str]) -> None:
     _log.warning("records are gone", reasons="; ".join(reasons))
 
 
-def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def columns_of(schema: StructType) -> pa.Schema:
+    """The columns that a query reads: those of `schema`. Raises `InvalidInput`."""
+    known = {one.name: one for one in SPARK_SCHEMA_WITH_HEADERS.fields}
+    for one in schema.fields:
+        if one.name not in known or one.dataType != known[one.name].dataType:
+            names = ", ".join(
+                f"{name} {had.dataType.simpleString()}" for name, had in known.items()
+            )
+            raise InvalidInput(
+                f"a topic has no column {one.name!r} of type {one.dataType.simpleString()}; a "
+                f"schema names some of: {names}"
+            )
+    return pa.schema([COLUMNS_WITH_HEADERS.field(name) for name in schema.names])
+
+
+def read_range(
+    options: ReadOptions, partition: InputPartition, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """The records of a range, on a worker."""
     if not isinstance(partition, RangePartition):
         # Spark's stand-in for "no partitions".
@@ -286,7 +303,7 @@ def read_range(options: ReadOptions, partition: InputPartition) -> Iterator[pa.R
                     partition=wanted.partition,
                     offset_min=position,
                     offset_end=wanted.end,
-                    with_headers=options.include_headers,
+                    columns=columns,
                 )
                 position = fetched.batches[-1].offset_end
                 if batch.num_rows:

@@ -29,6 +29,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from dovetail.errors import InvalidInput
 from dovetail.pipeline.attempt import Attempt, attempt_of_task
 from dovetail.pipeline.client import client_of
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS
 from dovetail.pipeline.offsets import OffsetRange
 from dovetail.pipeline.options import ReadOptions, WriteOptions
 from dovetail.pipeline.sink import TopicStreamWriter, Written
@@ -153,7 +154,7 @@ class TeamRun:
 
     def _records(self, ranges: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
         for one in ranges:
-            yield from read_range(self._read, RangePartition(one))
+            yield from read_range(self._read, RangePartition(one), COLUMNS_WITH_HEADERS)
 
 
 _settled = False

@@ -42,7 +42,7 @@ from dovetail.errors import OffsetOutOfRange
 from dovetail.pipeline.attempt import Attempt
 from dovetail.pipeline.attempt import attempt_of_task as _attempt
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
-from dovetail.pipeline.decoder import HEADERS_TYPE, BatchView, to_arrow
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, HEADERS_TYPE, BatchView, to_arrow
 from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.graph import Stage
@@ -305,7 +305,7 @@ def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended
         partition=partition[1],
         offset_min=0,
         offset_end=_FAR_FUTURE,
-        with_headers=True,
+        columns=COLUMNS_WITH_HEADERS,
     )
     found: dict[bytes, Ended] = {}
     cells = (columns.column(name).to_pylist() for name in ("key", "value", "headers"))
@@ -404,7 +404,7 @@ def _catch_up(bootstrap: str, partition: Partition, seen: Seen, end: int) -> Non
             partition=partition[1],
             offset_min=seen.position,
             offset_end=end,
-            with_headers=True,
+            columns=COLUMNS_WITH_HEADERS,
         )
         if batch.num_rows:
             seen.repeats(*_identities(batch))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dovetail.errors import InvalidInput, Uncertain
 from dovetail.pipeline import records
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition
-from dovetail.pipeline.decoder import BatchView, to_arrow
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, BatchView, to_arrow
 from dovetail.pipeline.encoder import EncodedBatch, Rows, encode_batches
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.identity import (
@@ -318,7 +318,7 @@ def _rows_in(view: BatchView, partition: Partition) -> Iterator[tuple[bytes, int
         partition=partition[1],
         offset_min=0,
         offset_end=1 << 62,
-        with_headers=True,
+        columns=COLUMNS_WITH_HEADERS,
     )
     cells = (columns.column(name).to_pylist() for name in ("headers", "value"))
     for pairs, value in zip(*cells, strict=True):

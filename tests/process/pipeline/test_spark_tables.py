@@ -90,7 +90,6 @@ def stored(client: KafkaClient, topic: str) -> list[int]:
                 partition=number,
                 offset_min=bounds[0],
                 offset_end=bounds[1],
-                with_headers=False,
             )
             found += [int(value) for value in columns.column("value").to_pylist()]
     return sorted(found)
@@ -149,6 +148,28 @@ def test_a_topic_is_a_table(spark: Any, node: RunningNode) -> None:
         endingOffsets=json.dumps({topic: {"1": 9}}),
     )
     assert [(row.partition, row.offset) for row in part.collect()] == [(1, n) for n in range(2, 9)]
+
+
+def test_a_schema_chooses_columns(spark: Any, node: RunningNode) -> None:
+    """T9: only the columns of a schema are made, in its order; what no topic has is refused."""
+    topic = topic_of(node)
+    produce(node, topic, range(20), headers=[("h", b"x")])
+    for reader in (spark.read, spark.readStream):
+        frame = (
+            reader.format("dovetail")
+            .options(bootstrap=node.bootstrap, subscribe=topic)
+            .schema("offset bigint, headers array<struct<key:string,value:binary>>, value binary")
+            .load()
+        )
+        assert frame.columns == ["offset", "headers", "value"]
+        if not frame.isStreaming:
+            rows = frame.collect()
+            assert sorted(int(row.value) for row in rows) == list(range(20))
+            assert {row.headers[0].key for row in rows} == {"h"}
+    for columns in ("value string", "number int"):
+        wrong = spark.read.format("dovetail").options(bootstrap=node.bootstrap, subscribe=topic)
+        with pytest.raises(Exception, match="a topic has no column"):
+            wrong.schema(columns).load().collect()
 
 
 def test_a_table_is_written_to_a_topic(spark: Any, node: RunningNode, client: KafkaClient) -> None:

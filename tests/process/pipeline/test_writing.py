@@ -23,7 +23,7 @@ from dovetail.errors import (  # noqa: E402
 )
 from dovetail.pipeline import writing  # noqa: E402
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient  # noqa: E402
-from dovetail.pipeline.decoder import to_arrow  # noqa: E402
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow  # noqa: E402
 from dovetail.pipeline.fetching import fetch  # noqa: E402
 from dovetail.pipeline.identity import ID_HEADER, group_of, marks_after  # noqa: E402
 from dovetail.pipeline.writing import TaskWriter  # noqa: E402
@@ -68,7 +68,7 @@ def rows_of(client: KafkaClient, topic: str) -> list[dict[str, Any]]:
                 partition=number,
                 offset_min=low,
                 offset_end=high,
-                with_headers=True,
+                columns=COLUMNS_WITH_HEADERS,
             )
             found += arrow.to_pylist()
     return found

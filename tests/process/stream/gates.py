@@ -68,9 +68,11 @@ class Gates:
         gate: "_KafkaGate | None",
     ) -> str:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.get_running_loop().create_task(_served(serve(reader, writer), writer))
+            task = asyncio.get_running_loop().create_task(serve(reader, writer))
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
+            # Not within the task: one that is cancelled before its first step does nothing at all.
+            task.add_done_callback(lambda _: writer.transport.abort())
 
         server = self._loop.run(asyncio.start_server(accept, "127.0.0.1", port), ORDER_S_MAX)
         self._servers.append(server)
@@ -220,14 +222,6 @@ class _MemberGate:
             return msgspec.msgpack.decode(body, type=Envelope).sender
         except msgspec.DecodeError:
             return "somebody"
-
-
-async def _served(serving: Awaitable[None], writer: asyncio.StreamWriter) -> None:
-    """Whatever ends it, the connection ends with it."""
-    try:
-        await serving
-    finally:
-        writer.transport.abort()
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:

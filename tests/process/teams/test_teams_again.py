@@ -22,7 +22,7 @@ from tests.conftest import RunningNode
 from dovetail.errors import Uncertain
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, work_task
 from dovetail.pipeline.client import LATEST, client_of
-from dovetail.pipeline.decoder import to_arrow
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.identity import group_of
 from dovetail.pipeline.work_task import Attempt, TeamTask
@@ -54,7 +54,7 @@ def read(node: RunningNode, topic: str) -> Iterator[tuple[bytes, Any, dict[str, 
                 partition=number,
                 offset_min=0,
                 offset_end=end,
-                with_headers=True,
+                columns=COLUMNS_WITH_HEADERS,
             )
             for row in batch.to_pylist():
                 headers = {pair["key"]: pair["value"] for pair in row["headers"] or ()}
@@ -69,7 +69,7 @@ def input_batches(node: RunningNode, topic: str, end: int) -> list[pa.RecordBatc
             partition=0,
             offset_min=0,
             offset_end=end,
-            with_headers=True,
+            columns=COLUMNS_WITH_HEADERS,
         )
         for fetched in fetch(client_of(node.bootstrap), (topic, 0), 0, end)
     ]

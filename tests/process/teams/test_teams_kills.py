@@ -144,12 +144,7 @@ class Outcomes:
             end = self._client.offsets({(topic, number): LATEST})[topic, number]
             for fetched in fetch(self._client, (topic, number), 0, end):
                 rows = to_arrow(
-                    fetched.batches,
-                    topic=topic,
-                    partition=number,
-                    offset_min=0,
-                    offset_end=end,
-                    with_headers=False,
+                    fetched.batches, topic=topic, partition=number, offset_min=0, offset_end=end
                 )
                 keys = [key.decode() for key in rows.column("key").to_pylist()]
                 counted.update(keys)

@@ -12,7 +12,7 @@ from tests.process.teams.test_teams_again import Killed, attempt, read
 
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, team, work_task
 from dovetail.pipeline.client import LATEST, client_of
-from dovetail.pipeline.decoder import to_arrow
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.pipeline.fetching import fetch
 from dovetail.pipeline.graph import delays_topic
 from dovetail.pipeline.work_delays import Courier
@@ -140,7 +140,7 @@ def batches(node: RunningNode, topic: str, start: int) -> list[pa.RecordBatch]:
             partition=0,
             offset_min=start,
             offset_end=end,
-            with_headers=True,
+            columns=COLUMNS_WITH_HEADERS,
         )
         for fetched in fetch(client, (topic, 0), start, end)
     ]

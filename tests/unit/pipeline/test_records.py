@@ -22,7 +22,7 @@ from dovetail.pipeline.compression import (  # noqa: E402
     deflate,
     inflate,
 )
-from dovetail.pipeline.decoder import batches_in, to_arrow  # noqa: E402
+from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, batches_in, to_arrow  # noqa: E402
 from dovetail.pipeline.encoder import Rows, encode_batches  # noqa: E402
 
 PAIR = st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))
@@ -60,7 +60,12 @@ def encoded(batch: pa.RecordBatch, **options: Any) -> list[bytes]:
 def decoded(data: bytes, *, low: int = 0, end: int = 2**62) -> list[dict[str, Any]]:
     batches = list(batches_in(data, where="t-0"))
     arrow = to_arrow(
-        batches, topic="t", partition=3, offset_min=low, offset_end=end, with_headers=True
+        batches,
+        topic="t",
+        partition=3,
+        offset_min=low,
+        offset_end=end,
+        columns=COLUMNS_WITH_HEADERS,
     )
     arrow.validate(full=True)
     rows: list[dict[str, Any]] = arrow.to_pylist()
