@@ -19,7 +19,7 @@ from dovetail.coordination import Coordinator
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
-from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.postgres_stores import PostgresStores
 from dovetail.timeline.selection import Crowd
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.sqlite_store import SqliteStores

@@ -18,31 +18,26 @@ import asyncio
 import inspect
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
+from dovetail.sdk.finished import TELLING_MAX, Finished
 from dovetail.sdk.link import COMMAND_MS_MAX, Link
 from dovetail.sdk.message import Message, message_of
 from dovetail.sdk.node_clock import NodeClock
 from dovetail.sdk.retry import pause_ms, reason_of
 from dovetail.sdk.spans import handling
 from dovetail.timeline import frames
-from dovetail.timeline.message import (
-    Extension,
-    Handle,
-    Leased,
-    Release,
-    Status,
-)
+from dovetail.timeline.message import Extension, Handle, Leased, Release, Status
 
 _log = get_logger("consumer")
 
 #: Requests for messages that are outstanding at once: while one is answered, the next is there.
-OUTSTANDING: Final = 2
+OUTSTANDING: Final = 3
 #: Messages of one request at most.
 TAKE_MAX: Final = 1_000
 #: How long a request for messages waits.
@@ -113,10 +108,7 @@ class Consumer:
         #: Leases that were taken up when a session began, and until when a request of the session
         #: before it may still bring them: a lease is handled once.
         self._taken_up: dict[Handle, int] = {}
-        self._deleting: list[Handle] = []
-        self._releasing: list[Release] = []
-        self._finished = asyncio.Event()
-        self._telling = asyncio.Lock()
+        self._finished = Finished()
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
         #: Ways that are being closed.
@@ -141,7 +133,7 @@ class Consumer:
                 working = [
                     group.create_task(self._extend()),
                     group.create_task(self._report()),
-                    group.create_task(self._finish()),
+                    *(group.create_task(self._finish()) for _ in range(TELLING_MAX)),
                 ]
                 await self._stopping.wait()
                 await self._take_no_more(taking)
@@ -191,8 +183,10 @@ class Consumer:
         """Tells the carrier what is finished, as far as it answers."""
         try:
             async with asyncio.timeout(self._options.stop_ms / 1000):
-                while self._deleting or self._releasing:
-                    await self._patiently(self._flush)
+                while not self._finished.told:
+                    await self._patiently(self._tell)
+                    async with self._finished.hushed():
+                        pass  # What was on its way is told by now, or here again.
                 await self._commands.ask(frames.Close(self._session), frames.Done)
         except (DovetailError, TimeoutError) as error:
             _log.warning("stopped without a goodbye", timeline=self.timeline, error=str(error))
@@ -222,7 +216,7 @@ class Consumer:
         not be something that we have just told it is done.
         """
         options = self._options
-        async with self._telling:
+        async with self._finished.hushed():
             request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
             try:
                 opened = await self._commands.ask(request, frames.Opened, changes=False)
@@ -238,7 +232,7 @@ class Consumer:
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
                 self._leaving.add(closing := asyncio.ensure_future(old.close()))
                 closing.add_done_callback(self._leaving.discard)
-            finished = {*self._deleting, *(item.handle for item in self._releasing), *self._lost}
+            finished = {*self._finished.handles(), *self._lost}
             self._session = opened.session
             ours = [leased for leased in held.messages if leased.handle not in finished]
             late_ms = self._node.now_ms() + WAIT_MS + COMMAND_MS_MAX
@@ -254,7 +248,7 @@ class Consumer:
     @property
     def idle(self) -> bool:
         """Whether nothing is here to be handled, and all that was is told."""
-        return not (self._here or self._deleting or self._releasing)
+        return not self._here and self._finished.told
 
     async def _move(self, address: str) -> None:
         """Goes on at a better carrier, with every lease; stays where it is if that fails.
@@ -271,7 +265,7 @@ class Consumer:
             await commands.close()
             return
         line = commands.beside(WAIT_MS + COMMAND_MS_MAX)
-        async with self._telling:
+        async with self._finished.hushed():
             old = (self._commands, self._line, self._session)
             self._commands, self._line, self._session = commands, line, opened.session
         try:
@@ -303,9 +297,7 @@ class Consumer:
             try:
                 request = frames.Consume(self._session, limit, WAIT_MS)
                 pushed = await line.ask(request, frames.Pushed, changes=False)
-                taken = self._welcome(
-                    [each for each in pushed.messages if each.handle not in self._taken_up]
-                )
+                taken = self._welcome(pushed.messages, but=self._taken_up)
             except TopicUnknown:
                 raise
             except NotFound:
@@ -322,16 +314,12 @@ class Consumer:
         self._credit += count
         self._credit_back.set()
 
-    def _welcome(self, leases: Sequence[Leased]) -> int:
+    def _welcome(self, leases: Sequence[Leased], *, but: Collection[Handle] = ()) -> int:
         """Begins with what was pushed; the number of those that are new."""
         lease_ms = self._options.lease_ms
-        new = [
-            message_of(leased, self.timeline, lease_ms=lease_ms)
-            for leased in leases
-            if leased.handle not in self._here
-        ]
-        for message in new:
-            self._here[message.handle] = message
+        given = (message_of(leased, self.timeline, lease_ms=lease_ms) for leased in leases)
+        new = [one for one in given if one.handle not in self._here and one.handle not in but]
+        self._here.update({message.handle: message for message in new})
         size = max(1, self._options.batch)
         for start in range(0, len(new), size):
             part = new[start : start + size]
@@ -352,7 +340,7 @@ class Consumer:
                     return
                 began = True
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
-                await self._call([message for message in messages if self._is_held(message)])
+                await self._call(self._held(messages))
         except asyncio.CancelledError:
             if began:
                 error = TimeoutError("the consumer stopped before the handler ended")
@@ -363,12 +351,13 @@ class Consumer:
                 self._settle(message, error, began=began)
             self._begun.discard(asyncio.current_task())
             self._give_credit(len(messages))
-            self._finished.set()
 
-    def _is_held(self, message: Message) -> bool:
-        """Whether the lease is ours; who stood still may wake up behind its end."""
-        message.lease_lost |= message.until_ms <= self._node.now_ms()
-        return not message.lease_lost
+    def _held(self, messages: list[Message]) -> list[Message]:
+        """Those whose lease is ours; who stood still may wake up behind its end."""
+        now_ms = self._node.now_ms()
+        for message in messages:
+            message.lease_lost |= message.until_ms <= now_ms
+        return [message for message in messages if not message.lease_lost]
 
     async def _call(self, messages: list[Message]) -> None:
         if not messages:
@@ -397,7 +386,7 @@ class Consumer:
             self._lost[message.handle] = message.until_ms
         elif error is None and began:
             self.handled += 1
-            self._deleting.append(message.handle)
+            self._finished.done(message.handle)
         elif error is None:
             self._give_back(message, message.start_ms, counted=False, reason="")
         else:
@@ -407,31 +396,25 @@ class Consumer:
 
     def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
         self._here.pop(message.handle, None)
-        self._releasing.append(Release(message.handle, max(0, due_ms), counted, reason))
-        self._finished.set()
+        self._finished.back(Release(message.handle, max(0, due_ms), counted, reason))
 
     # Telling the carrier
 
     async def _finish(self) -> None:
         while True:
-            await self._finished.wait()
-            self._finished.clear()
-            await self._patiently(self._flush)
+            await self._finished.any.wait()
+            self._finished.any.clear()
+            await self._patiently(self._tell)
 
-    async def _flush(self) -> None:
+    async def _tell(self) -> None:
         """Deletes and releases what is finished; what was not answered stays for the next time."""
-        async with self._telling:
-            if self._deleting:
-                handles = self._deleting[:TAKE_MAX]
-                await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
-                del self._deleting[: len(handles)]
-            if self._releasing:
-                releases = self._releasing[:TAKE_MAX]
-                request = frames.ReleaseAll(self._session, releases)
-                await self._commands.ask(request, frames.Statuses)
-                del self._releasing[: len(releases)]
-        if self._deleting or self._releasing:
-            self._finished.set()
+        await self._finished.tell(self._delete, self._release)
+
+    async def _delete(self, handles: list[Handle]) -> None:
+        await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
+
+    async def _release(self, releases: list[Release]) -> None:
+        await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
 
     async def _extend(self) -> None:
         pause_s = self._options.lease_ms / 3 / 1000
@@ -477,7 +460,8 @@ class Consumer:
     @property
     def busy(self) -> bool:
         """Whether nothing more can be taken, and nothing was finished since the last report."""
-        return self._credit < self._enough and self._told == (self.handled, self.failed)
+        room = self._options.capacity - len(self._here)
+        return room < self._enough and self._told == (self.handled, self.failed)
 
     async def _report(self) -> None:
         while True:

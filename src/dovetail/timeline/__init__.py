@@ -12,7 +12,8 @@ and may be wrong for a moment without harm.
     config.py           settings of one timeline
     store.py            what a store promises: states, leases, versions
     sqlite_store.py     one file for each timeline (`_sqlite_thread`, `_sqlite_statements`)
-    postgres_store.py   tables that all carriers share (`_postgres_pool`, `_postgres_statements`)
+    postgres_store.py   tables that all carriers share (`_postgres_pool`, `_postgres_statements`);
+                        `postgres_stores`: all timelines of a database
     memory_store.py     the model, and the fake for users' tests
     outcomes.py         what the SQL stores share
     schedule.py         cron and every-n: pure

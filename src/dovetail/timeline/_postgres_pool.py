@@ -97,10 +97,12 @@ class Pool:
         import asyncpg
 
         try:
-            connection = await self.pool.acquire(timeout=STATEMENT_S_MAX)
+            # Not `acquire(timeout=...)`, which is a task of its own for a connection that is there.
+            async with asyncio.timeout(STATEMENT_S_MAX):
+                connection = await self.pool.acquire()
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise Unavailable(f"no connection to PostgreSQL: {error!r}") from error
         try:
             yield connection
         finally:
-            await asyncio.shield(self.pool.release(connection))
+            await self.pool.release(connection)

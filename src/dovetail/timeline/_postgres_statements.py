@@ -240,9 +240,10 @@ WITH first AS MATERIALIZED (
     SELECT least(l.until, 2 * $1 - l.made), l.until, l.made, count(*), array_agg(m.id)
     FROM looked l CROSS JOIN LATERAL unnest(l.ids) AS i (id) JOIN {t}messages m ON m.id = i.id
     WHERE l.until > $1 AND m.visible = l.until AND NOT m.queued
-    GROUP BY l.until, l.made
+    GROUP BY l.until, l.made RETURNING look
 )
-SELECT (SELECT coalesce(sum(size), 0) FROM looked), (SELECT count(*) FROM over)
+SELECT (SELECT coalesce(sum(size), 0) FROM looked), (SELECT count(*) FROM over),
+    least((SELECT min(look) FROM {t}ends WHERE look > $1), (SELECT min(look) FROM held))
 """
 #: Rows of `ends` may be of leases that are gone, so these times may be too early.
 NEXT = """
@@ -278,9 +279,12 @@ WITH released AS (
 SELECT id, version, queued FROM released
 """
 DELETE = """
-DELETE FROM {t}messages m USING unnest($1::bigint[], $2::int[]) AS g (id, version)
-WHERE m.id = g.id AND m.version = g.version AND m.holder IS NOT NULL AND NOT m.queued
-RETURNING m.id, m.version
+WITH gone AS (
+    DELETE FROM {t}messages m USING unnest($1::bigint[], $2::int[]) AS g (id, version)
+    WHERE m.id = g.id AND m.version = g.version AND m.holder IS NOT NULL AND NOT m.queued
+    RETURNING m.id, m.version
+)
+SELECT array_agg(id), array_agg(version) FROM gone
 """
 TAKE_BACK = """
 WITH found AS MATERIALIZED (

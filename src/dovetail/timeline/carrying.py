@@ -114,6 +114,8 @@ class Carried:
         self._timer: asyncio.TimerHandle | None = None
         self._window_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The last lease that began.
+        self._leasing: asyncio.Task[None] | None = None
         self._ended: DovetailError | None = None
         self._on_window()
 
@@ -253,7 +255,7 @@ class Carried:
             self.loader.offer(consumer.member.id, consumer.credit)
         plan = self.loader.plan(now_ms=now_ms)
         if plan is not None:
-            self._run(self._lease(plan))
+            self._leasing = self._run(self._lease(plan, self._leasing))
         self._arm(now_ms)
 
     def _note_pushed(self, consumer: ConsumerSession, left: Sequence[Leased], now_ms: int) -> None:
@@ -278,7 +280,8 @@ class Carried:
         delay_ms = min(max(0.0, wake_ms - now_ms), _SLEEP_MS_MAX)
         self._timer = self._loop.call_later(delay_ms / 1000, self._pump)
 
-    async def _lease(self, plan: Plan) -> None:
+    async def _lease(self, plan: Plan, before: "asyncio.Task[None] | None") -> None:
+        """Leases what was planned. What was asked for `before` leaves before it."""
         began_ms = self._around.clock.monotonic_ms()
         attempts_max = self.record.config.attempts_max
         try:
@@ -289,12 +292,14 @@ class Carried:
                 ),
             )
         except DovetailError as error:
-            self.loader.on_failed(now_ms=self._now_ms())
+            self.loader.on_failed(plan, now_ms=self._now_ms())
             self._around.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
             _log.warning("no lease", timeline=self.record.name, error=str(error))
             self._pump()
             return
         took_ms = self._around.clock.monotonic_ms() - began_ms
+        if before is not None:
+            await asyncio.wait([before])
         self._note_leased(result)
         by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
         orphans: list[Release] = []
@@ -441,10 +446,11 @@ class Carried:
                 timer.cancel()
         await self._store.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._loop.create_task(_logged(work, self.record.name))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _now_ms(self) -> int:
         return self._around.now_ms()

@@ -20,9 +20,11 @@ time, and one that is still held by somebody is never taken ahead of its end.
     leased                      pushes; where a limit was reached, another ask at once
     a bucket's primary is late  its backup asks for what is overdue (dealer `racks`)
 
-One plan is under way at a time. Order: a store gives what was visible first, first, so a backlog is
-served before what is due now, across all buckets of a consumer. Credit is what bounds it: nobody is
-leased more than it said it can take.
+One plan is under way at a time, and what is visible first is pushed first: a store gives it in that
+order, so a backlog is served before what is due now, across all buckets of a consumer. Only one who
+has a backlog and room for `ASK_MAX` more is asked for twice at once: the store is then not idle
+while the carrier pushes. Two such thousands may be mixed with each other, not with what is behind.
+Credit is what bounds it: nobody is leased more than it said it can take.
 
 Not here: the deal (`window`), the store, timers and sockets (`carrying`).
 """
@@ -40,6 +42,8 @@ from dovetail.timeline.window import Attendee, Windows
 
 #: Messages of one ask: what one transaction leases in some ten milliseconds.
 ASK_MAX: Final = 1_000
+#: Plans under way at once: one that the store works on, one whose answer is on its way.
+PLANS_MAX: Final = 2
 #: The shortest and longest look ahead. Below, a slow sync makes messages late; above, a consumer
 #: that dies takes too many with it.
 LEAD_MS_MIN: Final = 5
@@ -72,10 +76,14 @@ class _Consumer:
     lease_ms: int
     #: Messages that it can take, not counting those that are leased for it already.
     credit: int = 0
+    #: Of these, messages that were asked for, and not answered yet.
+    asked: int = 0
     #: Milliseconds from a push to its arrival, as the consumer measured.
     latency_ms: float = 0.0
     #: Whether there may be more for it than was asked for.
     more: bool = True
+    #: Whether the last answer was full, so that the next one probably is too.
+    backlog: bool = False
     #: When it next looks after the buckets it stands by for.
     backup_ms: int = 0
     #: Its part of the deal in force; None if it has none.
@@ -83,6 +91,16 @@ class _Consumer:
     #: In this window: whether it could take something, and whether it got something.
     able: bool = False
     served: bool = False
+
+    @property
+    def room(self) -> int:
+        """How many more can be asked for."""
+        return self.credit - self.asked
+
+    @property
+    def ahead(self) -> bool:
+        """Whether to ask for more before the last ask is answered."""
+        return self.backlog and self.room >= ASK_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +111,8 @@ class Plan:
     #: The ask at the same place is for buckets that the consumer stands by for.
     standing_by: tuple[bool, ...]
     begun_ms: int
+    #: For whom each ask is: one who comes again under the same name is somebody else.
+    _consumers: tuple[_Consumer, ...]
 
 
 class Push(NamedTuple):
@@ -126,7 +146,9 @@ class Loader:
         #: The first due time of what was stored while a plan is under way.
         self._stored_ms = NEVER_MS
         self._looked_ms = 0
-        self._busy = False
+        self._under_way = 0
+        #: Whether a plan began while another was under way: neither's answer is the whole truth.
+        self._mixed = False
         self._failures = 0
         self._quiet_until_ms = 0
         #: While set, nothing is leased: the carrier must not push.
@@ -147,6 +169,7 @@ class Loader:
         found = self._consumers[consumer]
         found.more |= found.credit == 0
         found.credit = credit
+        found.more |= found.asked > 0 and found.ahead
         found.able |= credit > 0
 
     def credit(self, consumer: str) -> int:
@@ -186,12 +209,12 @@ class Loader:
 
     def wake_ms(self, *, now_ms: int) -> int:
         """When to ask for the next plan."""
-        if self._busy or self.held_back:
+        if self._under_way == PLANS_MAX or self.held_back:
             return NEVER_MS
         times = [NEVER_MS]
         for consumer, share in self._served():
             times.append(now_ms if consumer.more else self._look_ms())
-            if share.backup:
+            if share.backup and not consumer.asked:
                 times.append(consumer.backup_ms)
         return max(min(times), self._quiet_until_ms)
 
@@ -202,26 +225,39 @@ class Loader:
 
     def plan(self, *, now_ms: int) -> Plan | None:
         """The asks that are due; None if there is nothing to ask."""
-        if self._busy or self.held_back or now_ms < self._quiet_until_ms:
+        if self._under_way == PLANS_MAX or self.held_back or now_ms < self._quiet_until_ms:
             return None
         if self._look_ms() <= now_ms:
             self.look_again()
+            self._next_ms = self._ends_ms = NEVER_MS
+            self._looked_ms = now_ms
         asks: list[LeaseAsk] = []
         standing_by: list[bool] = []
+        consumers: list[_Consumer] = []
         for consumer, share in self._served():
             if consumer.more:
                 horizon_ms = now_ms + 2 * self.lead.ms
                 asks.append(_ask(consumer, share.primary, horizon_ms))
                 standing_by.append(False)
-            elif share.backup and consumer.backup_ms <= now_ms:
+            elif share.backup and not consumer.asked and consumer.backup_ms <= now_ms:
                 asks.append(_ask(consumer, share.backup, now_ms - self._overtake_ms))
                 standing_by.append(True)
                 consumer.backup_ms = now_ms + max(1, self._overtake_ms // 2)
+            else:
+                continue
+            consumers.append(consumer)
+            consumer.asked += asks[-1].limit
+            if not standing_by[-1]:
+                # What comes up from now on is not known to this plan.
+                consumer.more = consumer.ahead
         if not asks:
             return None
-        self._busy = True
-        self._stored_ms = NEVER_MS
-        return Plan(tuple(asks), tuple(standing_by), now_ms)
+        if self._under_way:
+            self._mixed = True
+        else:
+            self._stored_ms = NEVER_MS
+        self._under_way += 1
+        return Plan(tuple(asks), tuple(standing_by), now_ms, tuple(consumers))
 
     def look_again(self) -> None:
         """There may be something for everybody."""
@@ -230,15 +266,14 @@ class Loader:
 
     def on_leased(self, plan: Plan, result: LeaseResult, *, took_ms: float) -> list[Push]:
         """The store answered: what is to be pushed when."""
-        self._busy = False
+        self._on_answer(plan)
         self._failures = 0
         self.lead.on_duration(took_ms)
         looked = any(not standing_by for standing_by in plan.standing_by)
         if looked:
-            self._looked_ms = plan.begun_ms
-            next_ms = NEVER_MS if result.next_ms is None else result.next_ms
-            self._next_ms = min(next_ms, self._stored_ms)
-            self._ends_ms = NEVER_MS if result.ends_ms is None else result.ends_ms
+            self._looked_ms = max(self._looked_ms, plan.begun_ms)
+            self._note_times(result)
+        self._mixed = self._mixed and self._under_way > 0
         pushes: list[Push] = []
         for ask, standing_by, taken in zip(plan.asks, plan.standing_by, result.leased, strict=True):
             consumer = self._consumers.get(ask.consumer)
@@ -252,14 +287,32 @@ class Loader:
                 full = len(taken) == ask.limit
                 consumer.credit = max(0, consumer.credit - len(taken))
                 consumer.served |= bool(taken)
-                consumer.more = full if not standing_by else consumer.more
-                if standing_by and full:
+                if not standing_by:
+                    consumer.backlog = full
+                    consumer.more |= full
+                elif full:
                     consumer.backup_ms = plan.begun_ms
         return pushes
 
-    def on_failed(self, *, now_ms: int) -> None:
+    def _note_times(self, result: LeaseResult) -> None:
+        """When to look next. Of two that were under way together, neither knows of the other's
+        leases, and the one that is answered last may have looked first: the earlier time counts."""
+        next_ms = NEVER_MS if result.next_ms is None else result.next_ms
+        ends_ms = NEVER_MS if result.ends_ms is None else result.ends_ms
+        if self._mixed:
+            next_ms, ends_ms = min(next_ms, self._next_ms), min(ends_ms, self._ends_ms)
+        self._next_ms = min(next_ms, self._stored_ms)
+        self._ends_ms = ends_ms
+
+    def _on_answer(self, plan: Plan) -> None:
+        self._under_way -= 1
+        for ask, consumer in zip(plan.asks, plan._consumers, strict=True):
+            consumer.asked -= ask.limit
+
+    def on_failed(self, plan: Plan, *, now_ms: int) -> None:
         """The store did not answer; it is left in peace for a moment."""
-        self._busy = False
+        self._on_answer(plan)
+        self._mixed = self._mixed and self._under_way > 0
         pause_ms = min(_RETRY_MS_MAX, _RETRY_MS_MIN << min(self._failures, 10))
         self._failures += 1
         self._quiet_until_ms = now_ms + pause_ms
@@ -269,7 +322,9 @@ class Loader:
         return [
             (consumer, consumer.share)
             for consumer in self._consumers.values()
-            if consumer.credit > 0 and consumer.share is not None
+            if consumer.room > 0
+            and consumer.share is not None
+            and (consumer.ahead or not consumer.asked)
         ]
 
 
@@ -279,7 +334,7 @@ def _ask(consumer: _Consumer, buckets: BucketSet, horizon_ms: int) -> LeaseAsk:
         buckets.low,
         buckets.high,
         horizon_ms,
-        min(consumer.credit, ASK_MAX),
+        min(consumer.room, ASK_MAX),
         consumer.lease_ms,
         buckets.mask,
     )

@@ -1,4 +1,4 @@
-"""Timelines on PostgreSQL, shared by every carrier: six tables for each timeline.
+"""A timeline on PostgreSQL, shared by every carrier: six tables.
 
 Measured here, batches of 1,000 with 100-byte bodies, one connection, sync on (messages a second,
 and microseconds of PostgreSQL's processor time for each):
@@ -10,27 +10,19 @@ and microseconds of PostgreSQL's processor time for each):
 Each command is one statement over arrays, by asyncpg: with psycopg 3 inserts were half as fast, and
 small statements 6,700 instead of 8,100 a second. COPY can not tell which unique keys were taken.
 
-Tables for each timeline, not one for all: a deleted timeline goes in milliseconds whatever its
-size, vacuum follows each one's own pace, and the index on time holds nothing of its neighbours.
-
 Not here: the tables and what moves between them (`_postgres_statements`), connections and what
 their errors mean (`_postgres_pool`).
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Final
 
-from dovetail.errors import InvalidSetting, NotFound, Unavailable, Uncertain
+from dovetail.errors import Uncertain
 from dovetail.timeline import _postgres_statements as sql
-from dovetail.timeline._postgres_pool import (
-    ATTEMPTS_MAX,
-    CONNECTIONS_MAX,
-    PLANNER,
-    STATEMENT_S_MAX,
-    Pool,
-    leave_as_is,
-)
+from dovetail.timeline._postgres_pool import ATTEMPTS_MAX, Pool
 from dovetail.timeline.message import (
     BatchId,
     Counts,
@@ -57,12 +49,14 @@ from dovetail.timeline.outcomes import (
     status_of_unheld,
 )
 from dovetail.timeline.schedule import Firing, Schedule
-from dovetail.timeline.store import LeaseAsk, LeaseResult, TimelineStore, Trimmed
+from dovetail.timeline.store import LeaseAsk, LeaseResult, Trimmed
 
 #: Messages whose leases are looked at in one go, some ten milliseconds' work, and how often at most
 #: before a lease.
 SETTLE_MESSAGES: Final = 2_000
 SETTLES_MAX: Final = 5
+#: Ends of leases that other carriers have moved are looked for so often.
+SETTLE_MS: Final = 25
 #: A lease that is this old is looked at, to forget it if its message is gone. Most are by then.
 LOOK_MS: Final = 5_000
 
@@ -73,6 +67,8 @@ class PostgresStore:
     def __init__(self, pool: "Pool", timeline: TimelineId) -> None:
         self._pool = pool
         self._prefix = pool.prefix(timeline)
+        #: Between these two moments no lease ends that we know of.
+        self._settled_ms = self._settle_ms = 0
 
     def _sql(self, statement: str) -> str:
         return statement.replace("{t}", self._prefix)
@@ -187,53 +183,84 @@ class PostgresStore:
         self, asks: Sequence[LeaseAsk], *, now_ms: int, attempts_max: int
     ) -> LeaseResult:
         horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
-        columns = [
-            [ask.consumer for ask in asks],
-            [ask.low for ask in asks],
-            [ask.high for ask in asks],
-            [ask.horizon_ms for ask in asks],
-            [ask.limit for ask in asks],
-            [ask.lease_ms for ask in asks],
-            [ask.mask for ask in asks],
-        ]
+        wanted = sum(ask.limit for ask in asks)
 
-        async def work(connection: Any) -> tuple[list[Any], list[Any], Any]:
+        async def work(connection: Any) -> tuple[list[Any], int, Any]:
             # Some statements, not one transaction: what is queued again is the next one's to lease,
             # and a message that is leased and not yet buried is delivered to nobody, and is buried
             # by the next lease if this is as far as we come.
-            await self._settle(connection, sum(ask.limit for ask in asks), now_ms)
-            rows = await connection.fetch(self._sql(sql.LEASE), *columns, now_ms, LOOK_MS)
-            # An attempt beyond the last one is no attempt: that message had its chances.
-            dying = [row for row in rows if row[5] > attempts_max]
-            if dying:
-                handles = [Handle(row[1], row[2]) for row in dying]
-                reasons = [REASON_ENDED] * len(dying)
-                values = (*_columns(handles), reasons, now_ms, 1)
-                await connection.execute(self._sql(sql.BURY), *values)
-            times = await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
-            return rows, dying, times
+            await self._settle(connection, wanted, now_ms)
+            rows, died = await self._take(connection, asks, now_ms, attempts_max)
+            if len(rows) == wanted:
+                # There may be more at once, and nobody has to know when there is more later.
+                return rows, died, (now_ms + 1, now_ms + 1)
+            return rows, died, await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
 
-        rows, dying, times = await self._pool.run(work)
+        rows, died, times = await self._pool.run(work)
+        # By priority, due time and id: three passes over what is nearly sorted are a fifth of one
+        # with a function for a key.
+        rows.sort(key=itemgetter(1))
+        rows.sort(key=itemgetter(3))
+        rows.sort(key=itemgetter(6), reverse=True)
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
-            if row[5] <= attempts_max:
-                leased[row[0] - 1].append(Leased(*tuple(row)[1:]))
-        for taken in leased:
-            taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
-        return LeaseResult(tuple(map(tuple, leased)), len(dying), times[0], times[1])
+            leased[row[0] - 1].append(Leased(*tuple(row)[1:]))
+        return LeaseResult(tuple(map(tuple, leased)), died, times[0], times[1])
+
+    async def _take(
+        self, connection: Any, asks: Sequence[LeaseAsk], now_ms: int, attempts_max: int
+    ) -> tuple[list[Any], int]:
+        """Rows for those who ask; how many died instead, in whose places others are taken."""
+        first_end_ms = now_ms + min((ask.lease_ms for ask in asks), default=0)
+        self._settle_ms = min(self._settle_ms, first_end_ms)
+        limits = [ask.limit for ask in asks]
+        taken: list[Any] = []
+        died = 0
+        while True:
+            rows = await connection.fetch(
+                self._sql(sql.LEASE),
+                [ask.consumer for ask in asks],
+                [ask.low for ask in asks],
+                [ask.high for ask in asks],
+                [ask.horizon_ms for ask in asks],
+                limits,
+                [ask.lease_ms for ask in asks],
+                [ask.mask for ask in asks],
+                now_ms,
+                LOOK_MS,
+            )
+            # An attempt beyond the last one is no attempt: that message had its chances.
+            dying = [row for row in rows if row[5] > attempts_max]
+            if not dying:
+                return taken + rows, died
+            handles = [Handle(row[1], row[2]) for row in dying]
+            reasons = [REASON_ENDED] * len(dying)
+            values = (*_columns(handles), reasons, now_ms, 1)
+            await connection.execute(self._sql(sql.BURY), *values)
+            taken += [row for row in rows if row[5] <= attempts_max]
+            died += len(dying)
+            places = Counter(row[0] for row in dying)
+            limits = [places[at + 1] for at in range(len(asks))]
 
     async def _settle(self, connection: Any, wanted: int, now_ms: int) -> None:
         """Queues what is over, the first first, until there is enough for those who ask."""
+        if self._settled_ms <= now_ms < self._settle_ms:
+            return
         queued = 0
         for _ in range(SETTLES_MAX):
             values = (now_ms, SETTLE_MESSAGES)
-            looked, over = await connection.fetchrow(self._sql(sql.SETTLE), *values)
+            looked, over, look_ms = await connection.fetchrow(self._sql(sql.SETTLE), *values)
             queued += over
-            if looked < SETTLE_MESSAGES or queued >= wanted:
+            if looked < SETTLE_MESSAGES:
+                self._settled_ms = now_ms
+                self._settle_ms = min(now_ms + SETTLE_MS, look_ms or now_ms + SETTLE_MS)
+                return
+            if queued >= wanted:
                 return
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
         until_ms = {item.handle: item.until_ms for item in extensions}
+        self._settle_ms = min([self._settle_ms, *until_ms.values()])
 
         async def act(left: list[Handle]) -> set[Handle]:
             times = [until_ms[handle] for handle in left]
@@ -278,7 +305,10 @@ class PostgresStore:
 
     async def delete(self, handles: Sequence[Handle]) -> list[Status]:
         async def act(left: list[Handle]) -> set[Handle]:
-            return {Handle(*row) for row in await self._rows(sql.DELETE, *_columns(left))}
+            ((ids, versions),) = await self._rows(sql.DELETE, *_columns(left))
+            if ids is None:
+                return set()
+            return set(left) if len(ids) == len(left) else set(map(Handle, ids, versions))
 
         return await self._on_held(handles, act)
 
@@ -291,12 +321,15 @@ class PostgresStore:
         left = list(handles)
         for _ in range(ATTEMPTS_MAX):
             done |= await act(left)
+            if len(done) == len(handles):
+                return [Status.OK] * len(handles)
             missed = [handle for handle in handles if handle not in done]
             there = await self._standing([handle.id for handle in missed])
             left = [h for h in missed if h.id in there and there[h.id][:2] == (h.version, True)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
                 return [status_of_miss(handle, done, versions) for handle in handles]
+            self._settle_ms = 0
             await self._rows(sql.TAKE_BACK, *_columns(left))
         raise Uncertain(f"{len(left)} leases change all the time; try again")
 
@@ -399,92 +432,6 @@ class PostgresStore:
     async def time_ms(self) -> int:
         ((now_ms,),) = await self._rows(sql.TIME, changes=False)
         return int(now_ms)
-
-
-class PostgresStores:
-    """The timelines in one schema of a database. Make it with `connect`."""
-
-    shared = True
-
-    def __init__(self, pool: Pool, schema: str) -> None:
-        self._pool = pool
-        self._schema = schema
-
-    @classmethod
-    async def connect(cls, dsn: str, *, schema: str = "dovetail") -> "PostgresStores":
-        """Connects, and makes the schema. Raises `InvalidSetting`, `Unavailable`."""
-        try:
-            import asyncpg
-        except ImportError as error:
-            raise InvalidSetting(
-                "timelines on PostgreSQL need asyncpg: pip install 'dovetail[postgres]'"
-            ) from error
-        if not schema.isidentifier() or not schema.isascii():
-            raise InvalidSetting(f"{schema!r} is no name for a schema: letters, digits and _")
-        try:
-            pool = await asyncpg.create_pool(
-                dsn,
-                min_size=1,
-                max_size=CONNECTIONS_MAX,
-                command_timeout=STATEMENT_S_MAX,
-                reset=leave_as_is,
-                server_settings=PLANNER,
-            )
-        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError) as error:
-            raise Unavailable(f"no connection to PostgreSQL: {error}") from error
-        stores = cls(Pool(pool, schema), schema)
-        await stores._execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        return stores
-
-    async def provision(self, timeline: TimelineId) -> None:
-        await self._format_of(timeline)
-        prefix = self._pool.prefix(timeline)
-        bare = prefix.removeprefix(f"{self._schema}.")
-        await self._execute(sql.SCHEMA.replace("{t}", prefix).replace("{n}", bare), timeline)
-
-    async def open(self, timeline: TimelineId) -> TimelineStore:
-        if await self._format_of(timeline) is None:
-            raise NotFound(f"schema {self._schema} has no tables of timeline {timeline}")
-        return PostgresStore(self._pool, timeline)
-
-    async def _format_of(self, timeline: TimelineId) -> str | None:
-        """What its tables say they are; None without any. Raises `Unavailable` if not ours."""
-        name = f"{self._pool.prefix(timeline)}messages"
-
-        async def work(connection: Any) -> str | None:
-            found: str | None = await connection.fetchval(sql.FORMAT_OF, name)
-            return found
-
-        found = await self._pool.run(work, changes=False)
-        if found not in (None, sql.FORMAT):
-            raise Unavailable(
-                f"table {name} is of {found!r}, and this version reads {sql.FORMAT!r}: delete the "
-                "timeline and create it again, or give it back to the version that made it"
-            )
-        return found
-
-    async def drop(self, timeline: TimelineId) -> None:
-        await self._execute(sql.DROP.replace("{t}", self._pool.prefix(timeline)), timeline)
-
-    async def existing(self) -> set[TimelineId]:
-        async def work(connection: Any) -> list[Any]:
-            return list(await connection.fetch(sql.EXISTING, self._schema))
-
-        rows = await self._pool.run(work, changes=False)
-        return {TimelineId(int(row[0])) for row in rows}
-
-    async def close(self) -> None:
-        await self._pool.pool.close()
-
-    async def _execute(self, statements: str, timeline: TimelineId = TimelineId(0)) -> None:
-        """Runs statements alone: two that make the same tables at once would trip each other."""
-
-        async def work(connection: Any) -> None:
-            async with connection.transaction():
-                await connection.execute(sql.ALONE, int(timeline))
-                await connection.execute(statements)
-
-        await self._pool.run(work)
 
 
 def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:

@@ -96,7 +96,7 @@ class World:
             return
         took_ms = self.rng.choice([1, 2, 3, 20 if self.faults else 3])
         if self.faults and self.rng.random() < 0.05:
-            self.at(took_ms, self.fail)
+            self.at(took_ms, lambda: self.fail(plan))
             return
         result = now(self.store.lease(plan.asks, now_ms=self.time_ms, attempts_max=ATTEMPTS_MAX))
         for ask, part in zip(plan.asks, result.leased, strict=True):
@@ -111,8 +111,8 @@ class World:
 
         self.at(took_ms, answered)
 
-    def fail(self) -> None:
-        self.loader.on_failed(now_ms=self.time_ms)
+    def fail(self, plan: Plan) -> None:
+        self.loader.on_failed(plan, now_ms=self.time_ms)
         self.wake()
 
     def leased(self, consumer: str, leased: Leased) -> None:

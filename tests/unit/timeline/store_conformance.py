@@ -336,6 +336,20 @@ class StoreConformance:
         assert (again.id, again.attempt, again.body) == (identity, 1, b"body")
         assert again.version > dead.version
 
+    async def test_a_message_that_dies_takes_nobodys_place(self, store: TimelineStore) -> None:
+        """B13, B19: who asks for one gets one, though the first that is due has had its chances."""
+        doomed, fine = await put(store, message(), message(NOW_MS + ATTEMPTS_MAX * LEASE_MS))
+        now_ms = NOW_MS
+        for _ in range(ATTEMPTS_MAX):
+            (leased,) = await take(store, ask(horizon_ms=now_ms, limit=1), now_ms=now_ms)
+            assert leased.id == doomed
+            now_ms += LEASE_MS
+        result = await store.lease(
+            [ask(horizon_ms=now_ms, limit=1)], now_ms=now_ms, attempts_max=ATTEMPTS_MAX
+        )
+        assert [leased.id for leased in result.leased[0]] == [fine]
+        assert result.died == 1
+
     async def test_leases_that_end_unanswered_are_attempts_too(self, store: TimelineStore) -> None:
         """B19: a message that kills its consumers is not delivered for ever."""
         await put(store, message(), message(NOW_MS + 10**7))

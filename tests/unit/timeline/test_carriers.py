@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,11 +22,14 @@ from dovetail.errors import NotFound, ProtocolViolation, Unavailable
 from dovetail.sdk import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.health import Condition
+from dovetail.timeline.loader import ASK_MAX
 from dovetail.timeline.message import MessageId, NewMessage
-from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.postgres_store import PostgresStore
+from dovetail.timeline.postgres_stores import PostgresStores
 from dovetail.timeline.selection import MOST
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.standing import Standing
+from dovetail.timeline.store import LeaseResult
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))
@@ -172,6 +176,48 @@ async def test_three_carriers_and_consumers_that_come_and_go(
     for attempts in spans.values():
         numbers = [attempt for attempt, _ in attempts]
         assert all(before < after for before, after in pairwise(numbers)), numbers
+
+
+async def test_what_was_leased_first_leaves_first(
+    coordinator: Coordinator, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B12: of two leases under way at once, also when the second is answered before the first."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    answers: list[list[MessageId]] = []
+    second = asyncio.Event()
+    lease = PostgresStore.lease
+
+    async def slow_once(store: PostgresStore, *given: Any, **named: Any) -> LeaseResult:
+        result = await lease(store, *given, **named)
+        ids = [leased.id for part in result.leased for leased in part]
+        if len(ids) == ASK_MAX:
+            answers.append(ids)
+            number = len(answers)
+            if number == 2:
+                await second.wait()
+            elif number == 3:
+                second.set()
+        return result
+
+    monkeypatch.setattr(PostgresStore, "lease", slow_once)
+    seen: list[list[MessageId]] = []
+    async with connect(address) as d:
+        timeline = d.timeline("t")
+        await timeline.create()
+        for _ in range(4):
+            await timeline.schedule_many([Draft(b"")] * ASK_MAX)
+
+        @d.consumer("t", lease="30s", concurrency=2, batch=ASK_MAX)
+        async def handle(batch: list[Message]) -> None:
+            seen.append([message.id for message in batch])
+
+        async with asyncio.timeout(DEADLINE_S):
+            while sum(map(len, seen)) < 4 * ASK_MAX:
+                await asyncio.sleep(0.01)
+    await door.stop()
+    assert second.is_set(), "two were under way at once"
+    assert seen[:3] == answers[:3]
 
 
 async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(

@@ -80,6 +80,140 @@ def test_a_full_answer_is_asked_for_more_at_once() -> None:
     assert again.asks[0].limit == 1
 
 
+def full(made: Loader, plan: Plan, *, next_ms: int | None = None) -> None:
+    """Answers a plan of one ask with as much as it asked for."""
+    taken = (leased(T),) * plan.asks[0].limit
+    made.on_leased(plan, LeaseResult((taken,), 0, next_ms), took_ms=1)
+
+
+def empty(made: Loader, plan: Plan, *, next_ms: int | None = None) -> None:
+    made.on_leased(plan, LeaseResult(((),), 0, next_ms), took_ms=1)
+
+
+def ahead() -> tuple[Loader, Plan, Plan]:
+    """A loader with a backlog, and two plans under way for 2,500 that its consumer can take."""
+    made = loader(credit=1)
+    made.on_inserted(T)
+    first = made.plan(now_ms=T)
+    assert first is not None
+    assert made.plan(now_ms=T) is None, "it is not known yet whether there is more"
+    full(made, first)
+    made.offer("a", 2_500)
+    one, two = made.plan(now_ms=T), made.plan(now_ms=T)
+    assert one is not None
+    assert two is not None
+    assert made.plan(now_ms=T) is None
+    assert made.wake_ms(now_ms=T) == NEVER_MS
+    return made, one, two
+
+
+def test_a_backlog_is_leased_ahead_within_the_credit() -> None:
+    """B12, B14: two plans at once while answers are full, and never more than can be taken."""
+    made, one, two = ahead()
+    made.offer("a", 2_500)
+    full(made, one)
+    assert made.plan(now_ms=T) is None, "little is not asked for beside another plan"
+    full(made, two)
+    three = made.plan(now_ms=T)
+    assert three is not None
+    assert [plan.asks[0].limit for plan in (one, two, three)] == [1_000, 1_000, 500]
+    full(made, three)
+    assert made.credit("a") == 0
+    assert made.plan(now_ms=T) is None
+
+
+def test_credit_that_comes_while_a_plan_is_under_way_is_used_at_once() -> None:
+    """B12, B14: a backlog does not wait for the answer to what was asked before."""
+    made = loader(credit=1)
+    made.on_inserted(T)
+    first = made.plan(now_ms=T)
+    assert first is not None
+    full(made, first)
+    made.offer("a", 1_000)
+    second = made.plan(now_ms=T)
+    assert second is not None
+    assert made.plan(now_ms=T) is None, "all of its credit is asked for"
+    made.offer("a", 1_999)
+    assert made.plan(now_ms=T) is None, "who takes little gets one after the other"
+    made.offer("a", 2_000)
+    third = made.plan(now_ms=T)
+    assert third is not None
+    assert [plan.asks[0].limit for plan in (second, third)] == [1_000, 1_000]
+
+
+def test_the_end_of_a_backlog_is_the_end_of_leasing_ahead() -> None:
+    """B12: after an answer that was not full, one plan at a time again."""
+    made, one, two = ahead()
+    empty(made, one)
+    assert made.plan(now_ms=T) is None, "the other one is still under way"
+    empty(made, two)
+    last = made.plan(now_ms=T)
+    while last is not None:
+        assert made.plan(now_ms=T) is None
+        empty(made, last)
+        last = made.plan(now_ms=T)
+    assert made.wake_ms(now_ms=T) >= NEVER_MS - LEAD_MS_MAX
+
+
+def test_answers_in_any_order_forget_nothing() -> None:
+    """B12: what the one that looked first did not see, and when the leases of the other end."""
+    for late in (0, 1):
+        made, *plans = ahead()
+        made.on_inserted(T + 300)
+        full(made, plans[1 - late], next_ms=T + 200)
+        empty(made, plans[late], next_ms=T + 900)
+        assert made.wake_ms(now_ms=T) == T, "the full answer left something"
+        again = made.plan(now_ms=T)
+        assert again is not None
+        made.on_inserted(T + 100)
+        empty(made, again, next_ms=None)
+        while made.wake_ms(now_ms=T) == T:
+            empty(made, made.plan(now_ms=T) or again)
+        assert made.wake_ms(now_ms=T) <= T + 300
+
+
+def test_a_plan_that_failed_takes_no_credit_with_it() -> None:
+    """B16: what it asked for is asked for again."""
+    made, one, two = ahead()
+    made.on_failed(one, now_ms=T)
+    made.on_failed(two, now_ms=T)
+    later_ms = made.wake_ms(now_ms=T)
+    assert later_ms > T
+    limits = []
+    plan = made.plan(now_ms=later_ms)
+    while plan is not None:
+        limits.append(plan.asks[0].limit)
+        full(made, plan)
+        plan = made.plan(now_ms=later_ms)
+    assert sum(limits) == 2_500
+
+
+def test_a_consumer_that_comes_again_has_its_own_credit() -> None:
+    """B13, B14: the answer to what its former self asked for changes nothing about it."""
+    made, one, two = ahead()
+    made.leave("a")
+    made.join(Member("a"), lease_ms=LEASE_MS)
+    made.offer("a", 10)
+    empty(made, one)
+    mine = made.plan(now_ms=T)
+    assert mine is not None
+    assert mine.asks[0].limit == 10
+    empty(made, two)
+    assert made.plan(now_ms=T) is None, "its ten are asked for already"
+
+
+def test_nobody_starves_beside_a_backlog() -> None:
+    """B12, B14: whoever has no plan under way is part of the next one."""
+    made, one, _ = ahead()
+    made.join(Member("b"), lease_ms=LEASE_MS)
+    made.offer("b", 5)
+    made.on_window(made.attendees(), now_ms=T + 1_000)
+    full(made, one)
+    plan = made.plan(now_ms=T + 1_000)
+    assert plan is not None
+    assert [(ask.consumer, ask.limit) for ask in plan.asks] == [("b", 5)]
+
+
 def test_a_push_leaves_as_much_earlier_as_its_way_takes() -> None:
     """B7: the measured latency of each consumer is used."""
     made = loader()
@@ -121,8 +255,9 @@ def test_a_store_that_fails_is_left_in_peace_for_a_moment() -> None:
     pauses = []
     now_ms = T
     for _ in range(12):
-        assert made.plan(now_ms=now_ms) is not None
-        made.on_failed(now_ms=now_ms)
+        plan = made.plan(now_ms=now_ms)
+        assert plan is not None
+        made.on_failed(plan, now_ms=now_ms)
         wake_ms = made.wake_ms(now_ms=now_ms)
         pauses.append(wake_ms - now_ms)
         now_ms = wake_ms

@@ -37,7 +37,7 @@ from dovetail.timeline.message import (
     TimelineId,
     Version,
 )
-from dovetail.timeline.postgres_store import PostgresStores
+from dovetail.timeline.postgres_stores import PostgresStores
 from dovetail.timeline.schedule import firing_at, new_schedule
 from dovetail.timeline.sqlite_store import SqliteStores
 from dovetail.timeline.store import LeaseAsk, Stores, TimelineStore

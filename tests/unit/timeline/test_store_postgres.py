@@ -29,7 +29,8 @@ from dovetail.timeline.message import (
     Status,
     TimelineId,
 )
-from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES, PostgresStores
+from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES
+from dovetail.timeline.postgres_stores import PostgresStores
 from dovetail.timeline.store import Stores, TimelineStore
 
 

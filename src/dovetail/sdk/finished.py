@@ -1,0 +1,79 @@
+"""What a consumer is finished with, and how its carrier is told.
+
+Deletions and releases are gathered, and told in as few requests as possible: while one is on its
+way the next gathers. Up to `TELLING_MAX` are on their way at once, so that the store is not idle
+while an answer travels. One that failed is told again, which is safe: a handle fits once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+from dovetail.timeline.message import Handle, Release
+
+#: Requests that are on their way at once.
+TELLING_MAX: Final = 2
+#: Messages of one request.
+TELL_MAX: Final = 1_000
+
+Delete = Callable[[list[Handle]], Awaitable[object]]
+GiveBack = Callable[[list[Release]], Awaitable[object]]
+
+
+class Finished:
+    """See the module. `any` is set while there may be something to tell."""
+
+    def __init__(self) -> None:
+        self._done: list[Handle] = []
+        self._back: list[Release] = []
+        self._on_the_way = 0
+        self._telling = asyncio.Semaphore(TELLING_MAX)
+        self._hushing = asyncio.Lock()
+        self.any = asyncio.Event()
+
+    def done(self, handle: Handle) -> None:
+        """A message was handled; it is to be deleted."""
+        self._done.append(handle)
+        self.any.set()
+
+    def back(self, release: Release) -> None:
+        """A message is given back."""
+        self._back.append(release)
+        self.any.set()
+
+    @property
+    def told(self) -> bool:
+        """Whether the carrier knows of everything."""
+        return not (self._done or self._back or self._on_the_way)
+
+    def handles(self) -> set[Handle]:
+        """What the carrier does not know of yet; for one who holds `hushed`."""
+        return {*self._done, *(release.handle for release in self._back)}
+
+    async def tell(self, delete: Delete, release: GiveBack) -> None:
+        """Tells a part of it. Raises what these do; what was not told then stays here."""
+        async with self._telling:
+            done, self._done = self._done[:TELL_MAX], self._done[TELL_MAX:]
+            back, self._back = self._back[:TELL_MAX], self._back[TELL_MAX:]
+            self._on_the_way += 1
+            try:
+                if done:
+                    await delete(done)
+                    done = []
+                if back:
+                    await release(back)
+                    back = []
+            finally:
+                self._on_the_way -= 1
+                self._done[:0], self._back[:0] = done, back
+        if self._done or self._back:
+            self.any.set()
+
+    @asynccontextmanager
+    async def hushed(self) -> AsyncIterator[None]:
+        """While held, nothing is on its way."""
+        async with self._hushing, AsyncExitStack() as stack:
+            for _ in range(TELLING_MAX):
+                await stack.enter_async_context(self._telling)
+            yield
