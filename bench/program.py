@@ -58,6 +58,7 @@ def main(name: str, about: str, cases: Cases) -> int:
             TimeElapsedColumn(),
             console=console,
             transient=True,
+            auto_refresh=False,
         ) as progress,
     ):
         for at, case in enumerate(names):

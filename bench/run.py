@@ -21,8 +21,12 @@ class Run:
     task: TaskID
 
     def step(self, text: str) -> None:
-        """Says what is being done now."""
-        self.progress.update(self.task, description=text)
+        """Says what is being done now.
+
+        Only then is anything drawn: a display that moves by itself is a thread that takes turns
+        with the client that is measured (a sixth of its rate).
+        """
+        self.progress.update(self.task, description=text, refresh=True)
 
     def told(self, text: str) -> None:
         """Leaves a line behind, so that a long run shows what it found so far."""

@@ -347,8 +347,11 @@ class Consumer:
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
         finally:
-            for message in messages:
-                self._settle(message, error, began=began)
+            if error is None and began:
+                self._settle_done(messages)
+            else:
+                for message in messages:
+                    self._settle_failed(message, error)
             self._begun.discard(asyncio.current_task())
             self._give_credit(len(messages))
 
@@ -377,17 +380,27 @@ class Consumer:
                 return
             await asyncio.sleep(left_ms / 1000)
 
-    def _settle(self, message: Message, error: BaseException | None, *, began: bool) -> None:
+    def _settle_done(self, messages: list[Message]) -> None:
+        """They were handled: what is still ours is to be deleted."""
+        mine = [message for message in messages if self._is_over(message)]
+        self.handled += len(mine)
+        self._finished.done([message.handle for message in mine])
+
+    def _is_over(self, message: Message) -> bool:
+        """Takes it off the list of what is here; whether it was there, and its lease is ours."""
         self._running.pop(message.handle, None)
         if self._here.pop(message.handle, None) is None:
-            return
+            return False
         if message.lease_lost:
             self.failed += 1
             self._lost[message.handle] = message.until_ms
-        elif error is None and began:
-            self.handled += 1
-            self._finished.done(message.handle)
-        elif error is None:
+        return not message.lease_lost
+
+    def _settle_failed(self, message: Message, error: BaseException | None) -> None:
+        """It goes back; uncounted without an error, for then its handler was not called."""
+        if not self._is_over(message):
+            return
+        if error is None:
             self._give_back(message, message.start_ms, counted=False, reason="")
         else:
             self.failed += 1
@@ -395,7 +408,6 @@ class Consumer:
             self._give_back(message, due_ms, counted=True, reason=reason_of(error))
 
     def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
-        self._here.pop(message.handle, None)
         self._finished.back(Release(message.handle, max(0, due_ms), counted, reason))
 
     # Telling the carrier

@@ -6,7 +6,7 @@ while an answer travels. One that failed is told again, which is safe: a handle 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -32,9 +32,9 @@ class Finished:
         self._hushing = asyncio.Lock()
         self.any = asyncio.Event()
 
-    def done(self, handle: Handle) -> None:
-        """A message was handled; it is to be deleted."""
-        self._done.append(handle)
+    def done(self, handles: Sequence[Handle]) -> None:
+        """Messages were handled; they are to be deleted."""
+        self._done += handles
         self.any.set()
 
     def back(self, release: Release) -> None:

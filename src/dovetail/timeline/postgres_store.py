@@ -55,8 +55,9 @@ from dovetail.timeline.store import LeaseAsk, LeaseResult, Trimmed
 #: before a lease.
 SETTLE_MESSAGES: Final = 2_000
 SETTLES_MAX: Final = 5
-#: Ends of leases that other carriers have moved are looked for so often.
-SETTLE_MS: Final = 25
+#: Ends of leases are looked for so often, beside those that we know of. Of others' leases none ends
+#: sooner after it began; one that was moved to an earlier end may come back so much later.
+SETTLE_MS: Final = 250
 #: A lease that is this old is looked at, to forget it if its message is gone. Most are by then.
 LOOK_MS: Final = 5_000
 
@@ -204,7 +205,7 @@ class PostgresStore:
         rows.sort(key=itemgetter(6), reverse=True)
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
-            leased[row[0] - 1].append(Leased(*tuple(row)[1:]))
+            leased[row[0] - 1].append(Leased(*row[1:]))
         return LeaseResult(tuple(map(tuple, leased)), died, times[0], times[1])
 
     async def _take(

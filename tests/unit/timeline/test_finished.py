@@ -38,8 +38,7 @@ async def turns() -> None:
 async def test_some_are_on_their_way_while_others_gather() -> None:
     """B13, B14: as many requests at once as are allowed, and each handle in one of them."""
     finished, carrier = Finished(), Carrier()
-    for number in range(2 * TELL_MAX + 1):
-        finished.done(handle(number))
+    finished.done([handle(number) for number in range(2 * TELL_MAX + 1)])
     telling = [
         asyncio.create_task(finished.tell(carrier.delete, carrier.release))
         for _ in range(TELLING_MAX + 1)
@@ -58,7 +57,7 @@ async def test_what_could_not_be_told_stays() -> None:
     """B13: the part that was not answered is told again, the part that was is not."""
     finished, carrier = Finished(), Carrier()
     carrier.open.set()
-    finished.done(handle(1))
+    finished.done([handle(1)])
     finished.back(Release(handle(2), 5, True, ""))
 
     async def refused(releases: list[Release]) -> None:
@@ -75,7 +74,7 @@ async def test_what_could_not_be_told_stays() -> None:
 async def test_while_hushed_nothing_is_on_its_way() -> None:
     """B13: a new session must not be told of a lease that is being deleted."""
     finished, carrier = Finished(), Carrier()
-    finished.done(handle(1))
+    finished.done([handle(1)])
     first = asyncio.create_task(finished.tell(carrier.delete, carrier.release))
     await turns()
     hushed = asyncio.Event()
@@ -92,7 +91,7 @@ async def test_while_hushed_nothing_is_on_its_way() -> None:
     carrier.open.set()
     await first
     await hushed.wait()
-    finished.done(handle(2))
+    finished.done([handle(2)])
     second = asyncio.create_task(finished.tell(carrier.delete, carrier.release))
     await turns()
     assert finished.handles() == {handle(2)}
