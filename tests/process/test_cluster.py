@@ -7,9 +7,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
+from tests.network_links import CLIENT
 from tests.process.checker import Workload, check
+from tests.process.direct_reader import DirectReader, fetch_request, fetched_end
+
+from dovetail.kafka import ApiKey, ErrorCode
+from dovetail.pipeline.connection import Connection
 
 PARTITIONS = 3
+
+#: How long a lease is by default.
+LEASE_MS = 3000
 
 
 @pytest.fixture
@@ -36,6 +44,13 @@ def owner_and_other(cluster: ClusterProcesses) -> tuple[str, str]:
 def await_takeover(cluster: ClusterProcesses, other: str) -> None:
     """Waits until the other one says that it leads partition 0."""
     wait_until(f"{other} leads", lambda: cluster.leader("t", 0, asked=other) == other)
+
+
+def quiet_partition(cluster: ClusterProcesses, owner: str) -> int:
+    """A partition without records that this broker leads."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("quiet", 2)])["quiet"].result(30)
+    return next(number for number in range(2) if cluster.leader("quiet", number) == owner)
 
 
 def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> None:
@@ -95,5 +110,37 @@ def test_a_carrier_behind_a_cut_is_replaced(cluster: ClusterProcesses) -> None:
     cluster.network.heal()
     workload.wait_for(workload.acknowledged_count + 1000)
     workload.finish()
+    assert workload.errors == []
+    assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
+
+
+def test_a_carrier_that_was_replaced_tells_no_old_end(cluster: ClusterProcesses) -> None:
+    """L9, R2: clients reach it all the time; it refuses while it is cut off, and when it is back.
+
+    Also one who asked before the cut, and waits for records that another takes by now.
+    """
+    workload = begin(cluster, partitions=1)
+    workload.wait_for(1000)
+    owner, other = owner_and_other(cluster)
+    quiet = quiet_partition(cluster, owner)
+    waiting = Connection(cluster.address(owner), client_id="waiting", timeout_s=60)
+    reader = DirectReader(cluster.address(owner), "t", workload)
+    reader.start()
+    wait_until("the owner answers", lambda: reader.told > 10)
+    asked = waiting.send(ApiKey.FETCH, fetch_request("quiet", quiet, 0, wait_ms=LEASE_MS + 3000))
+    cluster.network.isolate(owner, but=[CLIENT])
+    await_takeover(cluster, other)
+    workload.wait_for(workload.acknowledged_count + 1000, seconds_max=120)
+    code, _ = fetched_end(waiting.receive(asked))
+    assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    waiting.close()
+    refused = reader.refused
+    cluster.network.heal()
+    wait_until("the old owner is back", lambda: reader.refused > refused + 10)
+    workload.wait_for(workload.acknowledged_count + 1000)
+    workload.finish()
+    reader.finish()
+    assert reader.old == []
+    assert reader.sent_away > 0
     assert workload.errors == []
     assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count

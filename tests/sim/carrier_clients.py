@@ -7,6 +7,7 @@ that passed every check a moment before.
 """
 
 import asyncio
+import contextlib
 import random
 import struct
 from collections.abc import Awaitable, Callable
@@ -168,6 +169,26 @@ class Stream:
         self.acknowledged += 1
         return True
 
+    async def ask_end(self, life: Life) -> None:
+        """Asks a carrier where the partition ends; it may refuse, and must not tell an old end.
+
+        Not behind what was acknowledged before it was asked, that is: by anybody, to anybody.
+        """
+
+        async def work() -> int:
+            if life.log is None:
+                raise NotOwner("not here any more")
+            partition = life.log.partition(self.name, self.number)
+            if partition.record.topic_id != self.topic_id:
+                raise TopicUnknown("another topic of this name")
+            return partition.high_watermark
+
+        least = self.records_acknowledged
+        end = await ask(life, work, wait_s=ANSWER_WAIT_S)
+        assert end >= least or self.deleted, (
+            f"{self}: {life.author} says that it ends at {end}, and {least} were acknowledged"
+        )
+
     async def read(self, life: Life, *, offset: int, everything: bool) -> int:
         """Reads from `offset` on and checks; returns the offset behind what was read."""
 
@@ -213,6 +234,19 @@ async def keep_producing(
         if there:
             await stream.produce(rng.choice(there), stream.acknowledged + rng.randint(1, 6))
         await asyncio.sleep(rng.random() * pause_s)
+
+
+async def keep_asking(
+    streams: Callable[[], list[Stream]], lives: Callable[[], list[Life]], rng: random.Random
+) -> None:
+    """A reader that wants to know of everybody where partitions end."""
+    while True:
+        await asyncio.sleep(rng.random() * 0.1)
+        there = [(s, life) for s in streams() for life in lives() if s.open_at(life) is not None]
+        if there:
+            stream, life = rng.choice(there)
+            with contextlib.suppress(DovetailError, NoAnswer):
+                await stream.ask_end(life)
 
 
 async def keep_reading(

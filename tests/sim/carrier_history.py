@@ -5,6 +5,7 @@ something, not who said so:
 
 - A term belongs to the one life that claimed it: nobody else changes the partition under it.
 - Terms rise by one at a time. Whoever has named a successor changes nothing any more.
+- Nobody takes a partition from a carrier that is announced.
 - Ledgers only come at the end of a chain, two at most are open, ids are never given twice; what is
   closed stays as it is, and offsets follow each other.
 - A partition gets its key while its topic lives, and once. A topic goes from CREATING to READY to
@@ -54,8 +55,6 @@ class History:
         self._given_on: set[tuple[str, int]] = set()
         self._ledgers: dict[int, str] = {}
         self._ids: set[str] = set()
-        #: Claims that took a partition from a carrier that was alive.
-        self.taken_from_living = 0
         self.claims = 0
 
     def on_put(self, key: str, value: bytes, author: Author | None) -> None:
@@ -133,8 +132,10 @@ class History:
         self.claims += 1
         topic = self._topic(after.topic_id)
         dying = topic is None or topic.state is TopicState.DELETING
-        if before.owner != author.number and self._lives(before.owner) and not dying:
-            self.taken_from_living += 1
+        taken = before.owner != author.number and not dying
+        assert not (taken and self._lives(before.owner)), (
+            f"{key}: {author} took it from {before.owner}, which is announced"
+        )
 
     def _on_changed(
         self, key: str, before: PartitionRecord, after: PartitionRecord, author: Author

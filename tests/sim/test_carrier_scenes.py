@@ -21,7 +21,7 @@ from dovetail.coordination import Put
 from dovetail.errors import DovetailError, Fenced
 from dovetail.log import chain
 from dovetail.log.catalog import partition_key
-from dovetail.log.claims import SETTLE_MS
+from dovetail.log.claims import SETTLE_MS, Place
 from dovetail.log.ownership import claim
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.topic import TopicState
@@ -130,6 +130,41 @@ def test_a_zombie_is_refused_by_the_storage(seed: int) -> None:
         assert owned_by(world, victim), "it knows nothing of that, and its clients go on sending"
         before = {stream: stream.acknowledged for stream in world.streams_alive()}
         await until(world, lambda: all(s.acknowledged > n + 5 for s, n in before.items()))
+        wires.heal()
+        await world.settle()
+        await world.check_everything()
+
+    play(seed, scene)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_carrier_that_is_back_tells_no_old_end(seed: int) -> None:
+    """L9: it has a lease again before it hears of its successors, and says nothing of the past."""
+
+    async def scene(world: World) -> None:
+        victim = world.live_ones()[1]
+        wires = world.wires[victim.author.number]
+        lost = owned_by(world, victim)
+        for wire in (wires.calls, wires.watches, *wires.storage.values()):
+            wire.requests.cut = wire.answers.cut = True
+        await until(world, lambda: served(world, without=victim.author.number))
+        before = {stream: stream.acknowledged for stream in world.streams_alive()}
+        await until(world, lambda: all(s.acknowledged > n + 5 for s, n in before.items()))
+        wires.calls.heal()
+        membership = victim.membership
+        assert membership is not None
+        asked = 0
+        while asked < 100:
+            asked += membership.holds_lease()
+            for stream in lost:
+                with contextlib.suppress(DovetailError):
+                    await stream.ask_end(victim)
+            await asyncio.sleep(0.01)
+        assert victim.log is not None
+        told = victim.log.catalog.holdings()
+        for stream in lost:
+            place = Place(stream.topic_id, stream.number)
+            assert told[place].owner != victim.author.number, "clients are sent to it"
         wires.heal()
         await world.settle()
         await world.check_everything()

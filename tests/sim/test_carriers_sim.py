@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from tests.sim.carrier_clients import keep_reading, start
+from tests.sim.carrier_clients import keep_asking, keep_reading, start
 from tests.sim.carrier_world import FOCUSES, World, repeatable
 from tests.sim.carriers import Life
 from tests.sim.processes import ProcessLoop, Wire, end_everything
@@ -141,6 +141,7 @@ async def play(world: World) -> None:
         start(world.administer())
         start(trouble(world))
         start(keep_reading(world.streams_alive, world.live_ones, world.rng))
+        start(keep_asking(world.streams_alive, world.no_twins, world.rng))
         while loop.time() < FAULTS_S:
             await asyncio.sleep(0.5)
             world.check_failure()

@@ -17,6 +17,7 @@ from dovetail.log.claims import NOBODY
 from dovetail.log.holdings import Holdings
 from dovetail.log.ownership import ChainKeeper
 from dovetail.log.partition import Partition
+from dovetail.log.service import Log
 
 SEEDS_MAX = 60
 
@@ -31,7 +32,9 @@ def replace_claim(monkeypatch: pytest.MonkeyPatch, claim: Any) -> None:
 def claim_without_compare_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who claims overwrites what is there, whatever happened since it was read."""
 
-    async def claim(coordinator: Any, key: str, *, owner: int, may_claim: Any) -> ChainKeeper:
+    async def claim(
+        coordinator: Any, key: str, *, owner: int, may_claim: Any, only_if: Any = None
+    ) -> ChainKeeper:
         found = await coordinator.get(key)
         if found is None:
             raise TopicUnknown(key)
@@ -57,6 +60,21 @@ def living_owner_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(holdings.Claims, "decide", greedy)
     monkeypatch.setattr(Holdings, "_may_claim", lambda self, record: True)
+    owner_may_be_back(monkeypatch)
+
+
+def owner_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who saw an owner go claims what it has, also if it is announced again by then."""
+    monkeypatch.setattr(Holdings, "_owner_is_gone", lambda self, record: ())
+
+
+def lease_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A carrier that is announced again serves what it had, until its watch tells."""
+
+    async def catch_up(self: Any) -> None:
+        pass
+
+    monkeypatch.setattr(Log, "_catch_up", catch_up)
 
 
 def mending_steals_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +136,9 @@ def given_before_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 def deleted_without_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """The master of a deletion removes the ledgers that it sees; the owner goes on."""
 
-    async def claim(coordinator: Any, key: str, *, owner: int, may_claim: Any) -> ChainKeeper:
+    async def claim(
+        coordinator: Any, key: str, *, owner: int, may_claim: Any, only_if: Any = None
+    ) -> ChainKeeper:
         found = await coordinator.get(key)
         if found is None:
             raise TopicUnknown(key)
@@ -187,6 +207,8 @@ def successor_named_under_the_same_term(monkeypatch: pytest.MonkeyPatch) -> None
 PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
     (claim_without_compare_and_set, run, 5),
     (living_owner_is_ignored, run, 0),
+    (owner_may_be_back, run, 2),
+    (lease_without_a_look, run, 10),
     (mending_steals_back, run, 3),
     (registered_without_looking, run, 1),
     (given_before_it_is_closed, run, 0),

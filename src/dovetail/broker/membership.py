@@ -10,12 +10,17 @@ A number belongs to one process. A node that starts takes its number over, becau
 may still be announced; a node that runs and finds another process under its number has been
 replaced, and ends.
 
+While `holds_lease` is true this node's key is there, and nobody claims what it owns (`absence_of`
+is a condition of that). A lease that was lost is another thing: others may have taken everything
+meanwhile. So under a new one this node first looks at the records again (`before_lease`), and only
+then holds it.
+
 Survives: the service being away (the view stays as it was), a lost lease (announced anew).
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -99,6 +104,8 @@ class Membership:
         self.replaced = asyncio.Event()
         #: Called whenever somebody came, went, or is about to leave; loads change all the time.
         self.on_change: list[Callable[[], None]] = []
+        #: See `Peers`.
+        self.before_lease: list[Callable[[], Awaitable[None]]] = []
 
     # What is seen
 
@@ -124,8 +131,12 @@ class Membership:
         return self._carriers
 
     def holds_lease(self) -> bool:
-        """Whether this node's own lease surely has not ended."""
+        """Whether this node surely is announced, so that nobody claims what it owns."""
         return self._lease is not None and self._lease.valid(self._clock.monotonic_ms())
+
+    def absence_of(self, number: int) -> Sequence[Unchanged]:
+        """The condition that a node is not announced at the moment of a transaction."""
+        return (Unchanged(_key(number), ABSENT),)
 
     # This node's place
 
@@ -185,7 +196,7 @@ class Membership:
     async def _hold_once(
         self, describe: Callable[[], Member], known: asyncio.Event, lease: LeaseKeeper
     ) -> None:
-        revision = await self._take_number(first=not known.is_set())
+        key, revision = _key(self._node_id), await self._take_number(first=not known.is_set())
         while not lease.lost.is_set() and not self.replaced.is_set():
             member = msgspec.structs.replace(
                 describe(),
@@ -198,7 +209,7 @@ class Membership:
             self._renew.clear()
             try:
                 outcome = await self._coordinator.transact(
-                    [Put(self._key, value, lease.id)], conditions=[Unchanged(self._key, revision)]
+                    [Put(key, value, lease.id)], conditions=[Unchanged(key, revision)]
                 )
                 applied, revision = outcome.applied, outcome.revision
             except Uncertain:
@@ -206,22 +217,22 @@ class Membership:
             if not applied:
                 revision = await self._take_number(first=not known.is_set())
                 continue
-            self._mirror.note(self._key, value, revision)
-            self._lease = lease
+            self._mirror.note(key, value, revision)
+            if self._lease is None:
+                for look_again in self.before_lease:
+                    await look_again()
+                self._lease = lease
             self._tell()
             known.set()
             await self._until_news(lease)
         if lease.lost.is_set():
             _log.warning("lease lost; announcing this node anew")
 
-    @property
-    def _key(self) -> str:
-        return f"{NODES}{self._node_id:06d}"
-
     async def _take_number(self, *, first: bool) -> Revision:
         """The revision under which this node's key can be written by this process."""
-        found = await self._coordinator.get(self._key)
+        found = await self._coordinator.get(_key(self._node_id))
         if found is None:
+            self._lease = None  # It was removed: who saw that may have claimed what is ours.
             return ABSENT
         member = msgspec.json.decode(found.value, type=Member)
         if member.incarnation != self._incarnation and not first:
@@ -268,3 +279,7 @@ class Membership:
         self._changed.set()
         for listener in self.on_change:
             listener()
+
+
+def _key(number: int) -> str:
+    return f"{NODES}{number:06d}"

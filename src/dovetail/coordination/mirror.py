@@ -65,6 +65,19 @@ class Mirror:
             self._removed[key] = revision
         self._take(key, value, revision)
 
+    async def catch_up(self) -> None:
+        """Brings everything to a state that is not older than this call; the watch may be behind.
+
+        Raises `CoordinationDown`.
+        """
+        snapshot = await self._coordinator.range(self._prefix)
+        there = {item.key for item in snapshot.items}
+        for key in [key for key in self._revisions if key not in there]:
+            self.note(key, None, snapshot.revision)
+        for item in snapshot.items:
+            self.note(item.key, item.value, item.revision)
+        self._settled()
+
     async def _read_all(self) -> Revision:
         snapshot = await self._coordinator.range(self._prefix)
         self._adopt(snapshot)

@@ -82,6 +82,11 @@ class Catalog:
         await self._topic_mirror.stop()
         await self._partition_mirror.stop()
 
+    async def catch_up(self) -> None:
+        """Knows what is true now, also if the watches are behind. Raises `CoordinationDown`."""
+        await self._topic_mirror.catch_up()
+        await self._partition_mirror.catch_up()
+
     # What is known
 
     def all(self) -> list[TopicRecord]:

@@ -12,14 +12,15 @@ better, because this one does not reach the storage, it is handed on after a few
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
+from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.ledger.selection import least_loaded
 from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.chain import PartitionRecord
-from dovetail.log.claims import DELETED, Claims, Decision, Place, deal
+from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, deal
 from dovetail.log.ownership import hand_on
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.peers import Peers
@@ -161,7 +162,7 @@ class Holdings:
         self._deciding = None
         if self._closed:
             return
-        self._drop_what_is_not_ours()
+        self.drop_what_is_not_ours()
         now_ms = self._now()
         try:
             decision = self._claims.decide(
@@ -185,7 +186,10 @@ class Holdings:
             wait_s = max(decision.again_ms - now_ms, 1.0) / 1000
             self._alarm = asyncio.get_running_loop().call_later(wait_s, self.reconsider)
 
-    def _drop_what_is_not_ours(self) -> None:
+    def drop_what_is_not_ours(self) -> None:
+        """Nothing is served that another has, by the records as last seen."""
+        if self._closed:
+            return
         for place, held in [*self._held.items()]:
             record = self._catalog.living(place.topic_id)
             holding = self._catalog.holding(place)
@@ -194,8 +198,11 @@ class Holdings:
                 self._forget(place, held)
             elif partition is None:
                 continue
-            elif holding.term > partition.term and not partition.mending:
+            elif holding.term > partition.term and not (
+                partition.mending and holding.owner == self._context.node_id
+            ):
                 # Also under our own number: a former life, or one that has replaced us, claimed it.
+                # Unless it is being mended: then the claim may be our own.
                 partition.lose(NotOwner(f"{partition.name} belongs to node {holding.owner} now"))
             elif record.config != held.config:
                 held.config = record.config
@@ -247,7 +254,10 @@ class Holdings:
                         name,
                         self._config_of(record),
                         may_claim=self._may_claim,
+                        only_if=self._owner_is_gone,
                     )
+                if self._catalog.holding(place).term > partition.term:
+                    raise NotOwner(f"{name} was claimed by another while it was opened")
             except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
                 _log.info("partition not taken", partition=name, why=str(error))
                 await asyncio.sleep(_RACE_MS / 1000)
@@ -291,6 +301,11 @@ class Holdings:
         if record.owner in (DELETED, self._context.node_id):
             return record.owner != DELETED
         return record.owner not in self._peers.carriers().alive
+
+    def _owner_is_gone(self, record: PartitionRecord) -> Sequence[Unchanged]:
+        if record.owner in (NOBODY, self._context.node_id):
+            return ()
+        return self._peers.absence_of(record.owner)
 
     # Giving
 

@@ -6,10 +6,14 @@ fence on; its changes of the chain are refused by the compare-and-set from the c
 
 Survives: a crash between any two steps. The next owner finds the open ledgers still open and does
 the same with a higher term; closing twice gives the same end, because fenced ledgers do not grow.
+
+Reads need no fence: another's partition is claimed in a transaction that holds only while its owner
+is not announced (`only_if`). So an owner that surely is announced, since before it last looked at
+the record, has no successor, and its end is the end (docs/decisions/0017).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,12 +95,22 @@ class Taken:
     producers: ProducerTable
 
 
+#: What must be true beside the record when it is claimed.
+OnlyIf = Callable[[PartitionRecord], Sequence[Unchanged]]
+
+
 async def claim(
-    coordinator: Coordinator, key: str, *, owner: int, may_claim: Callable[[PartitionRecord], bool]
+    coordinator: Coordinator,
+    key: str,
+    *,
+    owner: int,
+    may_claim: Callable[[PartitionRecord], bool],
+    only_if: OnlyIf = lambda _: (),
 ) -> ChainKeeper:
     """Makes the partition `owner`'s, with the next term.
 
-    `may_claim` sees the record as it is now, which is newer than what the caller decided on.
+    `may_claim` sees the record as it is now, which is newer than what the caller decided on; what
+    it decides by can be old itself, and `only_if` names what must be true at the very moment.
     Raises `TopicUnknown` if it is gone, `NotOwner` if it is another's or another was faster, and
     `Uncertain` if the answer was lost: then claim again, with the next term. That the record names
     this node and that term proves nothing, because another process under the same number may have
@@ -111,10 +125,11 @@ async def claim(
         raise NotOwner(f"{key} belongs to node {before.owner} under term {before.term}")
     claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
     outcome = await coordinator.transact(
-        [Put(key, chain.encode(claimed))], conditions=[Unchanged(key, found.revision)]
+        [Put(key, chain.encode(claimed))],
+        conditions=[Unchanged(key, found.revision), *only_if(before)],
     )
     if not outcome.applied:
-        raise NotOwner(f"{key} was claimed by another")
+        raise NotOwner(f"{key} was claimed by another, or node {before.owner} is back")
     return ChainKeeper(coordinator, key, claimed, outcome.revision)
 
 
@@ -145,6 +160,7 @@ async def take_over(
     *,
     owner: int,
     may_claim: Callable[[PartitionRecord], bool],
+    only_if: OnlyIf = lambda _: (),
     now_ms: int,
 ) -> Taken:
     """Claims the partition and closes what its last owner left open.
@@ -152,7 +168,7 @@ async def take_over(
     Raises what `claim` raises, `Unavailable` if too few storage nodes answer, and `Damaged` if its
     newest ledger can not be read.
     """
-    keeper = await claim(coordinator, key, owner=owner, may_claim=may_claim)
+    keeper = await claim(coordinator, key, owner=owner, may_claim=may_claim, only_if=only_if)
     term = Term(keeper.record.term)
     try:
         record, producers = await _close_all(ensembles, keeper.record, term, now_ms)

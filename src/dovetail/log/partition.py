@@ -35,7 +35,7 @@ from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
-from dovetail.log.ownership import Taken, hand_on, take_over
+from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
@@ -109,6 +109,7 @@ class Partition:
         config: TopicConfig,
         *,
         may_claim: Callable[[PartitionRecord], bool],
+        only_if: OnlyIf,
     ) -> "Partition":
         """Takes the partition over and serves it. Raises what `take_over` raises."""
         taken = await take_over(
@@ -117,6 +118,7 @@ class Partition:
             key,
             owner=context.node_id,
             may_claim=may_claim,
+            only_if=only_if,
             now_ms=context.clock.wall_ms(),
         )
         return cls(context, key, name, config, taken)

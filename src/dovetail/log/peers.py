@@ -1,8 +1,9 @@
 """The other carriers, as the log needs to know them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from dovetail.coordination.protocol import Unchanged
 from dovetail.log.claims import Carriers
 
 
@@ -11,13 +12,20 @@ class Peers(Protocol):
 
     #: Called whenever somebody came, went, or is about to leave.
     on_change: list[Callable[[], None]]
+    #: Awaited when this node is announced under a new lease, before `holds_lease` says so: what it
+    #: owned under the one before may be another's by now.
+    before_lease: list[Callable[[], Awaitable[None]]]
 
     def carriers(self) -> Carriers:
         """The carriers that hold their lease, this one among them."""
         ...
 
     def holds_lease(self) -> bool:
-        """Whether this node's own lease surely has not ended."""
+        """Whether this node surely is announced, so that nobody claims what it owns."""
+        ...
+
+    def absence_of(self, number: int) -> Sequence[Unchanged]:
+        """The condition that a node is not announced at the moment of a transaction."""
         ...
 
     def decline(self) -> None:
@@ -30,6 +38,7 @@ class Alone:
 
     def __init__(self, node_id: int) -> None:
         self.on_change: list[Callable[[], None]] = []
+        self.before_lease: list[Callable[[], Awaitable[None]]] = []
         self._carriers = Carriers(frozenset({node_id}), frozenset({node_id}))
 
     def carriers(self) -> Carriers:
@@ -37,6 +46,9 @@ class Alone:
 
     def holds_lease(self) -> bool:
         return True
+
+    def absence_of(self, number: int) -> Sequence[Unchanged]:
+        return ()
 
     def decline(self) -> None:
         """There is nobody else who could."""

@@ -112,8 +112,14 @@ class Log:
         self._started = True
         self.holdings.start(self._context)
         self._peers.on_change.append(self._work.reconsider)
+        self._peers.before_lease.append(self._catch_up)
         self._on_change()
         await self.holdings.settled(self._all_tried)
+
+    async def _catch_up(self) -> None:
+        """Lets go what others took while this node was not announced."""
+        await self.catalog.catch_up()
+        self.holdings.drop_what_is_not_ours()
 
     def _all_tried(self) -> bool:
         if self._work.creating:
@@ -172,6 +178,10 @@ class Log:
     def holding(self, record: TopicRecord, number: int) -> Holding:
         """Who owns a partition, as last seen."""
         return self.catalog.holding(Place(record.id, number))
+
+    def holds_lease(self) -> bool:
+        """Whether what is open here is surely this carrier's; asked again after every wait."""
+        return self._peers.holds_lease()
 
     def partition(self, name: str, number: int) -> Partition:
         """Raises `TopicUnknown`, `NotOwner`, or what keeps the partition out of service."""

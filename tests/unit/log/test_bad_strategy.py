@@ -1,13 +1,13 @@
 """A user's own strategy that fails, at the worst moments."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from dovetail.clock import SystemClock
-from dovetail.coordination import EmbeddedCoordinator
+from dovetail.coordination import EmbeddedCoordinator, Unchanged
 from dovetail.ledger import (
     Ensembles,
     LedgerStore,
@@ -44,6 +44,7 @@ class TwoCarriers:
 
     def __init__(self) -> None:
         self.on_change: list[Callable[[], None]] = []
+        self.before_lease: list[Callable[[], Awaitable[None]]] = []
         self.willing = frozenset({1})
 
     def carriers(self) -> Carriers:
@@ -51,6 +52,9 @@ class TwoCarriers:
 
     def holds_lease(self) -> bool:
         return True
+
+    def absence_of(self, number: int) -> tuple[Unchanged, ...]:
+        return ()
 
     def decline(self) -> None:
         pass

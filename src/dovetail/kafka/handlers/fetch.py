@@ -53,7 +53,7 @@ def fetch_from_tail(
 ) -> m.FetchResponse | None:
     """The answer, if it is all in memory and need not wait."""
     topics = _look_up(backend, access, request)
-    size = _read_tails(topics, _bytes_max(request))
+    size = _read_tails(topics, _bytes_max(request), leased=True)  # As `_look_up` just saw.
     reads = [read for topic in topics for read in topic.reads]
     if any(read.cold for read in reads):
         return None
@@ -75,7 +75,7 @@ async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.
     try:
         while True:
             woken.clear()
-            size = _read_tails(topics, _bytes_max(request))
+            size = _read_tails(topics, _bytes_max(request), leased=backend.log.holds_lease())
             cold = await _read_cold(topics, _bytes_max(request) - size)
             failed = any(r.code is not ErrorCode.NONE for t in topics for r in t.reads)
             if cold or size >= request.min_bytes or failed or loop.time() >= deadline:
@@ -129,14 +129,17 @@ def epoch_code(asked: int, term: int) -> ErrorCode:
     return ErrorCode.FENCED_LEADER_EPOCH if asked < term else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def _read_tails(topics: list[_Topic], bytes_max: int) -> int:
-    """Fills in what is in memory; returns the bytes of all batches read so far."""
+def _read_tails(topics: list[_Topic], bytes_max: int, *, leased: bool) -> int:
+    """Fills in what is in memory; returns the bytes of all batches read so far.
+
+    A poll that waited while the lease ended is refused: what it waited for may be elsewhere.
+    """
     size = 0
     for topic in topics:
         for read in topic.reads:
             if read.partition is None or read.code is not ErrorCode.NONE:
                 continue
-            if not read.partition.serving:
+            if not (leased and read.partition.serving):
                 read.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 continue
             if size and size >= bytes_max:
