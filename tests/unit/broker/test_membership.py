@@ -18,7 +18,7 @@ from dovetail.broker.membership import (
     Membership,
 )
 from dovetail.clock import SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator
+from dovetail.coordination import Coordinator, Delete, EmbeddedCoordinator, Put
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 
 TTL_MS = 1000
@@ -170,6 +170,63 @@ async def test_a_lost_lease_is_announced_anew(coordinator: Coordinator) -> None:
         assert two.membership.members()[1].incarnation == life
         await one.until_leased()
         assert not one.membership.replaced.is_set()
+
+
+class Look:
+    """What a node does before it holds a new lease: it is seen in the middle of it."""
+
+    def __init__(self, node: Joined) -> None:
+        self._node = node
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.count = 0
+        node.membership.before_lease.append(self)
+
+    async def __call__(self) -> None:
+        self.count += 1
+        self.begun.set()
+        await self.go_on.wait()
+
+
+async def test_a_new_lease_holds_after_a_look(coordinator: Coordinator) -> None:
+    """L9: the others see the node again, and it does not answer before it has looked around."""
+    async with joined(coordinator, 1) as one, joined(coordinator, 2) as two:
+        look = Look(one)
+        await two.until(lambda: two.alive == {1, 2})
+        await lose_lease(coordinator, 1)
+        async with asyncio.timeout(DEADLINE_S):
+            await look.begun.wait()
+        assert await coordinator.get(f"{NODES}{1:06d}") is not None
+        assert not one.membership.holds_lease()
+        look.go_on.set()
+        await one.until_leased()
+        one.membership.renew()
+        one.stored_bytes = 7
+        async with asyncio.timeout(DEADLINE_S):
+            while two.membership.members()[1].stored_bytes != 7:
+                await asyncio.sleep(0.01)
+        assert look.count == 1, "a lease that is kept needs no look"
+
+
+async def test_a_key_that_was_removed_is_as_a_lease_that_ended(coordinator: Coordinator) -> None:
+    """L9: the lease is alive, but others saw the node go and may have claimed what it had."""
+    async with joined(coordinator, 1) as one:
+        look = Look(one)
+        await coordinator.transact([Delete(f"{NODES}{1:06d}")])
+        one.membership.renew()
+        async with asyncio.timeout(DEADLINE_S):
+            await look.begun.wait()
+        assert not one.membership.holds_lease()
+        look.go_on.set()
+        await one.until_leased()
+
+
+async def test_who_is_announced_is_not_absent(coordinator: Coordinator) -> None:
+    """L9: the condition of a claim, as the service decides it."""
+    async with joined(coordinator, 1) as one:
+        for number, absent in ((1, False), (2, True)):
+            conditions = one.membership.absence_of(number)
+            outcome = await coordinator.transact([Put("/claimed", b"")], conditions=conditions)
+            assert outcome.applied is absent
 
 
 async def test_another_process_under_the_same_number_replaces(coordinator: Coordinator) -> None:

@@ -222,6 +222,28 @@ async def test_a_snapshot_that_is_older_than_our_own_change(bench: Bench) -> Non
     assert bench.told.keys == {"/x/b": b"mine"}
 
 
+async def test_it_catches_up_with_what_the_watch_has_not_told(bench: Bench) -> None:
+    """L9: what is there and what is gone, at once; the watch comes later and takes nothing back."""
+    await bench.start(snapshot(5, a=3, b=4, c=5))
+    bench.script.snapshots.append(snapshot(12, a=9, c=5, d=11))
+    await bench.mirror.catch_up()
+    assert bench.told.keys == {"/x/a": b"9", "/x/c": b"5", "/x/d": b"11"}
+    assert bench.told.settled == 2
+    await bench.tell(event(6, a=b"6"), event(7, b=b"7"), event(8, b=None), event(9, a=b"9"))
+    assert bench.told.keys == {"/x/a": b"9", "/x/c": b"5", "/x/d": b"11"}
+    await bench.tell(event(11, d=b"11"), event(13, b=b"13"))
+    assert bench.told.keys == {"/x/a": b"9", "/x/b": b"13", "/x/c": b"5", "/x/d": b"11"}
+
+
+async def test_a_catch_up_that_the_watch_overtook(bench: Bench) -> None:
+    """L9: its answer was late; what was told since stays."""
+    await bench.start(snapshot(5, a=3))
+    await bench.tell(event(8, a=None), event(9, b=b"9"))
+    bench.script.snapshots.append(snapshot(7, a=3))
+    await bench.mirror.catch_up()
+    assert bench.told.keys == {"/x/b": b"9"}
+
+
 @pytest.fixture
 async def coordinator(tmp_path: Path) -> AsyncIterator[EmbeddedCoordinator]:
     limits = EmbeddedLimits(history_events_max=20)

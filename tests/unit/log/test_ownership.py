@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Put
-from dovetail.coordination.protocol import Change, KeyValue, Outcome, Unchanged
+from dovetail.coordination.protocol import ABSENT, Change, Delete, KeyValue, Outcome, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
 from dovetail.log import chain
 from dovetail.log.catalog import partition_key
@@ -68,6 +68,25 @@ async def test_a_claim_is_refused_by_what_is_stored(service: EmbeddedCoordinator
     with pytest.raises(TopicUnknown):
         await claim(service, partition_key("t", 1), owner=1, may_claim=anybodys)
     assert await stored(service) == before
+
+
+async def test_a_claim_holds_only_if_the_owner_is_gone(service: EmbeddedCoordinator) -> None:
+    """L9: at the moment of the transaction, whatever the claimer saw before."""
+    before = await stored(service)
+    asked: list[int] = []
+
+    def gone(record: PartitionRecord) -> list[Unchanged]:
+        asked.append(record.owner)
+        return [Unchanged("/nodes/9", ABSENT)]
+
+    await service.transact([Put("/nodes/9", b"back")])
+    with pytest.raises(NotOwner, match="node 9 is back"):
+        await claim(service, KEY, owner=1, may_claim=anybodys, only_if=gone)
+    assert await stored(service) == before
+    await service.transact([Delete("/nodes/9")])
+    taken = await claim(service, KEY, owner=1, may_claim=anybodys, only_if=gone)
+    assert (taken.record.term, taken.record.owner) == (5, 1)
+    assert asked == [9, 9]
 
 
 async def test_of_two_claims_at_once_one_wins(service: EmbeddedCoordinator) -> None:
