@@ -294,7 +294,12 @@ class Owner:
 
     async def take_over(self) -> None:
         self.partition = await Partition.open(
-            self._context, KEY, "t-0", self.world.config, may_claim=lambda _: True
+            self._context,
+            KEY,
+            "t-0",
+            self.world.config,
+            may_claim=lambda _: True,
+            only_if=lambda _: (),
         )
         self.partition.config = self.world.config
 
