@@ -85,15 +85,21 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
 
 def test_a_carrier_that_was_paused_can_not_write_any_more(cluster: ClusterProcesses) -> None:
     """L9: it wakes up after its successor took over, and finds requests of clients that waited
-    for it; what it tries is refused, and nothing is lost or doubled.
+    for it; what it tries is refused, nothing is lost or doubled, and it tells no old end.
     """
     workload = begin(cluster, partitions=1)
     workload.wait_for(2000)
     owner, other = owner_and_other(cluster)
+    reader = DirectReader(cluster.address(owner), "t", workload)
+    reader.start()
+    wait_until("the owner answers", lambda: reader.told > 10)
     cluster.pause(owner)
     await_takeover(cluster, other)
     cluster.resume(owner)
     workload.wait_for(workload.acknowledged_count + 2000)
+    wait_until("the old owner is back", lambda: reader.refused > 10)
+    reader.finish()
+    assert reader.old == []
     workload.finish()
     assert workload.errors == []
     assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
