@@ -19,7 +19,7 @@ from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.compat.loop_thread import LoopThread
+from tests.compat.loop_thread import LoopThread, stop_accepting
 from tests.etcd_server import free_ports
 from tests.network_links import CLIENT, Door, Link, Links
 
@@ -87,7 +87,7 @@ class ProxyNetwork:
 
     async def _end(self) -> None:
         for server in self._servers:
-            server.close()
+            await stop_accepting(server)
         while self._connections:
             for task in tuple(self._connections):
                 task.cancel()

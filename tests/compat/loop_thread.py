@@ -9,6 +9,8 @@ Result = TypeVar("Result")
 
 #: Longest wait for what was cancelled to end.
 CLOSE_SECONDS_MAX = 10
+#: Turns of the loop in which nothing new comes up: then nothing is left.
+_TURNS = 5
 
 
 class LoopThread:
@@ -31,11 +33,28 @@ class LoopThread:
         self._loop.close()
 
     async def _end_all(self) -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        # A transport that was closed or aborted gives up its socket in the next turn of the loop;
-        # without these turns the socket would be found open by the garbage collector.
-        for _ in range(3):
+        # A connection that was just accepted becomes a transport in one turn of the loop and a task
+        # in the next, and a transport that was closed gives up its socket in the one behind; what
+        # is still on this way would be found open by the garbage collector.
+        quiet = 0
+        while quiet < _TURNS:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0)
+            quiet = 0 if tasks else quiet + 1
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Closes a server. What it has accepted becomes connections first.
+
+    One that is closed in the two turns of the loop that this takes leaves them open: asyncio then
+    fails to make a transport, in silence, and forgets the socket.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+    server.close()

@@ -12,7 +12,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 
-from tests.compat.loop_thread import LoopThread
+from tests.compat.loop_thread import LoopThread, stop_accepting
 
 API_KEY_PRODUCE = 0
 #: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.
@@ -60,11 +60,8 @@ class Proxy:
         self._on_lost = on_lost
 
     def close(self) -> None:
-        self._loop.run(self._stop_listening(), ORDER_SECONDS_MAX)
+        self._loop.run(stop_accepting(self._server), ORDER_SECONDS_MAX)
         self._loop.close()
-
-    async def _stop_listening(self) -> None:
-        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

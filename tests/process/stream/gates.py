@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from tests.compat.loop_thread import LoopThread
+from tests.compat.loop_thread import LoopThread, stop_accepting
 
 from dovetail.kafka.codec import decode_response, encode_response
 from dovetail.kafka.headers import RequestHeader
@@ -40,7 +40,7 @@ class Gates:
 
     async def _end(self) -> None:
         for server in self._servers:
-            server.close()
+            await stop_accepting(server)
         while self._serving:
             for task in tuple(self._serving):
                 task.cancel()

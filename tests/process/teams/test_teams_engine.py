@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -180,6 +181,35 @@ def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_pat
             front.ask(SAMPLE["order-4"], "order-4", timeout_s=STEP_S_MAX)
         over.set()
         watched.result(STEP_S_MAX)
+
+
+def test_a_delay_between_teams_goes_through_a_timeline(
+    spark: "SparkSession", node: RunningNode, tmp_path: Path
+) -> None:
+    """T12: works reach the next team when their time has come, not before, and each once."""
+    book, remind = Team("book", lambda _: time.time()), Team("remind", lambda _: time.time())
+    book.pipe_to(remind, after="2s")
+    pipeline = Pipeline("bookings", book, remind)
+    create_topics(pipeline, node.bootstrap)
+    with (
+        FrontEnd(pipeline, node.bootstrap) as front,
+        Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine,
+        ThreadPoolExecutor(1) as watching,
+        ExitStack() as cleanup,
+    ):
+        over = threading.Event()
+        watched = watching.submit(engine.watch, until=over)
+        cleanup.callback(over.set)
+        ids = front.submit_many([{"guest": n} for n in range(5)])
+        for number, one in enumerate(ids):
+            asked = ({"guest": number}, one)
+            reminded = front.ask(*asked, result_of="remind", timeout_s=STEP_S_MAX)
+            booked = front.ask(*asked, result_of="book", timeout_s=STEP_S_MAX)
+            assert reminded - booked >= 2.0
+        over.set()
+        watched.result(STEP_S_MAX)
+        reminders = Counter(one.id for one in front.results("remind", idle_s=1))
+    assert reminders == Counter(ids)
 
 
 def test_the_example_of_orbits(spark: "SparkSession", node: RunningNode, tmp_path: Path) -> None:

@@ -96,12 +96,12 @@ def test_waiting_for_an_answer_is_not_idle(loop: str, kind: bytes) -> None:
     """K7: a client that waits for us, as in a rebalance, is not idle however long it takes."""
 
     async def main() -> None:
-        async with opened_door(idle_ms=30) as door:
+        async with opened_door(idle_ms=200) as door:
             client = await door.connect()
             with clients(client):
                 await client.send(framed(kind))
                 await until(lambda: kind in door.waiting)
-                await turns(150)
+                await turns(500)
                 door.complete(kind)
                 assert await client.answer() == kind
 
