@@ -19,6 +19,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Self
 
@@ -34,9 +35,11 @@ HEARTBEAT_MS = 50
 ELECTION_TIMEOUT_MS = 500
 #: Below the ports that the system gives to outgoing connections: one that a member had is still
 #: free when it comes back.
-#: Each worker of a run has its own part of them, so that two do not find the same one free.
+#: Each worker of a run has its own part of them, and gives each once before it begins anew: a port
+#: is free as long as whoever is to listen there has not begun to.
 _PORTS = range(20_000, 32_000)
 _PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_next_ports = cycle(random.sample(_PORTS[_PART::4], len(_PORTS) // 4))
 _READY = b"ready to serve client requests"
 
 
@@ -58,7 +61,7 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
-            port = random.choice(_PORTS[_PART::4])
+            port = next(_next_ports)
             probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
