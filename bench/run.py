@@ -24,7 +24,7 @@ class Run:
         """Says what is being done now.
 
         Only then is anything drawn: a display that moves by itself is a thread that takes turns
-        with the client that is measured (a sixth of its rate).
+        with the client that is measured.
         """
         self.progress.update(self.task, description=text, refresh=True)
 

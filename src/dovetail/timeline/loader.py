@@ -42,7 +42,7 @@ from dovetail.timeline.window import Attendee, Windows
 
 #: Messages of one ask: what one transaction leases in some ten milliseconds.
 ASK_MAX: Final = 1_000
-#: Plans under way at once: one that the store works on, one whose answer is on its way.
+#: Plans under way at once, for a backlog: neither the store nor the carrier waits for the other.
 PLANS_MAX: Final = 2
 #: The shortest and longest look ahead. Below, a slow sync makes messages late; above, a consumer
 #: that dies takes too many with it.

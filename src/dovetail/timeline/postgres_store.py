@@ -198,8 +198,8 @@ class PostgresStore:
             return rows, died, await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
 
         rows, died, times = await self._pool.run(work)
-        # By priority, due time and id: three passes over what is nearly sorted are a fifth of one
-        # with a function for a key.
+        # By priority, due time and id: three passes over what is nearly sorted, without a function
+        # of ours for each row.
         rows.sort(key=itemgetter(1))
         rows.sort(key=itemgetter(3))
         rows.sort(key=itemgetter(6), reverse=True)

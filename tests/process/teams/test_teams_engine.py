@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,20 +154,29 @@ def test_positions_are_committed_for_lag_tools(node: RunningNode) -> None:
     assert sum(position for position, _ in positions.values()) == 101
 
 
+@contextmanager
+def watched(
+    pipeline: Pipeline, spark: "SparkSession", node: RunningNode, checkpoint: Path
+) -> Iterator[None]:
+    """Runs a pipeline; queries that a busy machine could not start in time are started again."""
+    over = threading.Event()
+    with (
+        Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(checkpoint)) as engine,
+        ThreadPoolExecutor(1) as watching,
+        ExitStack() as cleanup,
+    ):
+        watching_it = watching.submit(engine.watch, until=over)
+        cleanup.callback(over.set)
+        yield
+        over.set()
+        watching_it.result(STEP_S_MAX)
+
+
 def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_path: Path) -> None:
     """T1, T7, T8: the pipeline of the README; a question is answered where its id ends."""
     pipeline = order_shop.orders
     create_topics(pipeline, node.bootstrap)
-    with (
-        FrontEnd(pipeline, node.bootstrap) as front,
-        Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine,
-        ThreadPoolExecutor(1) as watching,
-        ExitStack() as cleanup,
-    ):
-        # Queries that a busy machine could not start in time are started again.
-        over = threading.Event()
-        watched = watching.submit(engine.watch, until=over)
-        cleanup.callback(over.set)
+    with FrontEnd(pipeline, node.bootstrap) as front, watched(pipeline, spark, node, tmp_path):
         assert ask_all(front, timeout_s=STEP_S_MAX) == {
             "order-1": "3 items to Ada for 28.99",
             "order-2": "nothing to ship to Grace",
@@ -179,8 +188,6 @@ def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_pat
         assert priced["total"] == 2899, "done before: looked up, not done again"
         with pytest.raises(WorkFailed, match="after 2 attempts: exception: KeyError"):
             front.ask(SAMPLE["order-4"], "order-4", timeout_s=STEP_S_MAX)
-        over.set()
-        watched.result(STEP_S_MAX)
 
 
 def test_a_delay_between_teams_goes_through_a_timeline(
@@ -191,23 +198,14 @@ def test_a_delay_between_teams_goes_through_a_timeline(
     book.pipe_to(remind, after="2s")
     pipeline = Pipeline("bookings", book, remind)
     create_topics(pipeline, node.bootstrap)
-    with (
-        FrontEnd(pipeline, node.bootstrap) as front,
-        Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine,
-        ThreadPoolExecutor(1) as watching,
-        ExitStack() as cleanup,
-    ):
-        over = threading.Event()
-        watched = watching.submit(engine.watch, until=over)
-        cleanup.callback(over.set)
-        ids = front.submit_many([{"guest": n} for n in range(5)])
-        for number, one in enumerate(ids):
-            asked = ({"guest": number}, one)
-            reminded = front.ask(*asked, result_of="remind", timeout_s=STEP_S_MAX)
-            booked = front.ask(*asked, result_of="book", timeout_s=STEP_S_MAX)
-            assert reminded - booked >= 2.0
-        over.set()
-        watched.result(STEP_S_MAX)
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        with watched(pipeline, spark, node, tmp_path):
+            ids = front.submit_many([{"guest": n} for n in range(5)])
+            for number, one in enumerate(ids):
+                asked = ({"guest": number}, one)
+                reminded = front.ask(*asked, result_of="remind", timeout_s=STEP_S_MAX)
+                booked = front.ask(*asked, result_of="book", timeout_s=STEP_S_MAX)
+                assert reminded - booked >= 2.0
         reminders = Counter(one.id for one in front.results("remind", idle_s=1))
     assert reminders == Counter(ids)
 
