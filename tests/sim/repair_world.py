@@ -90,6 +90,7 @@ class StorageProcess:
         self.store: LedgerStore
         self.node: OwnStorage | None = None
         self.upkeep: asyncio.Task[None] | None = None
+        self.lives = 0
 
     async def start(self) -> None:
         """Serves when the chains were read: nobody is told "not here" before."""
@@ -101,6 +102,7 @@ class StorageProcess:
         upkeep = StorageUpkeep(node, self.number, self.world.coordinator)
         await upkeep.once()
         self.node = node
+        self.lives += 1
         self.upkeep = asyncio.create_task(self._keep_up(node, upkeep))
 
     async def _keep_up(self, node: OwnStorage, upkeep: StorageUpkeep) -> None:
@@ -322,8 +324,8 @@ class Owner:
         known = set(self.world.processes).difference(self.present(), self.given_up())
         return tuple(sorted(known))
 
-    def present(self) -> frozenset[int]:
-        return self.world.present()
+    def present(self) -> dict[int, str]:
+        return {n: str(self.world.processes[n].lives) for n in self.world.present()}
 
     def given_up(self) -> frozenset[int]:
         return frozenset(self.world.draining | self.world.removed)

@@ -166,10 +166,10 @@ class Carrier:
         """
         if self._view is None:
             return
-        present = frozenset(self._view.present())
+        present = self._view.present().keys()
         for partition in self.log.partitions():
             for ledger in partition.open_ledgers:
-                for number in present.intersection(ledger.writer.down):
+                for number in present & ledger.writer.down:
                     ledger.writer.node_back(number)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:

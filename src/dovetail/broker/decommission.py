@@ -196,13 +196,9 @@ class SeenStorage:
     def __init__(self, membership: Membership, states: StorageStates) -> None:
         self._membership = membership
         self._states = states
-        self._lives: dict[int, str] = {}
 
-    def present(self) -> frozenset[int]:
-        """A node that was started anew since the last look is left out once: it was away."""
-        now = {number: member.incarnation for number, member in self._membership.storage().items()}
-        before, self._lives = self._lives, now
-        return frozenset(n for n, life in now.items() if before.get(n, life) == life)
+    def present(self) -> dict[int, str]:
+        return {number: member.incarnation for number, member in self._membership.storage().items()}
 
     def given_up(self) -> frozenset[int]:
         return self._states.given_up()

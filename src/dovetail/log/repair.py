@@ -75,8 +75,8 @@ LOST_MAX = 100
 class StorageView(Protocol):
     """The storage nodes, as the cluster sees them."""
 
-    def present(self) -> Collection[int]:
-        """Those that hold their lease."""
+    def present(self) -> Mapping[int, str]:
+        """Those that hold their lease, each with its life: another one after every start."""
         ...
 
     def given_up(self) -> Collection[int]:
@@ -428,7 +428,7 @@ class Repairer:
     def _stamp(self) -> object:
         """Differs when partitions that were whole must be looked at again."""
         return (
-            frozenset(self._view.present()),
+            self._attendance.lives(),
             frozenset(self._view.given_up()),
             self._now() // self._settings.recheck_ms,
         )

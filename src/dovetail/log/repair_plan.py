@@ -52,18 +52,24 @@ class Attendance:
     def __init__(self, *, grace_ms: int) -> None:
         self._grace_ms = grace_ms
         self._away_since: dict[int, float] = {}
-        self._present: frozenset[int] = frozenset()
+        #: By node: its life, which differs from one start of the node to the next.
+        self._present: Mapping[int, str] = {}
         #: How often a node has gone away; what is known of its disk is as old as this.
         self._departures: dict[int, int] = {}
 
-    def note(self, present: Collection[int], *, now_ms: float) -> None:
-        """Who answers now."""
-        for node in self._present.difference(present):
-            self._departures[node] = self._departures.get(node, 0) + 1
-            self._away_since[node] = now_ms
+    def note(self, present: Mapping[int, str], *, now_ms: float) -> None:
+        """Who answers now, and in which life: one that is back between two looks was away too."""
+        for node, life in self._present.items():
+            if present.get(node) != life:
+                self._departures[node] = self._departures.get(node, 0) + 1
+                self._away_since[node] = now_ms
         for node in present:
             self._away_since.pop(node, None)
-        self._present = frozenset(present)
+        self._present = dict(present)
+
+    def lives(self) -> frozenset[tuple[int, str]]:
+        """Who answered at the last look, and in which life."""
+        return frozenset(self._present.items())
 
     def standing(self, node: int, *, given_up: Collection[int], now_ms: float) -> Standing:
         """How it stands; `given_up` are the nodes that are to hold nothing in the end."""

@@ -158,8 +158,8 @@ def test_a_long_ledger_is_looked_at_in_windows() -> None:
 def test_a_node_is_waited_for_and_then_given_up(away_ms: int) -> None:
     """L10: away for less than the grace time is no reason to copy all that it holds."""
     attendance = Attendance(grace_ms=1000)
-    attendance.note({1, 2}, now_ms=0)
-    attendance.note({2}, now_ms=10)
+    attendance.note({1: "a", 2: "b"}, now_ms=0)
+    attendance.note({2: "b"}, now_ms=10)
 
     def standing(node: int, given_up: set[int], now_ms: float) -> Standing:
         return attendance.standing(node, given_up=given_up, now_ms=now_ms)
@@ -170,5 +170,18 @@ def test_a_node_is_waited_for_and_then_given_up(away_ms: int) -> None:
     assert standing(9, set(), 500) is Standing.AWAY, "never seen: waited for from now on"
     assert standing(9, set(), 1500) is Standing.GONE
     assert (attendance.departures(1), attendance.departures(2)) == (1, 0)
-    attendance.note({1, 2}, now_ms=20)
+    attendance.note({1: "c", 2: "b"}, now_ms=20)
     assert standing(1, set(), 99_999) is Standing.HERE
+
+
+def test_a_node_that_is_back_before_anybody_looked_was_away() -> None:
+    """L10: what is known of its disk is of another life; it is asked anew."""
+    attendance = Attendance(grace_ms=1000)
+    attendance.note({1: "a", 2: "b"}, now_ms=0)
+    before = attendance.lives()
+    attendance.note({1: "c", 2: "b"}, now_ms=10)
+    assert (attendance.departures(1), attendance.departures(2)) == (1, 0)
+    assert attendance.lives() != before
+    assert attendance.standing(1, given_up=(), now_ms=99_999) is Standing.HERE
+    attendance.note({1: "c", 2: "b"}, now_ms=20)
+    assert attendance.departures(1) == 1, "once"
