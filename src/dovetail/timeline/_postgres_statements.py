@@ -188,16 +188,20 @@ INSERT INTO {t}queue (visible, id, bucket) SELECT visible, id, bucket FROM over
 
 # Consumers
 
+#: Begins behind the last message that a full lease took (`passed`). What was taken is gone, but
+#: until PostgreSQL has vacuumed its index entries are there, and who begins at the first one walks
+#: along all of them: of 200,000 messages the last quarter took 1.3 to 1.5 times as long to lease.
 LEASE = """
 WITH asked AS (
     SELECT * FROM unnest($1::text[], $2::int[], $3::int[], $4::bigint[], $5::int[], $6::bigint[],
-        $7::bytea[]) WITH ORDINALITY
-        AS a (consumer, low, high, horizon, most, lease, mask, at)
+        $7::bytea[], $10::bigint[], $11::bigint[]) WITH ORDINALITY
+        AS a (consumer, low, high, horizon, most, lease, mask, passed, passed_id, at)
 ), picked AS MATERIALIZED (
     SELECT q.place, q.id, greatest(q.visible, $8) + a.lease AS until, a.consumer, a.at
     FROM asked a CROSS JOIN LATERAL (
         SELECT ctid AS place, id, visible FROM {t}queue
-        WHERE visible <= a.horizon AND bucket >= a.low AND bucket < a.high
+        WHERE (visible, id) > (a.passed, a.passed_id) AND visible <= a.horizon
+            AND bucket >= a.low AND bucket < a.high
             AND (a.mask IS NULL OR get_byte(a.mask, bucket - a.low) = 1)
         ORDER BY visible, id LIMIT a.most FOR UPDATE SKIP LOCKED
     ) q
@@ -278,13 +282,14 @@ WITH released AS (
 )
 SELECT id, version, queued FROM released
 """
+#: Of one version, as nearly all of a batch are: so the driver has one array less to encode, which
+#: takes 0.2 microseconds for each element.
 DELETE = """
 WITH gone AS (
-    DELETE FROM {t}messages m USING unnest($1::bigint[], $2::int[]) AS g (id, version)
-    WHERE m.id = g.id AND m.version = g.version AND m.holder IS NOT NULL AND NOT m.queued
-    RETURNING m.id, m.version
+    DELETE FROM {t}messages m USING unnest($1::bigint[]) AS g (id)
+    WHERE m.id = g.id AND m.version = $2 AND m.holder IS NOT NULL AND NOT m.queued RETURNING m.id
 )
-SELECT array_agg(id), array_agg(version) FROM gone
+SELECT array_agg(id) FROM gone
 """
 TAKE_BACK = """
 WITH found AS MATERIALIZED (

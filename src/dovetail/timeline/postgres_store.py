@@ -14,8 +14,8 @@ Not here: the tables and what moves between them (`_postgres_statements`), conne
 their errors mean (`_postgres_pool`).
 """
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
@@ -36,6 +36,7 @@ from dovetail.timeline.message import (
     Shown,
     Status,
     TimelineId,
+    Version,
 )
 from dovetail.timeline.outcomes import (
     BATCHES_KEPT,
@@ -60,6 +61,8 @@ SETTLES_MAX: Final = 5
 SETTLE_MS: Final = 250
 #: A lease that is this old is looked at, to forget it if its message is gone. Most are by then.
 LOOK_MS: Final = 5_000
+#: Before the first message of all.
+_NOTHING: Final = (-1, -1)
 
 
 class PostgresStore:
@@ -70,6 +73,9 @@ class PostgresStore:
         self._prefix = pool.prefix(timeline)
         #: Between these two moments no lease ends that we know of.
         self._settled_ms = self._settle_ms = 0
+        #: By whom and which buckets: time and id of the last message that a full lease took. Before
+        #: it nothing is queued, for all that we know.
+        self._passed: dict[tuple[object, ...], tuple[int, int]] = {}
 
     def _sql(self, statement: str) -> str:
         return statement.replace("{t}", self._prefix)
@@ -95,6 +101,8 @@ class PostgresStore:
         now_ms: int,
         batch: BatchId | None = None,
     ) -> list[Inserted]:
+        self._note_queued(message.due_ms for message in messages)
+
         async def work(connection: Any) -> list[Inserted]:
             if batch is None:
                 return await self._insert(connection, messages, buckets)
@@ -149,6 +157,7 @@ class PostgresStore:
 
     async def move(self, moves: Sequence[tuple[MessageId, int]], *, now_ms: int) -> list[Status]:
         due_ms = dict(moves)
+        self._note_queued(due_ms.values())
 
         async def act(left: list[MessageId]) -> list[Any]:
             times = [due_ms[identity] for identity in left]
@@ -202,10 +211,16 @@ class PostgresStore:
         # of ours for each row.
         rows.sort(key=itemgetter(1))
         rows.sort(key=itemgetter(3))
+        last = {row[0]: (row[3], row[1]) for row in rows}
         rows.sort(key=itemgetter(6), reverse=True)
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
             leased[row[0] - 1].append(Leased(*row[1:]))
+        for at, (ask, taken) in enumerate(zip(asks, leased, strict=True), 1):
+            if taken and len(taken) == ask.limit:
+                self._passed[_whose(ask)] = last[at]
+            else:
+                self._passed.pop(_whose(ask), None)
         return LeaseResult(tuple(map(tuple, leased)), died, times[0], times[1])
 
     async def _take(
@@ -215,6 +230,7 @@ class PostgresStore:
         first_end_ms = now_ms + min((ask.lease_ms for ask in asks), default=0)
         self._settle_ms = min(self._settle_ms, first_end_ms)
         limits = [ask.limit for ask in asks]
+        passed = [self._passed.get(_whose(ask), _NOTHING) for ask in asks]
         taken: list[Any] = []
         died = 0
         while True:
@@ -229,24 +245,36 @@ class PostgresStore:
                 [ask.mask for ask in asks],
                 now_ms,
                 LOOK_MS,
+                [time_ms for time_ms, _ in passed],
+                [identity for _, identity in passed],
             )
             # An attempt beyond the last one is no attempt: that message had its chances.
             dying = [row for row in rows if row[5] > attempts_max]
-            if not dying:
+            if not dying and len(rows) == sum(limits):
                 return taken + rows, died
-            handles = [Handle(row[1], row[2]) for row in dying]
-            reasons = [REASON_ENDED] * len(dying)
-            values = (*_columns(handles), reasons, now_ms, 1)
-            await connection.execute(self._sql(sql.BURY), *values)
-            taken += [row for row in rows if row[5] <= attempts_max]
-            died += len(dying)
+            found = Counter(row[0] for row in rows)
             places = Counter(row[0] for row in dying)
-            limits = [places[at + 1] for at in range(len(asks))]
+            if dying:
+                handles = [Handle(row[1], row[2]) for row in dying]
+                reasons = [REASON_ENDED] * len(dying)
+                values = (*_columns(handles), reasons, now_ms, 1)
+                await connection.execute(self._sql(sql.BURY), *values)
+                died += len(dying)
+            taken += [row for row in rows if row[5] <= attempts_max]
+            for at, limit in enumerate(limits):
+                limits[at] = places[at + 1]
+                if passed[at] != _NOTHING and found[at + 1] < limit:
+                    # What came up behind us meanwhile is looked for before we say that this is all.
+                    limits[at] += limit - found[at + 1]
+                    passed[at] = _NOTHING
+            if not any(limits):
+                return taken, died
 
     async def _settle(self, connection: Any, wanted: int, now_ms: int) -> None:
         """Queues what is over, the first first, until there is enough for those who ask."""
         if self._settled_ms <= now_ms < self._settle_ms:
             return
+        self._passed.clear()
         queued = 0
         for _ in range(SETTLES_MAX):
             values = (now_ms, SETTLE_MESSAGES)
@@ -258,6 +286,12 @@ class PostgresStore:
                 return
             if queued >= wanted:
                 return
+
+    def _note_queued(self, times_ms: Iterable[int]) -> None:
+        """Messages are queued at these times. What others queue is found at the next settling."""
+        if self._passed:
+            first_ms = min(times_ms, default=0)
+            self._passed = {w: last for w, last in self._passed.items() if last[0] < first_ms}
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
         until_ms = {item.handle: item.until_ms for item in extensions}
@@ -273,6 +307,7 @@ class PostgresStore:
         self, releases: Sequence[Release], *, now_ms: int, attempts_max: int
     ) -> list[Status]:
         by_handle = {item.handle: item for item in releases}
+        self._note_queued(item.due_ms for item in releases)
         dead: set[Handle] = set()
 
         async def act(left: list[Handle]) -> set[Handle]:
@@ -306,10 +341,16 @@ class PostgresStore:
 
     async def delete(self, handles: Sequence[Handle]) -> list[Status]:
         async def act(left: list[Handle]) -> set[Handle]:
-            ((ids, versions),) = await self._rows(sql.DELETE, *_columns(left))
-            if ids is None:
-                return set()
-            return set(left) if len(ids) == len(left) else set(map(Handle, ids, versions))
+            by_version: dict[Version, list[MessageId]] = defaultdict(list)
+            for handle in left:
+                by_version[handle.version].append(handle.id)
+            done: set[Handle] = set()
+            for version, ids in by_version.items():
+                ((gone,),) = await self._rows(sql.DELETE, ids, version)
+                if gone is not None and len(gone) == len(left):
+                    return set(left)
+                done.update(Handle(identity, version) for identity in gone or ())
+            return done
 
         return await self._on_held(handles, act)
 
@@ -378,6 +419,7 @@ class PostgresStore:
         return dead_of(await self._rows(sql.DEAD, after, limit, changes=False))
 
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
+        self._note_queued([due_ms])
         there = {row[0] for row in await self._rows(sql.DEAD_IDS, list(ids), changes=False)}
         done = {row[0] for row in await self._rows(sql.REVIVE, list(ids), due_ms)}
         return [
@@ -410,6 +452,8 @@ class PostgresStore:
         return [Schedule(*row) for row in await self._rows(sql.SCHEDULES, changes=False)]
 
     async def fire(self, firings: Sequence[Firing], *, now_ms: int) -> list[bool]:
+        self._note_queued(firing.message.due_ms for firing in firings)
+
         async def work(connection: Any) -> list[bool]:
             async with connection.transaction():
                 fired = []
@@ -433,6 +477,10 @@ class PostgresStore:
     async def time_ms(self) -> int:
         ((now_ms,),) = await self._rows(sql.TIME, changes=False)
         return int(now_ms)
+
+
+def _whose(ask: LeaseAsk) -> tuple[object, ...]:
+    return ask.consumer, ask.low, ask.high, ask.mask
 
 
 def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:

@@ -29,7 +29,7 @@ from dovetail.timeline.message import (
     Status,
     TimelineId,
 )
-from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES
+from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
 from dovetail.timeline.postgres_stores import PostgresStores
 from dovetail.timeline.store import Stores, TimelineStore
 
@@ -123,6 +123,37 @@ async def test_tables_of_another_format_are_refused(dsn: str) -> None:
     await stores.open(TimelineId(5))
     await connection.close()
     await stores.close()
+
+
+async def test_what_another_carrier_queues_behind_a_full_lease_is_found(dsn: str) -> None:
+    """B13: at once if there is nothing else, else a moment later; what this one queues at once."""
+    carriers = [await PostgresStores.connect(dsn, schema="behind") for _ in range(2)]
+    await carriers[0].provision(TimelineId(1))
+    store, other = [await carrier.open(TimelineId(1)) for carrier in carriers]
+    await put(store, *[message(NOW_MS - 50 + at) for at in range(6)])
+    assert [leased.due_ms for leased in await take(store, ask(limit=2))] == [
+        NOW_MS - 50,
+        NOW_MS - 49,
+    ]
+
+    await put(store, message(NOW_MS - 100))
+    (early,) = await take(store, ask(limit=1))
+    assert early.due_ms == NOW_MS - 100, "this one's own"
+
+    (first,) = await take(store, ask(limit=1))
+    await put(other, message(NOW_MS - 200))
+    (second,) = await take(store, ask(limit=1))
+    assert [first.due_ms, second.due_ms] == [NOW_MS - 48, NOW_MS - 47], "not looked for yet"
+    (third,) = await take(store, ask(limit=1), now_ms=NOW_MS + SETTLE_MS)
+    assert third.due_ms == NOW_MS - 200, "looked for"
+
+    (fourth,) = await take(store, ask(limit=1), now_ms=NOW_MS + SETTLE_MS)
+    await put(other, message(NOW_MS - 300))
+    left = await take(store, ask(limit=9), now_ms=NOW_MS + SETTLE_MS)
+    found = [fourth.due_ms, *sorted(leased.due_ms for leased in left)]
+    assert found == [NOW_MS - 46, NOW_MS - 300, NOW_MS - 45], "nothing else is there"
+    for carrier in carriers:
+        await carrier.close()
 
 
 async def test_leases_that_are_gone_leave_nothing_behind(dsn: str) -> None:
