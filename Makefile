@@ -36,7 +36,8 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/browser
 	@scripts/java
 	@$(MAKE) --no-print-directory check
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --durations=15 tests
+	@# In the order of the folders: clusters, of which each takes a minute, before a thousand small ones.
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=15 tests
 
 .PHONY: docs
 docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.

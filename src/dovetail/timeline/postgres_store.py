@@ -211,6 +211,7 @@ class PostgresStore:
         # of ours for each row.
         rows.sort(key=itemgetter(1))
         rows.sort(key=itemgetter(3))
+        # By due time, which is where it was queued, or before.
         last = {row[0]: (row[3], row[1]) for row in rows}
         rows.sort(key=itemgetter(6), reverse=True)
         leased: list[list[Leased]] = [[] for _ in asks]
