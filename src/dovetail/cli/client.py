@@ -28,16 +28,8 @@ from dovetail.cli.options import Target
 from dovetail.cli.outcome import Unreachable
 from dovetail.cli.position import Position
 from dovetail.cli.program import program
-from dovetail.errors import (
-    DovetailError,
-    InvalidInput,
-    NotFound,
-    OffsetOutOfRange,
-    Refused,
-    TopicExists,
-    TopicUnknown,
-    Uncertain,
-)
+from dovetail.client_errors import SILENT, meaning_of
+from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
 
 __all__ = [
     "EARLIEST",
@@ -77,32 +69,6 @@ CONNECT_S_MAX = 3.0
 
 #: A partition of a topic, in the form that is easy to compare and to sort.
 Partition = tuple[str, int]
-
-_UNREACHABLE_CODES = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-    }
-)
-_CLASS_BY_CODE: Mapping[int, type[DovetailError]] = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART: TopicUnknown,
-    KafkaError._UNKNOWN_TOPIC: TopicUnknown,
-    KafkaError._UNKNOWN_PARTITION: TopicUnknown,
-    KafkaError.GROUP_ID_NOT_FOUND: NotFound,
-    KafkaError.TOPIC_ALREADY_EXISTS: TopicExists,
-    KafkaError.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
-    KafkaError.TOPIC_EXCEPTION: InvalidInput,
-    KafkaError.INVALID_PARTITIONS: InvalidInput,
-    KafkaError.INVALID_REPLICATION_FACTOR: InvalidInput,
-    KafkaError.INVALID_CONFIG: InvalidInput,
-    KafkaError.INVALID_REQUEST: InvalidInput,
-    KafkaError.MSG_SIZE_TOO_LARGE: InvalidInput,
-    KafkaError._INVALID_ARG: InvalidInput,
-    KafkaError.REQUEST_TIMED_OUT: Uncertain,
-}
 
 _ADVERTISED_HINT = (
     "If it is busy, give it more --timeout. If it runs elsewhere, see whether the address "
@@ -185,15 +151,14 @@ def wait_for(doing: str, target: Target, future: "Future[Any]") -> Any:
 def error_of(doing: str, given: KafkaError | KafkaException, target: Target) -> DovetailError:
     """The error of ours that says what `given` means."""
     error: KafkaError = given.args[0] if isinstance(given, KafkaException) else given
-    if error.code() in _UNREACHABLE_CODES:
+    if error.code() in SILENT:
         return _silent(doing, target, error.str())
     if error.code() == KafkaError._MSG_TIMED_OUT:
         return Unreachable(
             f"{doing}: the node at {target.bootstrap} took the connection and then did not "
             f"acknowledge in time; what was sent may or may not be stored.\n{_ADVERTISED_HINT}"
         )
-    kind = _CLASS_BY_CODE.get(error.code(), Refused)
-    return kind(f"{doing}: {error.str()} ({error.name()})")
+    return meaning_of(doing, error)
 
 
 def _silent(doing: str, target: Target, reason: str) -> Unreachable:

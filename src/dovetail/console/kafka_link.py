@@ -13,17 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.console.threads import Threads
-from dovetail.errors import (
-    DovetailError,
-    InvalidInput,
-    NotFound,
-    OffsetOutOfRange,
-    Refused,
-    TopicExists,
-    TopicUnknown,
-    Unavailable,
-    Uncertain,
-)
+from dovetail.errors import DovetailError, InvalidInput, Unavailable, Uncertain
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -154,23 +144,17 @@ def told(doing: str, error: Exception, *, changes: bool = False) -> DovetailErro
     """The error of ours that says what a client's error means."""
     from confluent_kafka import KafkaError, KafkaException
 
+    from dovetail.client_errors import SILENT, meaning_of
+
     if isinstance(error, DovetailError):
         return error
     if not isinstance(error, KafkaException):
         return InvalidInput(f"{doing}: {error}")
     reason: KafkaError = error.args[0]
-    code = reason.code()
-    if code in (
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._MSG_TIMED_OUT,
-        KafkaError.REQUEST_TIMED_OUT,
-    ):
+    meaning = meaning_of(doing, reason)
+    if reason.code() in SILENT or isinstance(meaning, Uncertain):
         return _silent(doing, reason.str(), changes=changes)
-    return _class_of(code)(f"{doing}: {reason.str()} ({reason.name()})")
+    return meaning
 
 
 def _silent(doing: str, reason: str, *, changes: bool) -> DovetailError:
@@ -181,35 +165,6 @@ def _silent(doing: str, reason: str, *, changes: bool) -> DovetailError:
         "an owner? Can this machine reach the address that brokers tell clients "
         "(kafka.advertised_host)?"
     )
-
-
-def _class_of(code: int) -> type[DovetailError]:
-    from confluent_kafka import KafkaError
-
-    invalid = (
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_PARTITIONS,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.INVALID_CONFIG,
-        KafkaError.INVALID_REQUEST,
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError._INVALID_ARG,
-    )
-    kinds: dict[int, type[DovetailError]] = {
-        KafkaError.UNKNOWN_TOPIC_OR_PART: TopicUnknown,
-        KafkaError._UNKNOWN_TOPIC: TopicUnknown,
-        KafkaError._UNKNOWN_PARTITION: TopicUnknown,
-        KafkaError.GROUP_ID_NOT_FOUND: NotFound,
-        KafkaError.TOPIC_ALREADY_EXISTS: TopicExists,
-        KafkaError.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
-        KafkaError.NOT_LEADER_FOR_PARTITION: Unavailable,
-        KafkaError.LEADER_NOT_AVAILABLE: Unavailable,
-        KafkaError.COORDINATOR_NOT_AVAILABLE: Unavailable,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS: Unavailable,
-        KafkaError.NOT_COORDINATOR: Unavailable,
-        **dict.fromkeys(invalid, InvalidInput),
-    }
-    return kinds.get(code, Refused)
 
 
 def _make_admin(config: ClientConfig) -> "AdminClient":
