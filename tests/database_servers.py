@@ -107,7 +107,7 @@ class DatabaseServer(ABC):
         pause_process(parent)
         for pid in children:
             # A session that has just ended waits for its parent, which can not see it any more.
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            if _runs(psutil.Process(pid)):
                 pause_process(pid)
 
     def resume(self) -> None:
@@ -149,15 +149,20 @@ class DatabaseServer(ABC):
     def _end(self, number: signal.Signals) -> None:
         if self._process is None:
             return
-        children = self.pids()[1:] if self._process.poll() is None else []
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-        if number == signal.SIGKILL:
-            # PostgreSQL's children would live on for a moment, and keep the next start waiting.
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+        children: list[psutil.Process] = []
+        if number == signal.SIGKILL and self._process.poll() is None:
+            # PostgreSQL's children would live on for a moment, and the next start refuses as long
+            # as one does. A parent that stands still makes no more of them.
+            pause_process(self._process.pid)
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        for process in (self._process, *children):
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                process.send_signal(number)
         self._process.wait(START_SECONDS_MAX)
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while any(_runs(child) for child in children):
+            assert time.monotonic() < deadline, "a process of the server does not end"
+            time.sleep(_LOOK_SECONDS)
         self._process = None
 
     def _as_user(self) -> dict[str, Any]:
@@ -178,6 +183,14 @@ class DatabaseServer(ABC):
         )
         if done.returncode != 0:
             raise AssertionError(f"{command[0]} failed:\n{done.stdout}\n{done.stderr}")
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it is more than an entry that nobody has cleared away."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 class PostgresServer(DatabaseServer):
