@@ -45,7 +45,7 @@ ARROWS = {
     },
 }
 #: What every room may know.
-GROUND = {"buffers", "clock", "errors", "exposition", "logging", "tracing", "web"}
+GROUND = {"buffers", "client_errors", "clock", "errors", "exposition", "logging", "tracing", "web"}
 
 
 def _tracked() -> list[Path]:
