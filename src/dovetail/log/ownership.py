@@ -190,6 +190,7 @@ async def _close_all(
         record = chain.with_closed(record, closed)
     if producers is None:
         producers = await _producers_of_last(ensembles, record, now_ms)
+    producers.begin_term(now_ms=now_ms)
     return record, producers
 
 

@@ -190,15 +190,15 @@ class Partition:
     def _append_now(
         self, batch: memoryview, header: BatchHeader, future: "asyncio.Future[Appended]"
     ) -> None:
+        now_ms = self.context.clock.wall_ms()
         try:
-            duplicate = self._producers.duplicate_of(header)
-        except Refused as error:
+            duplicate = self._producers.duplicate_of(header, now_ms=now_ms)
+        except (Refused, Unavailable) as error:
             future.set_exception(error)
             return
         if duplicate is not None:
             self._answer_duplicate(duplicate, duplicate + header.record_count, future)
             return
-        now_ms = self.context.clock.wall_ms()
         append_time = -1
         if self.config.stamps_append_time:
             header = stamp_append_time(batch, header, now_ms)

@@ -7,8 +7,15 @@ epoch and the last five batches (a client keeps at most five in flight):
     epoch higher, first sequence not 0             SequenceGap
     batch is one of the last five                  duplicate: answered with its old offset
     first sequence follows the last one            new
+    ahead, and nothing heard of it under this term Unavailable, for a while
     otherwise                                      SequenceGap
     producer not known (expired, or trimmed)       new
+
+Why the last but one: a client has some batches on their way. The first can reach a new owner a
+moment before it serves, and be refused; the second a moment after, when it is a gap. To a gap
+librdkafka begins a new epoch *on all partitions*, and sends what it had no answer for under new
+numbers: what a former owner of another partition has stored meanwhile would be stored twice. Told
+to try again, it sends all in order, under the old numbers.
 
 The table is a function of the log: it is rebuilt from the last checkpoint and the batches behind
 it, so it holds across restarts and changes of owner.
@@ -19,7 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dovetail.errors import ProducerFenced, SequenceGap
+from dovetail.errors import ProducerFenced, SequenceGap, Unavailable
 from dovetail.log.batch import BatchHeader
 
 #: As many as a client may have in flight.
@@ -30,6 +37,10 @@ PRODUCERS_MAX = 10_000
 
 #: A producer that was silent for so long starts anew. Kafka's default.
 EXPIRY_MS = 24 * 60 * 60 * 1000
+
+#: So long a producer may need to begin again in order after the owner has changed: it hears of that
+#: within a second or two. Later a gap is a gap.
+IN_ORDER_MS = 30_000
 
 _SEQUENCE_END = 1 << 31
 
@@ -55,11 +66,19 @@ class ProducerTable:
 
     def __init__(self, producers: dict[int, Producer] | None = None) -> None:
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers or {})
+        #: Producers of whom nothing was heard under this term, and until when they may be ahead.
+        self._silent: set[int] = set()
+        self._silent_until_ms = 0
 
-    def duplicate_of(self, header: BatchHeader) -> int | None:
+    def begin_term(self, *, now_ms: int) -> None:
+        """What is known now was told to former owners."""
+        self._silent = set(self._producers)
+        self._silent_until_ms = now_ms + IN_ORDER_MS
+
+    def duplicate_of(self, header: BatchHeader, *, now_ms: int) -> int | None:
         """The offset under which this batch is stored already, or None if it is new.
 
-        Raises `ProducerFenced` or `SequenceGap` if it must not be stored.
+        Raises `ProducerFenced`, `SequenceGap` or `Unavailable` if it must not be stored.
         """
         if header.producer_id < 0:
             return None
@@ -79,13 +98,18 @@ class ProducerTable:
                 return batch.base_offset
         expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
         if header.base_sequence != expected:
-            raise SequenceGap(f"{who} sends sequence {header.base_sequence}, expected {expected}")
+            gap = f"{who} sends sequence {header.base_sequence}, expected {expected}"
+            ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
+            if ahead and header.producer_id in self._silent and now_ms < self._silent_until_ms:
+                raise Unavailable(f"{gap}; the owner has changed: send again, in order")
+            raise SequenceGap(gap)
         return None
 
     def note(self, header: BatchHeader, *, now_ms: int) -> None:
         """Remembers a batch that is being stored; its base offset is set."""
         if header.producer_id < 0:
             return
+        self._silent.discard(header.producer_id)
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             known = Producer(header.producer_epoch, now_ms, [])

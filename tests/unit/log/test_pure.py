@@ -18,6 +18,7 @@ from dovetail.errors import (
     InvalidInput,
     ProducerFenced,
     SequenceGap,
+    Unavailable,
 )
 from dovetail.ledger import SINGLE, EntryId, Placement
 from dovetail.ledger.placement import Fragment
@@ -30,7 +31,7 @@ from dovetail.log.checkpoint import (
     encode_checkpoint,
     is_checkpoint,
 )
-from dovetail.log.producers import ProducerTable
+from dovetail.log.producers import IN_ORDER_MS, ProducerTable
 from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig, check_config, check_name, check_partitions
@@ -176,7 +177,7 @@ def test_producers_against_a_dumb_version(rng: random.Random) -> None:
             continue
         header = read_header(numbered(sequence, count))._replace(base_offset=offset)
         try:
-            found = table.duplicate_of(header)
+            found = table.duplicate_of(header, now_ms=0)
         except SequenceGap:
             assert sequence != expected
             assert (sequence, count) not in stored[-5:]
@@ -197,12 +198,34 @@ def test_sequences_wrap_around() -> None:
     """K4: after 2^31 - 1 comes 0."""
     table = ProducerTable()
     table.note(read_header(numbered((1 << 31) - 2, 2)), now_ms=0)
-    assert table.duplicate_of(read_header(numbered(0, 1))) is None
+    assert table.duplicate_of(read_header(numbered(0, 1)), now_ms=0) is None
     with pytest.raises(SequenceGap):
-        table.duplicate_of(read_header(numbered(1, 1)))
+        table.duplicate_of(read_header(numbered(1, 1)), now_ms=0)
     table.note(read_header(numbered(0, 1, epoch=3)), now_ms=0)
     with pytest.raises(ProducerFenced):
-        table.duplicate_of(read_header(numbered(0, 1, epoch=2)))
+        table.duplicate_of(read_header(numbered(0, 1, epoch=2)), now_ms=0)
+
+
+def test_who_is_ahead_of_a_new_owner_is_told_to_begin_again() -> None:
+    """K4: what came before was refused a moment ago. A gap would renumber all of its partitions."""
+    table = ProducerTable()
+    table.note(read_header(numbered(0, 3)), now_ms=0)
+    table.begin_term(now_ms=1_000)
+    second = read_header(numbered(4, 1))
+    for now_ms in (1_000, 1_000 + IN_ORDER_MS - 1):
+        with pytest.raises(Unavailable, match="send again, in order"):
+            table.duplicate_of(second, now_ms=now_ms)
+    with pytest.raises(SequenceGap):
+        table.duplicate_of(read_header(numbered(1, 1)), now_ms=1_000)
+    with pytest.raises(SequenceGap):
+        table.duplicate_of(second, now_ms=1_000 + IN_ORDER_MS)
+    assert table.duplicate_of(read_header(numbered(0, 3)), now_ms=1_000) == 0
+    first = read_header(numbered(3, 1))
+    assert table.duplicate_of(first, now_ms=1_000) is None
+    table.note(first, now_ms=1_000)
+    assert table.duplicate_of(second, now_ms=1_000) is None
+    with pytest.raises(SequenceGap):
+        table.duplicate_of(read_header(numbered(9, 1)), now_ms=1_000)
 
 
 def test_silent_producers_are_forgotten() -> None:
