@@ -1,11 +1,15 @@
-"""A TCP proxy that loses the answer to a Produce request.
+"""A TCP proxy that loses the answer to a Produce request, or refuses one.
 
 Between client and node it passes every frame on. When armed, it lets the next Produce request
 reach the node, waits for the node's answer, and then cuts the connection instead of handing the
 answer over. So the batch is stored and the client cannot know: it must send the same batch again.
 
-It knows no more of the protocol than the head of a frame: length, then for a request the api key,
-the version and the correlation id, and for an answer the correlation id.
+Told to refuse, it holds the next Produce request back until the client has sent another one behind
+it, answers the first with "not the leader", and passes the second on: what a client sees whose
+first batch came a moment before the node served, and its second one a moment after.
+
+To pass on, it knows no more of the protocol than the head of a frame: length, then for a request
+the api key, the version and the correlation id, and for an answer the correlation id.
 """
 
 import asyncio
@@ -13,6 +17,9 @@ import struct
 from collections.abc import Callable
 
 from tests.compat.loop_thread import LoopThread, stop_accepting
+
+from dovetail.kafka import ErrorCode, decode_request, encode_response
+from dovetail.kafka import messages as m
 
 API_KEY_PRODUCE = 0
 #: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.
@@ -30,6 +37,28 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(length)
 
 
+def not_the_leader(frame: bytes) -> bytes:
+    """The answer to a Produce request of who does not serve any of its partitions."""
+    request = decode_request(memoryview(frame)[4:])
+    answer = m.ProduceResponse(
+        responses=tuple(
+            m.ProduceResponseTopic(
+                name=topic.name,
+                partition_responses=tuple(
+                    m.ProduceResponsePartition(
+                        index=one.index,
+                        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                        base_offset=-1,
+                    )
+                    for one in topic.partition_data
+                ),
+            )
+            for topic in request.body.topic_data
+        )
+    )
+    return b"".join(encode_response(request.header, answer))
+
+
 class Proxy:
     """Listens on loopback on a thread of its own; `address` is where clients connect."""
 
@@ -37,6 +66,8 @@ class Proxy:
         self._upstream: tuple[str, int] | None = None
         self._answers_to_lose = 0
         self._on_lost: Callable[[], None] | None = None
+        self._refuse_next = False
+        self.refused = 0
         self.answers_lost = 0
         self.produce_requests = 0
         self._loop = LoopThread()
@@ -59,6 +90,10 @@ class Proxy:
         self._answers_to_lose = count
         self._on_lost = on_lost
 
+    def refuse_next(self) -> None:
+        """Refuse the next Produce request, but not the one behind it."""
+        self._refuse_next = True
+
     def close(self) -> None:
         self._loop.run(stop_accepting(self._server), ORDER_SECONDS_MAX)
         self._loop.close()
@@ -72,7 +107,7 @@ class Proxy:
             return
         waiting: dict[int, int] = {}
         ways = [
-            asyncio.create_task(self._requests(reader, up_writer, waiting)),
+            asyncio.create_task(self._requests(reader, writer, up_writer, waiting)),
             asyncio.create_task(self._answers(up_reader, writer, waiting)),
         ]
         try:
@@ -87,14 +122,23 @@ class Proxy:
     async def _requests(
         self,
         reader: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
         writer: asyncio.StreamWriter,
         waiting: dict[int, int],
     ) -> None:
+        held: bytes | None = None
         while True:
             frame = await read_frame(reader)
             api_key, _, correlation = struct.unpack_from(">hhi", frame, 4)
+            if api_key == API_KEY_PRODUCE:
+                self.produce_requests += 1
+                if self._refuse_next:
+                    self._refuse_next, held = False, frame
+                    continue
+                if held is not None:
+                    back.write(not_the_leader(held))
+                    self.refused, held = self.refused + 1, None
             waiting[correlation] = api_key
-            self.produce_requests += api_key == API_KEY_PRODUCE
             writer.write(frame)
             await writer.drain()
 

@@ -1,7 +1,10 @@
 """Idempotent producers whose answer is lost, and node restarts in between."""
 
+import json
+
 import pytest
-from tests.compat.drivers.base import Driver, Message
+from confluent_kafka import Producer
+from tests.compat.drivers.base import CALL_SECONDS_MAX, Driver, Message, wait_for
 from tests.compat.drivers.registry import CLIENTS, connect
 from tests.compat.server import Proxied, new_topic
 
@@ -62,3 +65,42 @@ def test_batch_is_stored_once_across_a_killed_node(name: str, proxied: Proxied) 
         assert stored(driver, topic) == VALUES
     finally:
         driver.close()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "new"])
+@pytest.mark.usefixtures("node_only")
+def test_who_is_ahead_of_a_new_owner_keeps_its_epoch(known: bool, proxied: Proxied) -> None:
+    """K4: the first batch is refused, the second reaches an owner that has just begun.
+
+    A new epoch would be one on all partitions, and what waits for answers elsewhere sent anew.
+    """
+    node = proxied.node
+    assert node is not None
+    admin = connect("confluent", proxied.proxy.address)
+    topic = new_topic(admin, 1, {})
+    epochs: list[int] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": proxied.proxy.address,
+            "enable.idempotence": True,
+            "batch.num.messages": 1,
+            "linger.ms": 0,
+            "statistics.interval.ms": 50,
+            "stats_cb": lambda text: epochs.append(json.loads(text)["eos"]["producer_epoch"]),
+        }
+    )
+    before = VALUES[:1] if known else []
+    for value in before:
+        producer.produce(topic, value)
+        assert producer.flush(CALL_SECONDS_MAX) == 0
+    node.kill()
+    node.start()
+    proxied.proxy.refuse_next()
+    for value in VALUES[len(before) :]:
+        producer.produce(topic, value)
+    assert producer.flush(CALL_SECONDS_MAX) == 0
+    assert proxied.proxy.refused == 1
+    epochs.clear()
+    wait_for("statistics", lambda: producer.poll(0.1) >= 0 and bool(epochs))
+    assert epochs[-1] == 0
+    assert stored(admin, topic) == VALUES

@@ -4,16 +4,15 @@ A producer numbers its records per partition. The partition remembers, for each 
 epoch and the last five batches (a client keeps at most five in flight):
 
     epoch lower than known                         ProducerFenced
-    epoch higher, first sequence not 0             SequenceGap
     batch is one of the last five                  duplicate: answered with its old offset
-    first sequence follows the last one            new
+    first sequence follows the last one            new (in a higher epoch 0 follows)
     ahead, and nothing heard of it under this term Unavailable, for a while
-    otherwise                                      SequenceGap
     producer not known (expired, or trimmed)       new
+    otherwise                                      SequenceGap
 
-Why the last but one: a client has some batches on their way. The first can reach a new owner a
-moment before it serves, and be refused; the second a moment after, when it is a gap. To a gap
-librdkafka begins a new epoch *on all partitions*, and sends what it had no answer for under new
+Why who is ahead has to wait: a client has some batches on their way. The first can reach a new
+owner a moment before it serves, and be refused; the second a moment after, when it is a gap. To a
+gap librdkafka begins a new epoch *on all partitions*, and sends what it had no answer for under new
 numbers: what a former owner of another partition has stored meanwhile would be stored twice. Told
 to try again, it sends all in order, under the old numbers.
 
@@ -39,8 +38,8 @@ PRODUCERS_MAX = 10_000
 EXPIRY_MS = 24 * 60 * 60 * 1000
 
 #: So long a producer may need to begin again in order after the owner has changed: it hears of that
-#: within a second or two. Later a gap is a gap.
-IN_ORDER_MS = 30_000
+#: within a second or two. Later a gap is a gap, and whoever is not known begins where it likes.
+IN_ORDER_MS = 10_000
 
 _SEQUENCE_END = 1 << 31
 
@@ -66,14 +65,14 @@ class ProducerTable:
 
     def __init__(self, producers: dict[int, Producer] | None = None) -> None:
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers or {})
-        #: Producers of whom nothing was heard under this term, and until when they may be ahead.
-        self._silent: set[int] = set()
-        self._silent_until_ms = 0
+        #: Producers who have stored something under this term, and until when that matters.
+        self._heard: set[int] = set()
+        self._in_order_until_ms = 0
 
     def begin_term(self, *, now_ms: int) -> None:
-        """What is known now was told to former owners."""
-        self._silent = set(self._producers)
-        self._silent_until_ms = now_ms + IN_ORDER_MS
+        """From here on who is ahead may have been refused what comes before."""
+        self._heard.clear()
+        self._in_order_until_ms = now_ms + IN_ORDER_MS
 
     def duplicate_of(self, header: BatchHeader, *, now_ms: int) -> int | None:
         """The offset under which this batch is stored already, or None if it is new.
@@ -83,33 +82,37 @@ class ProducerTable:
         if header.producer_id < 0:
             return None
         known = self._producers.get(header.producer_id)
+        expected = 0
+        if known is not None and header.producer_epoch < known.epoch:
+            raise ProducerFenced(
+                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"known {known.epoch}"
+            )
+        if known is not None and header.producer_epoch == known.epoch:
+            last = _sequence_last(header)
+            for batch in known.batches:
+                if batch.sequence_first == header.base_sequence and batch.sequence_last == last:
+                    return batch.base_offset
+            expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
+        if header.base_sequence == expected:
+            return None
+        gap = (
+            f"producer {header.producer_id} sends sequence {header.base_sequence}, "
+            f"expected {expected}"
+        )
+        ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
+        if ahead and now_ms < self._in_order_until_ms and header.producer_id not in self._heard:
+            raise Unavailable(f"{gap}; the owner has changed: send again, in order")
         if known is None:
             return None
-        who = f"producer {header.producer_id}"
-        if header.producer_epoch < known.epoch:
-            raise ProducerFenced(f"{who} has epoch {header.producer_epoch}, known {known.epoch}")
-        if header.producer_epoch > known.epoch:
-            if header.base_sequence != 0:
-                raise SequenceGap(f"{who} starts an epoch at {header.base_sequence}, not at 0")
-            return None
-        last = _sequence_last(header)
-        for batch in known.batches:
-            if batch.sequence_first == header.base_sequence and batch.sequence_last == last:
-                return batch.base_offset
-        expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
-        if header.base_sequence != expected:
-            gap = f"{who} sends sequence {header.base_sequence}, expected {expected}"
-            ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
-            if ahead and header.producer_id in self._silent and now_ms < self._silent_until_ms:
-                raise Unavailable(f"{gap}; the owner has changed: send again, in order")
-            raise SequenceGap(gap)
-        return None
+        raise SequenceGap(gap)
 
     def note(self, header: BatchHeader, *, now_ms: int) -> None:
         """Remembers a batch that is being stored; its base offset is set."""
         if header.producer_id < 0:
             return
-        self._silent.discard(header.producer_id)
+        if now_ms < self._in_order_until_ms:
+            self._heard.add(header.producer_id)
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             known = Producer(header.producer_epoch, now_ms, [])

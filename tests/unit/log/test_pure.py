@@ -228,6 +228,26 @@ def test_who_is_ahead_of_a_new_owner_is_told_to_begin_again() -> None:
         table.duplicate_of(read_header(numbered(9, 1)), now_ms=1_000)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_who_begins_an_epoch_with_a_new_owner_begins_at_nought(known: bool) -> None:
+    """K4: its first batch was refused a moment ago; taking the second would make it a gap."""
+    table = ProducerTable()
+    if known:
+        table.note(read_header(numbered(0, 3)), now_ms=0)
+    table.begin_term(now_ms=1_000)
+    first, second = (read_header(numbered(at, 2, epoch=1)) for at in (0, 2))
+    with pytest.raises(Unavailable, match=r"expected 0.*send again, in order"):
+        table.duplicate_of(second, now_ms=1_000)
+    assert table.duplicate_of(first, now_ms=1_000) is None
+    if known:
+        with pytest.raises(SequenceGap, match="expected 0"):
+            table.duplicate_of(second, now_ms=1_000 + IN_ORDER_MS)
+    else:
+        assert table.duplicate_of(second, now_ms=1_000 + IN_ORDER_MS) is None
+    table.note(first, now_ms=1_000)
+    assert table.duplicate_of(second, now_ms=1_000) is None
+
+
 def test_silent_producers_are_forgotten() -> None:
     """K4: the table does not grow for ever."""
     table = ProducerTable()
