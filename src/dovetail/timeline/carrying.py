@@ -378,7 +378,8 @@ class Carried:
         metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
         metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
         busy = sum(consumer.busy for consumer in consumers)
-        self._around.health.on_busy(name, most=2 * busy > len(consumers))
+        stop = self.record.config.when_busy == "stop"
+        self._around.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
         if began_ms < self._count_next_ms:
             return
         await self.count()

@@ -1,6 +1,6 @@
 """What can be set for one timeline, and the limits of each setting."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -43,6 +43,9 @@ class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     #: Dead letters that are kept; beyond, the oldest go.
     dead_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+    #: While most consumers can take nothing: `stop` pushes to nobody, for a backend behind all of
+    #: them that has too much to do; `go_on` serves the idle, whose colleagues have long work.
+    when_busy: Literal["go_on", "stop"] = "go_on"
 
 
 #: Shortest lease. A consumer answers over a network, and the loader looks half a second ahead.

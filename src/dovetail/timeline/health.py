@@ -8,7 +8,8 @@
     PARTITION     most of the other brokers vanished, or  we may be the minority: no new consumers
                   our own lease did
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
-                  most of them are busy                   none to those: they have no credit
+                  most of them are busy                   none to those, they have no credit; where
+                                                          the timeline is set so, to nobody
     PRODUCER      most requests of a producer fail        it is told how long to wait
 
 Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
@@ -211,25 +212,26 @@ class Health:
         self.inactive = False
         self._timelines: dict[str, Gate] = {}
         self._producers: dict[str, Gate] = {}
-        self._busy: set[str] = set()
+        #: Timelines most of whose consumers are busy, and whether that stops their pushes.
+        self._busy: dict[str, bool] = {}
 
     def consumers(self, timeline: str) -> Gate:
         """The gate of a timeline's consumers."""
         return self._timelines.setdefault(timeline, Gate())
 
-    def on_busy(self, timeline: str, *, most: bool) -> None:
+    def on_busy(self, timeline: str, *, most: bool, stop: bool = False) -> None:
         """Most consumers of a timeline can take nothing, or that is over."""
         if most:
-            self._busy.add(timeline)
+            self._busy[timeline] = stop
         else:
-            self._busy.discard(timeline)
+            self._busy.pop(timeline, None)
 
     def producer(self, name: str) -> Gate:
         return self._producers.setdefault(name, Gate())
 
     def forget_timeline(self, timeline: str) -> None:
         self._timelines.pop(timeline, None)
-        self._busy.discard(timeline)
+        self._busy.pop(timeline, None)
 
     def keep_producers(self, names: Set[str]) -> None:
         """Forgets the gates of all other producers, unless they are closed."""
@@ -248,7 +250,7 @@ class Health:
 
     def may_push(self, timeline: str, *, now_ms: int) -> bool:
         """Whether messages of a timeline may be leased and pushed."""
-        if self.drift_reason or self.inactive:
+        if self.drift_reason or self.inactive or self._busy.get(timeline):
             return False
         gate = self._timelines.get(timeline)
         return gate is None or not gate.closed_ms(now_ms)
@@ -283,7 +285,9 @@ class Health:
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} fail"))
         for name in sorted(self._busy):
-            reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} are busy"))
+            stopped = "; nothing is pushed" if self._busy[name] else ""
+            text = f"most consumers of {name!r} are busy{stopped}"
+            reasons.append((Degradation.CONSUMERS, text))
         for name, gate in self._producers.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))

@@ -565,6 +565,42 @@ async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_carrier_go
     assert {after - before for before, after in pairwise(sorted(due))} == {1_000}
 
 
+async def test_busy_consumers_stop_a_timeline_that_is_set_so(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B16: an idle one gets nothing either, until most of them have room again."""
+    door = Door(coordinator, dsn)
+    address = await door.start()
+    go_on = asyncio.Event()
+    begun: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        begun.append(message.body)
+        await go_on.wait()
+
+    async with connect(address) as d, connect(address) as idle, asyncio.timeout(DEADLINE_S):
+        timeline = d.timeline("t")
+        await timeline.create(TimelineConfig(window_ms=50, when_busy="stop"))
+        for _ in range(2):
+            d.consumer("t", lease="30s", concurrency=1)(handle)
+        await timeline.schedule_many([Draft(b"first") for _ in range(8)])
+        while not door.service.report().reasons:
+            await asyncio.sleep(0.01)
+        before = len(begun)
+        idle.consumer("t", lease="30s", concurrency=1)(handle)
+        text = "most consumers of 't' are busy; nothing is pushed"
+        while len((await timeline.describe()).consumers) < 3:
+            await asyncio.sleep(0.01)
+        # Ten windows: an idle consumer is dealt buckets in the next one.
+        await asyncio.sleep(0.5)
+        assert (await timeline.describe()).signals.reasons == [text]
+        assert len(begun) == before
+        go_on.set()
+        while len(begun) < 8:
+            await asyncio.sleep(0.01)
+    await door.stop()
+
+
 async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, dsn: str) -> None:
     """B14, B16: busy is told to the carrier, in its report and to clients; the carrier is ready for
     everybody else, and it ends when there is room again."""

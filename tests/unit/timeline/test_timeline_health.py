@@ -217,6 +217,21 @@ def test_busy_consumers_are_told_of_and_stop_nobody_else() -> None:
     assert health.report(now_ms=T).condition is Condition.HEALTHY
 
 
+def test_busy_consumers_stop_their_timeline_where_it_is_set_so() -> None:
+    """B16, B18: that timeline alone, and until they have room."""
+    health = Health()
+    health.on_busy("slow", most=True, stop=True)
+    assert not health.may_push("slow", now_ms=T)
+    assert health.may_push("other", now_ms=T)
+    text = "most consumers of 'slow' are busy; nothing is pushed"
+    assert health.report(now_ms=T).reasons == ((Degradation.CONSUMERS, text),)
+    health.on_busy("slow", most=False, stop=True)
+    assert health.may_push("slow", now_ms=T)
+    health.on_busy("slow", most=True, stop=True)
+    health.forget_timeline("slow")
+    assert health.may_push("slow", now_ms=T)
+
+
 def test_the_report_names_every_reason() -> None:
     """B15, B16: healthy, degraded with reasons, inactive; a drifted carrier pushes nothing."""
     health = Health()
