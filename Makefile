@@ -32,11 +32,14 @@ check: .venv/ready ## Lint, formatting, types and house style; seconds.
 
 .PHONY: test
 test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compatibility, fuzz.
+	@# It holds 2.6 GB at once in the folder for temporary files; a full disk looks like hundreds of failures.
+	@df -Pm "$${TMPDIR:-/tmp}" | awk 'NR == 2 && $$4 < 3500 {print "make test needs 3.5 GB in " $$6 ", which has " $$4 " MB: make room, or set TMPDIR"; exit 1}'
 	@scripts/system-packages kcat:kcat node:nodejs npm:npm mariadbd:mariadb-server-core ip:iproute2 faketime:faketime promtool:prometheus
 	@scripts/browser
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@# In the order of the folders: clusters, of which each takes a minute, before a thousand small ones.
+	@# Three at once: most tests wait for servers. With two, two cores were in use to 57 %.
 	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=15 tests
 
 .PHONY: docs
