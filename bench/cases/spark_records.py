@@ -18,6 +18,7 @@ from bench.run import Run
 from bench.table import Line
 from dovetail.pipeline import _plain_records as plain
 from dovetail.pipeline import records
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import KafkaClient
 from dovetail.pipeline.decoder import batches_in, to_arrow
 from dovetail.pipeline.encoder import Rows, encode_batches
@@ -49,7 +50,7 @@ def rows(count: int) -> pa.RecordBatch:
 
 def fill(bootstrap: str, topic: str, count: int, *, partitions: int) -> None:
     """Writes messages with our own encoder, the same into each partition."""
-    client = KafkaClient(bootstrap)
+    client = KafkaClient(Brokers(bootstrap))
     client.partitions([topic], create=True)
     share = rows(count // partitions)
     chosen = pa.array(range(share.num_rows), pa.int32()).buffers()[1]
@@ -118,7 +119,7 @@ def measure(run: Run) -> list[Line]:
         topic = f"r-{uuid.uuid4().hex[:8]}"
         run.step("writing messages")
         fill(node.bootstrap, topic, count, partitions=1)
-        client = KafkaClient(node.bootstrap)
+        client = KafkaClient(Brokers(node.bootstrap))
         run.step("reading with our decoder")
         ours = _rate(count, run.rounds, lambda: _read_ours(client, topic, count))
         client.close()

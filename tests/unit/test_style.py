@@ -28,7 +28,7 @@ ARROWS = {
     "broker": {"access", "coordination", "ledger", "log", "wire", "kafka", "settings", "timeline"},
     "outbox": {"settings"},
     "stream": {"coordination"},
-    "pipeline": {"coordination", "kafka", "sdk", "settings", "stream"},
+    "pipeline": {"coordination", "kafka", "sdk", "settings", "stream", "wire"},
     "console": {"broker", "outbox", "sdk", "settings", "stream", "timeline"},
     "cli": {
         "access",
@@ -42,6 +42,7 @@ ARROWS = {
         "settings",
         "stream",
         "timeline",
+        "wire",
     },
 }
 #: What every room may know.

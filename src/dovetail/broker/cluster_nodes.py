@@ -16,6 +16,7 @@ from dovetail.broker.remote_storage import RemoteStorageNode
 from dovetail.errors import Unavailable
 from dovetail.ledger import StorageNode
 from dovetail.ledger.selection import Candidate, Selection
+from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import PeerSettings
 
 
@@ -42,7 +43,9 @@ class ClusterNodes:
         self._select = select
         self._rng = rng
         self._peer_settings = PeerSettings(
-            refused_ms_max=_REFUSED_MS, bytes_in_flight_max=bytes_in_flight_max, tls=tls
+            refused_ms_max=_REFUSED_MS,
+            bytes_in_flight_max=bytes_in_flight_max,
+            login=ClientLogin(tls),
         )
         self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}

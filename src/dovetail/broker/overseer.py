@@ -22,6 +22,7 @@ from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.apis import ApiKey
 from dovetail.log.catalog import Catalog
 from dovetail.log.claims import Place
+from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request
 
 #: How often each node is asked, to see how long it takes to answer.
@@ -91,7 +92,7 @@ class Overseer:
         self._node_id = node_id
         self._members = members
         self._catalog = catalog
-        self._peer_settings = PeerSettings(call_ms_max=PROBE_MS, tls=tls)
+        self._peer_settings = PeerSettings(call_ms_max=PROBE_MS, login=ClientLogin(tls))
         self._peers: dict[tuple[int, str, int], Peer] = {}
         self._latency_ms: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None

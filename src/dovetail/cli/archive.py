@@ -53,7 +53,7 @@ def archive(
         task = bar.add_task(f"archiving {topic}", total=total)
         rows = run(
             spark,
-            target.bootstrap,
+            target.brokers(),
             topic,
             to,
             period="hour" if by == "hour" else "day",

@@ -10,6 +10,7 @@ import typer
 from dovetail.cli.completing import setting_names
 
 if TYPE_CHECKING:
+    from dovetail.pipeline.brokers import Brokers
     from dovetail.settings import Flag, Settings
 
 ConfigOption = Annotated[
@@ -69,6 +70,12 @@ class Target:
     timeout_s: float
     #: TLS and login, as librdkafka wants them.
     security: Mapping[str, str] = field(default_factory=dict)
+
+    def brokers(self) -> "Brokers":
+        """For the jobs of Spark. Raises `InvalidInput`."""
+        from dovetail.pipeline.brokers import Brokers
+
+        return Brokers.at(self.bootstrap, self.security)
 
 
 def settings_of(

@@ -98,9 +98,9 @@ def run(
     settings = settings_of(ctx, flags=metrics_flags(metrics_port, metrics_host))
     tracing.use(settings.tracing, service=f"dovetail-{pipeline.name}")
     spark = _session(where, pipeline, master, conf)
-    given: dict[str, Any] = {"bootstrap": target.bootstrap, "checkpoint": folder}
+    given: dict[str, Any] = {"target": target, "checkpoint": folder}
     try:
-        with reporting(settings, pipeline, target.bootstrap) as reporter:
+        with reporting(settings, pipeline, target) as reporter:
             if standby:
                 stand_by(settings, pipeline, spark, reporter, **given, as_json=as_json)
             else:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.table import Table
 
+    from dovetail.cli.options import Target
     from dovetail.coordination import Coordinator
     from dovetail.pipeline.graph import Pipeline
     from dovetail.pipeline.report import Report
@@ -27,12 +28,12 @@ _ONCE_S_MAX = 86_400.0
 
 
 @contextmanager
-def reporting(settings: "Settings", pipeline: "Pipeline", bootstrap: str) -> "Iterator[Reporter]":
+def reporting(settings: "Settings", pipeline: "Pipeline", target: "Target") -> "Iterator[Reporter]":
     """A reporter, and its metrics over HTTP if the settings want them."""
     from dovetail.cli.output import note
     from dovetail.pipeline.reporter import Reporter
 
-    with Reporter(pipeline, bootstrap) as reporter:
+    with Reporter(pipeline, target.bootstrap, config=target.security) as reporter:
         where = settings.metrics
         if not where.enabled:
             yield reporter
@@ -52,7 +53,7 @@ def run_alone(
     spark: "SparkSession",
     reporter: "Reporter",
     *,
-    bootstrap: str,
+    target: "Target",
     checkpoint: str,
     once: bool,
     as_json: bool,
@@ -64,7 +65,12 @@ def run_alone(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     engine = Engine(
-        pipeline, spark, bootstrap=bootstrap, checkpoint=checkpoint, metrics=reporter.metrics
+        pipeline,
+        spark,
+        bootstrap=target.bootstrap,
+        checkpoint=checkpoint,
+        metrics=reporter.metrics,
+        config=target.security,
     )
     with engine:
         reporter.leads(engine)
@@ -82,7 +88,7 @@ def stand_by(
     spark: "SparkSession",
     reporter: "Reporter",
     *,
-    bootstrap: str,
+    target: "Target",
     checkpoint: str,
     as_json: bool,
 ) -> None:
@@ -97,14 +103,16 @@ def stand_by(
 
     async def lead() -> None:
         async with _coordinator(settings, wanted) as coordinator:
+            where, config = target.bootstrap, target.security
             master = Master(
                 pipeline,
                 spark,
-                member_of(wanted, bootstrap, coordinator=coordinator),
-                bootstrap=bootstrap,
+                member_of(wanted, where, coordinator=coordinator, config=config),
+                bootstrap=where,
                 checkpoint=checkpoint,
                 told=display.say,
                 reporter=reporter,
+                config=config,
             )
             running = asyncio.create_task(master.run())
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)

@@ -61,10 +61,10 @@ def replay(
 
         bar.add_task(f"replaying {topic}", total=None)
         if archive is None:
-            source = topic_frame(spark, target.bootstrap, topic)
+            source = topic_frame(spark, target.brokers(), topic)
         else:
             source = spark.read.parquet(archive).where(f.col("topic") == topic)
-        rows = run(spark, target.bootstrap, source, to, chosen=chosen)
+        rows = run(spark, target.brokers(), source, to, chosen=chosen)
     if as_json:
         print_json({"topic": topic, "to": to, "records": rows})
     else:

@@ -57,7 +57,7 @@ def stats(
 
         bar.add_task(f"counting {topic}", total=None)
         if archive is None:
-            frame = topic_frame(spark, target.bootstrap, topic)
+            frame = topic_frame(spark, target.brokers(), topic)
         else:
             frame = spark.read.parquet(archive).where(f.col("topic") == topic)
         found = statistics(frame, window=window, chosen=chosen)

@@ -1,17 +1,16 @@
 """The client of timelines for commands: time limits, and nobody at the address as its own error."""
 
 import asyncio
-import ssl
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.cli.options import Target
 from dovetail.cli.outcome import Unreachable
-from dovetail.errors import InvalidSetting, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
 
 if TYPE_CHECKING:
     from dovetail.sdk import Dovetail
-    from dovetail.sdk.link import LinkLogin
+    from dovetail.wire.login import ClientLogin
 
 Result = TypeVar("Result")
 
@@ -49,25 +48,15 @@ def connect_to(target: Target) -> "Dovetail":
         tls=login.tls,
         user=login.user,
         password=login.password,
+        mechanism=login.mechanism,
     )
 
 
-def login_of(target: Target) -> "LinkLogin":
+def login_of(target: Target) -> "ClientLogin":
     """TLS and login of the settings, for a link of our own. Raises `InvalidSetting`."""
-    from dovetail.sdk.link import LinkLogin
+    from dovetail.wire.login import ClientLogin
 
-    given = target.security
-    tls = None
-    if given.get("security.protocol", "").endswith("SSL"):
-        try:
-            tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
-            if "ssl.certificate.location" in given:
-                tls.load_cert_chain(
-                    given["ssl.certificate.location"], given.get("ssl.key.location")
-                )
-        except OSError as error:
-            raise InvalidSetting(
-                f"the files of client.tls_ca, client.tls_certificate and client.tls_key cannot be "
-                f"used: {error.strerror or error}"
-            ) from error
-    return LinkLogin(tls, given.get("sasl.username", ""), given.get("sasl.password", ""))
+    try:
+        return ClientLogin.of(target.security)
+    except InvalidInput as error:
+        raise InvalidSetting(f"the section client of the settings: {error}") from error

@@ -19,7 +19,8 @@ from typing import TypeVar
 from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.kafka import ApiKey, ErrorCode
 from dovetail.kafka import messages as m
-from dovetail.pipeline.connection import Connection, error_of, parse_bootstrap
+from dovetail.pipeline.brokers import Brokers, parse_bootstrap
+from dovetail.pipeline.connection import Connection, error_of
 
 Answer = TypeVar("Answer")
 #: A topic and the number of one of its partitions.
@@ -39,9 +40,11 @@ class KafkaClient:
     """Requests to a cluster. Not for two threads at once; `client_of` gives each its own."""
 
     def __init__(
-        self, bootstrap: str, *, client_id: str = "dovetail-spark", timeout_s: float = TIMEOUT_S
+        self, brokers: Brokers, *, client_id: str = "dovetail-spark", timeout_s: float = TIMEOUT_S
     ) -> None:
-        self._bootstrap = parse_bootstrap(bootstrap)
+        """Raises `InvalidInput` if the files of TLS can not be used here."""
+        self._bootstrap = parse_bootstrap(brokers.bootstrap)
+        self._login = brokers.login()
         self._client_id = client_id
         self.timeout_s = timeout_s
         self._connections: dict[tuple[str, int], Connection] = {}
@@ -157,7 +160,7 @@ class KafkaClient:
             if connection.address == address:
                 self._idle.remove(connection)
                 return connection
-        return Connection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+        return self._new_connection(address)
 
     def give_back(self, connection: Connection) -> None:
         """Keeps a connection, on which no answer is outstanding, for the next who borrows."""
@@ -230,10 +233,13 @@ class KafkaClient:
 
     def _connection(self, address: tuple[str, int]) -> Connection:
         if address not in self._connections:
-            self._connections[address] = Connection(
-                address, client_id=self._client_id, timeout_s=self.timeout_s
-            )
+            self._connections[address] = self._new_connection(address)
         return self._connections[address]
+
+    def _new_connection(self, address: tuple[str, int]) -> Connection:
+        return Connection(
+            address, client_id=self._client_id, timeout_s=self.timeout_s, login=self._login
+        )
 
     def _check(self, code: int, doing: str) -> None:
         if code != ErrorCode.NONE:
@@ -245,7 +251,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.clients: dict[str, KafkaClient] = {}
+        self.clients: dict[Brokers, KafkaClient] = {}
 
     def __del__(self) -> None:
         for client in self.clients.values():
@@ -255,15 +261,15 @@ class _Kept:
 _of_thread = threading.local()
 
 
-def client_of(bootstrap: str) -> KafkaClient:
+def client_of(brokers: Brokers) -> KafkaClient:
     """The client of this thread for a cluster, its connections kept from task to task."""
     kept: _Kept | None = getattr(_of_thread, "kept", None)
     # A forked worker must not share its parent's sockets.
     if kept is None or kept.process != os.getpid():
         kept = _of_thread.kept = _Kept()
-    if bootstrap not in kept.clients:
-        kept.clients[bootstrap] = KafkaClient(bootstrap)
-    return kept.clients[bootstrap]
+    if brokers not in kept.clients:
+        kept.clients[brokers] = KafkaClient(brokers)
+    return kept.clients[brokers]
 
 
 def name_of(partition: Partition) -> str:

@@ -1,10 +1,14 @@
 """One connection to a broker: requests out, answers in order; and what error codes mean.
 
+A connection is opened with its first request: TLS and login, where there are any, come before it.
+
 Versions are fixed, one for each request, and chosen so that Kafka 2.7 to 4 and Dovetail have them;
 topics go by name.
 """
 
 import socket
+import ssl
+import struct
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -23,6 +27,7 @@ from dovetail.errors import (
 )
 from dovetail.kafka import ApiKey, ErrorCode, RequestHeader
 from dovetail.kafka.codec import decode_response, encode_request
+from dovetail.wire.login import ClientLogin, conversation
 
 VERSIONS = {
     ApiKey.PRODUCE: 9,
@@ -38,6 +43,9 @@ VERSIONS = {
 _CONNECT_S_MAX = 5.0
 #: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
+#: Length of the frame, api key, version, correlation id, length of the client id.
+_HEAD = struct.Struct("!ihhih")
+_CORRELATION_BYTES = 4
 
 _PASSING = {
     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -85,24 +93,28 @@ def error_of(code: int, doing: str, detail: str | None = None) -> DovetailError:
 class Connection:
     """One connection to a broker; requests may be sent ahead, answers come in order."""
 
-    def __init__(self, address: tuple[str, int], *, client_id: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        client_id: str,
+        timeout_s: float,
+        login: ClientLogin = ClientLogin(),
+    ) -> None:
         self.address = address
+        self._login = login
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
         self._correlation_id = 0
 
     def send(self, api_key: ApiKey, body: Any) -> RequestHeader:
-        """Sends a request; its answer is for `receive`. Raises `Unavailable`."""
+        """Sends a request; its answer is for `receive`. Raises `Unavailable`, `Refused`."""
         self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         header = RequestHeader(api_key, VERSIONS[api_key], self._correlation_id, self._client_id)
         buffers = encode_request(header, body)
         try:
-            if self._socket is None:
-                self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
-                self._socket.settimeout(self._timeout_s)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _send(self._socket, buffers)
+            _send(self._socket or self._open(), buffers)
         except OSError as error:
             self._broken(error)
         return header
@@ -110,10 +122,7 @@ class Connection:
     def receive(self, header: RequestHeader) -> Any:
         """The answer to the oldest request that has none. Raises `Unavailable`."""
         try:
-            length = int.from_bytes(self._read(4), "big", signed=True)
-            if not 0 < length <= _FRAME_BYTES_MAX:
-                raise ProtocolViolation(f"{self}: a frame of {length} bytes; is this Kafka?")
-            return decode_response(header, self._read(length))
+            return decode_response(header, self._read_frame())
         except OSError as error:
             self._broken(error)
         except ProtocolViolation:
@@ -131,6 +140,47 @@ class Connection:
 
     def __str__(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
+
+    def _open(self) -> socket.socket:
+        """A new connection, encrypted and logged in. Raises `OSError`, `Refused`."""
+        opened = self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if self._login.tls is not None:
+                opened = self._socket = self._login.tls.wrap_socket(
+                    opened, server_hostname=self.address[0]
+                )
+            self._log_in(opened)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise
+        except ssl.SSLError as error:
+            self.close()
+            raise Refused(f"broker {self}: no TLS: {error}") from error
+        except DovetailError:
+            self.close()
+            raise
+        opened.settimeout(self._timeout_s)
+        return opened
+
+    def _log_in(self, through: socket.socket) -> None:
+        who = self._client_id.encode()
+        talk = conversation(self._login)
+        try:
+            key, version, body = next(talk)
+            while True:
+                length = _HEAD.size - 4 + len(who) + len(body)
+                through.sendall(_HEAD.pack(length, key, version, 0, len(who)) + who + body)
+                key, version, body = talk.send(self._read_frame()[_CORRELATION_BYTES:])
+        except StopIteration:
+            return
+
+    def _read_frame(self) -> memoryview:
+        length = int.from_bytes(self._read(4), "big", signed=True)
+        if not 0 < length <= _FRAME_BYTES_MAX:
+            raise ProtocolViolation(
+                f"{self}: a frame of {length} bytes; is this Kafka, and without TLS?"
+            )
+        return self._read(length)
 
     def _read(self, size: int) -> memoryview:
         if self._socket is None:
@@ -151,21 +201,12 @@ class Connection:
 
 def _send(through: socket.socket, buffers: list[Buffer]) -> None:
     """All of them, none copied: a record batch is a megabyte."""
+    if isinstance(through, ssl.SSLSocket):
+        for buffer in buffers:
+            through.sendall(buffer)
+        return
     sent = through.sendmsg(buffers)
     for buffer in buffers:
         if sent < len(buffer):
             through.sendall(memoryview(buffer)[sent:])
         sent = max(0, sent - len(buffer))
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Addresses of `host:port,host:port`. Raises `InvalidInput`."""
-    addresses = []
-    for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit():
-            raise InvalidInput(
-                f"{part.strip()!r} is no address of a broker; write host:port, with commas between"
-            )
-        addresses.append((host.strip("[]"), int(port)))
-    return addresses

@@ -18,12 +18,14 @@ import random
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.logging import get_logger
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.checkpoint import claim_query_id
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.pipeline.frontend import create_topics
@@ -77,10 +79,12 @@ class Engine:
         term: int | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
         metrics: PipelineMetrics | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        """`checkpoint` is a path that all masters share; `term` is this master's."""
+        """`checkpoint` is a path that all masters share; `term` is this master's; `config` has TLS
+        and login, by librdkafka's names. Raises `InvalidInput`."""
         self._pipeline, self._spark = pipeline, spark
-        self._bootstrap, self._term = bootstrap, term
+        self._brokers, self._term = Brokers.at(bootstrap, config), term
         self._checkpoint = checkpoint.rstrip("/")
         self._rows_per_batch = rows_per_batch
         self._run = uuid.uuid4().hex
@@ -89,10 +93,10 @@ class Engine:
         self._stopped = threading.Event()
         #: Held while queries are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
-        self._courier = Courier(pipeline.name, bootstrap) if pipeline.has_delays else None
+        self._courier = Courier(pipeline.name, self._brokers) if pipeline.has_delays else None
         #: Commits positions; used by who starts, then by who holds `_changing`.
-        self._committing = KafkaClient(bootstrap)
-        self._looking = KafkaClient(bootstrap, timeout_s=_ENDS_S_MAX)
+        self._committing = KafkaClient(self._brokers)
+        self._looking = KafkaClient(self._brokers, timeout_s=_ENDS_S_MAX)
         #: Held while the broker is asked for ends, so that nothing else waits for the answer.
         self._asking = threading.Lock()
         self._known_ends: dict[str, dict[Partition, int]] | None = None
@@ -111,7 +115,8 @@ class Engine:
 
     def start(self) -> None:
         """Makes the topics that are missing, and starts the queries."""
-        create_topics(self._pipeline, self._bootstrap)
+        brokers = self._brokers
+        create_topics(self._pipeline, brokers.bootstrap, config=dict(brokers.settings))
         try:
             for one in self._running:
                 one.meter.start(self._position(one.stage), now_s=time.monotonic())
@@ -287,17 +292,17 @@ class Engine:
         # not make the session has none. Making a table, be it empty, sets it.
         self._spark.createDataFrame([], "id long")
         reading = {
-            "kafka.bootstrap.servers": self._bootstrap,
+            **self._brokers.for_tables(),
             "subscribe": stage.topics.input,
             "startingOffsets": "earliest",
             "minPartitions": str(stage.workers),
             "maxOffsetsPerTrigger": str(self._rows_per_batch),
             "kafka.group.id": stage.group,
         }
-        writing = {"kafka.bootstrap.servers": self._bootstrap, "idConflict": "fail"}
+        writing = {**self._brokers.for_tables(), "idConflict": "fail"}
         if self._term is not None:
             writing["term"] = str(self._term)
-        task = TeamTask(stage, self._bootstrap, self._run)
+        task = TeamTask(stage, self._brokers, self._run)
         run = TeamRun(task, ReadOptions.of(reading), WriteOptions.of(writing))
         checkpoint = f"{self._checkpoint}/{stage.pipeline}/{stage.team}"
         claim_query_id(checkpoint)

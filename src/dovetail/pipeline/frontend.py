@@ -15,7 +15,7 @@ Not here: doing the work. A front end works while no master runs; works wait in 
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 
 from dovetail import tracing
 from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.codecs import Codec
 from dovetail.pipeline.envelope import Work, WorkId, checked_id
 from dovetail.pipeline.graph import Pipeline, Stage, delays_topic
@@ -60,13 +61,20 @@ class WorkFailed(Refused):
         )
 
 
-def create_topics(pipeline: Pipeline, bootstrap: str, *, timeout_s: float = 30.0) -> list[str]:
+def create_topics(
+    pipeline: Pipeline,
+    bootstrap: str,
+    *,
+    timeout_s: float = 30.0,
+    config: Mapping[str, str] | None = None,
+) -> list[str]:
     """Makes the topics that are missing; returns their names. Raises `Unavailable`, `Refused`."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(Brokers.at(bootstrap, config).for_librdkafka())
     try:
         there = set(admin.list_topics(timeout=timeout_s).topics)
     except KafkaException as error:
-        raise Unavailable(f"broker {bootstrap} does not answer: {error.args[0].str()}") from error
+        reason = error.args[0].str()
+        raise Unavailable(f"broker {bootstrap} does not answer: {reason}") from error
     wanted = [topic for stage in pipeline.stages() for topic in _topics_of(stage)]
     if pipeline.has_delays:
         keep = {"retention.ms": str(_KEEP_MS_MIN)}

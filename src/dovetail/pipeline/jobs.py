@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from dovetail.errors import InvalidInput
+from dovetail.pipeline.brokers import Brokers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,9 +62,9 @@ class WindowStatistics:
     skew: float
 
 
-def topic_frame(spark: "SparkSession", bootstrap: str, topic: str) -> "DataFrame":
+def topic_frame(spark: "SparkSession", brokers: Brokers, topic: str) -> "DataFrame":
     """A topic with headers, all that is there."""
-    reader = spark.read.format("dovetail").option("bootstrap", bootstrap)
+    reader = spark.read.format("dovetail").options(**brokers.for_tables())
     return reader.options(subscribe=topic, includeHeaders="true").load()
 
 
@@ -80,7 +81,7 @@ def within(frame: "DataFrame", chosen: Range) -> "DataFrame":
 
 def archive(
     spark: "SparkSession",
-    bootstrap: str,
+    brokers: Brokers,
     topic: str,
     path: str,
     *,
@@ -94,7 +95,7 @@ def archive(
     """
     from pyspark.sql import functions as f
 
-    reader = spark.readStream.format("dovetail").option("bootstrap", bootstrap)
+    reader = spark.readStream.format("dovetail").options(**brokers.for_tables())
     frame = reader.options(
         subscribe=topic,
         startingOffsets="earliest",
@@ -124,7 +125,7 @@ def _followed(query: Any, on_rows: Callable[[int], None]) -> int:
 
 def replay(
     spark: "SparkSession",
-    bootstrap: str,
+    brokers: Brokers,
     source: "DataFrame",
     target: str,
     *,
@@ -141,7 +142,7 @@ def replay(
     )
     counted = ordered.select("key", "value", "headers", "timestamp").cache()
     try:
-        writer = counted.write.format("dovetail").mode("append").option("bootstrap", bootstrap)
+        writer = counted.write.format("dovetail").mode("append").options(**brokers.for_tables())
         writer.option("topic", target).save()
         return counted.count()
     finally:

@@ -17,7 +17,7 @@ workers that had nothing to do for a minute, so that once would not be enough.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dovetail.coordination import Coordinator
@@ -57,7 +57,11 @@ def masters_log(pipeline: Pipeline) -> str:
 
 
 def member_of(
-    settings: StreamSettings, bootstrap: str, *, coordinator: Coordinator | None = None
+    settings: StreamSettings,
+    bootstrap: str,
+    *,
+    coordinator: Coordinator | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> ClusterMember:
     """A member of the masters' election. Raises `InvalidSetting`."""
     settings.check()
@@ -70,6 +74,7 @@ def member_of(
             topic=settings.coordination_stream_id,
             environment=settings.environment_identifier,
             timeout_ms=settings.timeout_ms,
+            config=dict(config or {}),
         ),
         # With a coordination service the members need not reach each other.
         transport=None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings),
@@ -102,9 +107,10 @@ class Master:
         checkpoint: str,
         told: Told | None = None,
         reporter: Reporter | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
         self._pipeline, self._spark, self._member = pipeline, spark, member
-        self._bootstrap, self._checkpoint = bootstrap, checkpoint
+        self._bootstrap, self._checkpoint, self._config = bootstrap, checkpoint, config
         self._told = told or (lambda _state, _term: None)
         self._reporter = reporter
         #: The engine, while this is the master.
@@ -133,6 +139,7 @@ class Master:
             checkpoint=self._checkpoint,
             term=term,
             metrics=None if self._reporter is None else self._reporter.metrics,
+            config=self._config,
         )
         over = threading.Event()
         watching: asyncio.Future[None] | None = None

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dovetail.errors import InvalidInput
+from dovetail.pipeline.brokers import LOGIN_OPTIONS, PREFIX, Brokers
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition
 from dovetail.pipeline.compression import codec_number
-from dovetail.pipeline.connection import parse_bootstrap
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _ADDRESSES = ("kafka.bootstrap.servers", "bootstrap")
-_CONNECTION = (*_ADDRESSES, "kafka.security.protocol")
+_CONNECTION = (*_ADDRESSES, *LOGIN_OPTIONS)
 _READ = (
     *_CONNECTION,
     *_CHOICES,
@@ -69,7 +69,7 @@ class Bound:
 class ReadOptions:
     """What to read; exactly one of `topics`, `pattern` and `assigned` is set."""
 
-    bootstrap: str
+    brokers: Brokers
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[Partition, ...] = ()
@@ -95,7 +95,7 @@ class ReadOptions:
         options.choice("kafka.isolation.level", ("read_uncommitted",))
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
         return cls(
-            bootstrap=options.bootstrap(),
+            brokers=options.brokers(),
             topics=options.names("subscribe") if chosen == "subscribe" else (),
             pattern=pattern,
             assigned=options.assigned() if chosen == "assign" else (),
@@ -132,7 +132,7 @@ class ReadOptions:
 class WriteOptions:
     """Where and how to write."""
 
-    bootstrap: str
+    brokers: Brokers
     #: For every row; None: each row names its own in the column `topic`.
     topic: str | None = None
     codec: int = 0
@@ -148,7 +148,7 @@ class WriteOptions:
         options = _Given(given, _WRITE)
         options.flag("includeHeaders", default=True)
         return cls(
-            bootstrap=options.bootstrap(),
+            brokers=options.brokers(),
             topic=options.text("topic"),
             codec=codec_number(options.text("kafka.compression.type") or "none"),
             term=options.number("term", least=0),
@@ -169,7 +169,6 @@ class _Given:
                 raise InvalidInput(
                     f"option {name!r} is not known{hint}. Known are: {', '.join(known)}"
                 )
-        self.choice("kafka.security.protocol", ("PLAINTEXT",))
 
     def text(self, name: str) -> str | None:
         value = self._given.get(name.lower())
@@ -208,11 +207,11 @@ class _Given:
             raise InvalidInput(f"nothing says {needed}; give one of {', '.join(names)}")
         return there[0] if there else None
 
-    def bootstrap(self) -> str:
-        name = self.one_of(_ADDRESSES, needed="where the brokers are")
-        value = self.text(name or "") or ""
-        parse_bootstrap(value)
-        return value
+    def brokers(self) -> Brokers:
+        address = self.one_of(_ADDRESSES, needed="where the brokers are")
+        given = {name: self.text(name) for name in LOGIN_OPTIONS}
+        settings = {name.removeprefix(PREFIX): text for name, text in given.items() if text}
+        return Brokers.at(self.text(address or "") or "", settings)
 
     def names(self, name: str) -> tuple[str, ...]:
         listed = tuple(part.strip() for part in (self.text(name) or "").split(","))

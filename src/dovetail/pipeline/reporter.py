@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +22,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 )
 
 from dovetail.logging import get_logger
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.graph import Pipeline
 from dovetail.pipeline.metrics import PipelineMetrics
 from dovetail.pipeline.progress import PipelineState, TeamState, pipeline_state, standing_by
@@ -49,12 +51,18 @@ class Reporter:
     """Looks at a driver's engine, and tells."""
 
     def __init__(
-        self, pipeline: Pipeline, bootstrap: str, *, metrics: PipelineMetrics | None = None
+        self,
+        pipeline: Pipeline,
+        bootstrap: str,
+        *,
+        metrics: PipelineMetrics | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
+        """`config` has TLS and login, by librdkafka's names. Raises `InvalidInput`."""
         self.metrics = metrics or PipelineMetrics()
         #: What was seen last.
         self.latest: Report | None = None
-        self._pipeline, self._bootstrap = pipeline, bootstrap
+        self._pipeline, self._brokers = pipeline, Brokers.at(bootstrap, config)
         self._edges, self._parts = edges_of(pipeline), parts_of(pipeline)
         self._driver = f"{socket.gethostname()}:{os.getpid()}"
         self._started_ms = _now_ms()
@@ -68,7 +76,7 @@ class Reporter:
         self._wake = threading.Event()
         self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._producer = Producer(self._brokers.for_librdkafka())
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -154,7 +162,7 @@ class Reporter:
     def _make_topic(self) -> None:
         if self._topic_made:
             return
-        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
+        admin = AdminClient(self._brokers.for_librdkafka())
         wanted = NewTopic(TOPIC, 1, config=TOPIC_CONFIG)
         try:
             admin.create_topics([wanted], request_timeout=_ADMIN_S)[TOPIC].result(_ADMIN_S)

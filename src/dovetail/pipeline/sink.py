@@ -126,7 +126,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             for partition, end in message.ends.items():
                 ends[partition] = max(end, ends.get(partition, 0))
         if ends:
-            client, group = client_of(self._options.bootstrap), group_of(written[0].query)
+            client, group = client_of(self._options.brokers), group_of(written[0].query)
             stored = client.committed(group)
             marks = marks_after(stored, ends, batch=batchId, term=self._options.term)
             texts = {partition: str(one) for partition, one in marks.items()}
@@ -176,7 +176,7 @@ def _write(
     batches: Iterator[pa.RecordBatch],
 ) -> Written:
     writer = TaskWriter(
-        client_of(options.bootstrap),
+        client_of(options.brokers),
         query=query,
         batch=batch,
         task=task,

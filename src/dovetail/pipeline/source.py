@@ -188,7 +188,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group is not None:
-            client_of(self._options.bootstrap).commit(self._options.group, from_document(end))
+            client_of(self._options.brokers).commit(self._options.group, from_document(end))
 
     def _begin(
         self, start: dict[Partition, int], ends: Mapping[Partition, int]
@@ -202,7 +202,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def partitions_of(options: ReadOptions) -> list[Partition]:
     """The partitions that the options name, at this moment. Raises `TopicUnknown`."""
-    client = client_of(options.bootstrap)
+    client = client_of(options.brokers)
     if options.assigned:
         known = client.partitions({topic for topic, _ in options.assigned})
         for topic, number in options.assigned:
@@ -233,8 +233,8 @@ def resolved(
     asked = dict(bound.each) or dict.fromkeys(partitions, bound.everywhere or 0)
     if not bound.by_time:
         named = {key: value for key, value in asked.items() if value < 0}
-        return asked | client_of(options.bootstrap).offsets(named) if named else asked
-    found = client_of(options.bootstrap).offsets(asked)
+        return asked | client_of(options.brokers).offsets(named) if named else asked
+    found = client_of(options.brokers).offsets(asked)
     late = sorted(key for key, offset in found.items() if offset < 0)
     if late and role == "starting" and options.time_without_record == "error":
         raise InvalidInput(
@@ -245,7 +245,7 @@ def resolved(
 
 
 def _offsets(options: ReadOptions, partitions: list[Partition], at: int) -> dict[Partition, int]:
-    return client_of(options.bootstrap).offsets(dict.fromkeys(partitions, at))
+    return client_of(options.brokers).offsets(dict.fromkeys(partitions, at))
 
 
 def _check_loss(
@@ -292,7 +292,7 @@ def read_range(
         return
     wanted = partition.range
     place = (wanted.topic, wanted.partition)
-    client = client_of(options.bootstrap)
+    client = client_of(options.brokers)
     position = wanted.start
     while position < wanted.end:
         try:

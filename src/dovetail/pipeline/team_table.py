@@ -129,7 +129,7 @@ class TeamRun:
 
     def _run(self, ranges: list[OffsetRange], attempt: Attempt) -> pa.RecordBatch:
         writer = TaskWriter(
-            client_of(self._write.bootstrap),
+            client_of(self._write.brokers),
             query=attempt.query,
             batch=attempt.batch,
             task=attempt.task,

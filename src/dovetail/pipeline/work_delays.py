@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from dovetail.errors import DovetailError, TopicExists, Unavailable
 from dovetail.logging import get_logger
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.envelope import NOT_BEFORE, TO, TRACEPARENT
 from dovetail.pipeline.graph import delays_topic
 from dovetail.pipeline.identity import ID_HEADER
@@ -51,15 +52,14 @@ class Waiting(msgspec.Struct, array_like=True):
 class Courier:
     """Carries the delayed works of a pipeline; runs beside its engine, on a thread."""
 
-    def __init__(self, pipeline: str, bootstrap: str) -> None:
+    def __init__(self, pipeline: str, brokers: Brokers) -> None:
         self._topic, self._timeline = delays_topic(pipeline), f"{pipeline}-delays"
-        self._bootstrap = bootstrap
+        self._brokers = brokers
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="delays", daemon=True)
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
-                "log_level": 0,
+                **brokers.for_librdkafka(),
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",
             }
@@ -87,7 +87,14 @@ class Courier:
                 await asyncio.to_thread(self._stopped.wait, _PAUSE_S)
 
     async def _carry(self) -> None:
-        async with connect(self._bootstrap) as client:
+        way = self._brokers.login()
+        async with connect(
+            self._brokers.bootstrap,
+            tls=way.tls,
+            user=way.user,
+            password=way.password,
+            mechanism=way.mechanism,
+        ) as client:
             timeline = client.timeline(self._timeline)
             with suppress(TopicExists):
                 await timeline.create()
@@ -97,8 +104,7 @@ class Courier:
     async def _fill(self, timeline: Timeline) -> None:
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
-                "log_level": 0,
+                **self._brokers.for_librdkafka(),
                 "group.id": f"dovetail.{self._topic}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",

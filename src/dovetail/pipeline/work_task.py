@@ -41,6 +41,7 @@ from dovetail import tracing
 from dovetail.errors import OffsetOutOfRange
 from dovetail.pipeline.attempt import Attempt
 from dovetail.pipeline.attempt import attempt_of_task as _attempt
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, HEADERS_TYPE, BatchView, to_arrow
 from dovetail.pipeline.envelope import TO, Header, Work, place_of, work_of
@@ -95,9 +96,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 class TeamTask:
     """Runs a team's function over the records of one task."""
 
-    def __init__(self, stage: Stage, bootstrap: str, run: str) -> None:
+    def __init__(self, stage: Stage, brokers: Brokers, run: str) -> None:
         """`run` names the life of the master: workers of an earlier one are not used again."""
-        self._stage, self._bootstrap, self._run = stage, bootstrap, run
+        self._stage, self._brokers, self._run = stage, brokers, run
         self._traced = tracing.in_use()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,7 +115,7 @@ class TeamTask:
                 yield self._rows(self._perform(fresh, ended), ended)
 
     def _fresh(self, records: list[Record], partition: Partition) -> list[Record]:
-        seen = _seen(self._bootstrap, self._stage.remember_ms, partition, records)
+        seen = _seen(self._brokers, self._stage.remember_ms, partition, records)
         named = [record for record in records if record.named]
         repeated = seen.repeats(
             [record.work.identity for record in named], [record.at_ms for record in named]
@@ -156,7 +157,7 @@ class TeamTask:
         """The outcomes that earlier runs of this micro-batch have stored, by their rows' ids."""
         if attempt is None:
             return {}
-        client = client_of(self._bootstrap)
+        client = client_of(self._brokers)
         topic = self._stage.topics.results
         identity = identity_of(attempt.query, batch=attempt.batch, task=attempt.task)
         partitions = [(topic, number) for number in client.partitions([topic])[topic]]
@@ -331,7 +332,7 @@ def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended
 
 # --- what a process keeps from task to task -----------------------------------------------------
 
-_caches: OrderedDict[tuple[str, Partition], Seen] = OrderedDict()
+_caches: OrderedDict[tuple[Brokers, Partition], Seen] = OrderedDict()
 _workers: OrderedDict[tuple[str, str, str], Worker] = OrderedDict()
 
 
@@ -354,24 +355,24 @@ def _close_workers() -> None:
         _workers.popitem()[1].close()
 
 
-def _seen(bootstrap: str, remember_ms: int, partition: Partition, records: list[Record]) -> Seen:
+def _seen(brokers: Brokers, remember_ms: int, partition: Partition, records: list[Record]) -> Seen:
     """What was seen before the first of the records, brought up to it from the log."""
-    name = (bootstrap, partition)
+    name = (brokers, partition)
     start, oldest_ms = records[0].offset, min(record.at_ms for record in records)
     seen = _caches.pop(name, None)
     if seen is not None and seen.remember_ms == remember_ms and seen.position <= start:
         try:
-            _catch_up(bootstrap, partition, seen, start)
+            _catch_up(brokers, partition, seen, start)
         except OffsetOutOfRange:
             # Retention was faster than this process; what is left is read anew.
             seen = None
     else:
         seen = None
     if seen is None:
-        seen = _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=True)
+        seen = _read_window(brokers, partition, remember_ms, start, oldest_ms, forgets=True)
     if seen.lacks(oldest_ms):
         # Not kept: it would grow with every late record.
-        return _read_window(bootstrap, partition, remember_ms, start, oldest_ms, forgets=False)
+        return _read_window(brokers, partition, remember_ms, start, oldest_ms, forgets=False)
     _caches[name] = seen
     if len(_caches) > CACHES_MAX:
         _caches.popitem(last=False)
@@ -379,7 +380,7 @@ def _seen(bootstrap: str, remember_ms: int, partition: Partition, records: list[
 
 
 def _read_window(
-    bootstrap: str,
+    brokers: Brokers,
     partition: Partition,
     remember_ms: int,
     start: int,
@@ -388,16 +389,16 @@ def _read_window(
     forgets: bool,
 ) -> Seen:
     window_ms = max(0, oldest_ms - remember_ms)
-    first = client_of(bootstrap).offsets({partition: window_ms})[partition]
+    first = client_of(brokers).offsets({partition: window_ms})[partition]
     position = start if first < 0 else min(first, start)
     seen = Seen(remember_ms=remember_ms, position=position, covers_ms=window_ms, forgets=forgets)
-    _catch_up(bootstrap, partition, seen, start)
+    _catch_up(brokers, partition, seen, start)
     return seen
 
 
-def _catch_up(bootstrap: str, partition: Partition, seen: Seen, end: int) -> None:
+def _catch_up(brokers: Brokers, partition: Partition, seen: Seen, end: int) -> None:
     """Reads what lies between what is known and `end`. Raises `OffsetOutOfRange`."""
-    for fetched in fetch(client_of(bootstrap), partition, seen.position, end):
+    for fetched in fetch(client_of(brokers), partition, seen.position, end):
         batch = to_arrow(
             fetched.batches,
             topic=partition[0],

@@ -25,6 +25,7 @@ from dovetail.sdk.timeline import Draft, Timeline
 from dovetail.timeline import frames
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import Shown, Status
+from dovetail.wire.login import SCRAM_SHA_512
 
 Result = TypeVar("Result")
 
@@ -37,11 +38,18 @@ def connect_blocking(
     tls: ssl.SSLContext | None = None,
     user: str = "",
     password: str = "",
+    mechanism: str = SCRAM_SHA_512,
 ) -> "BlockingDovetail":
     """A client of the node at `address`; use it with `with`. See `connect`."""
     return BlockingDovetail(
         lambda: connect(
-            address, client_id=client_id, rack=rack, tls=tls, user=user, password=password
+            address,
+            client_id=client_id,
+            rack=rack,
+            tls=tls,
+            user=user,
+            password=password,
+            mechanism=mechanism,
         )
     )
 

@@ -11,10 +11,11 @@ from typing import Any, Self, TypeVar
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.sdk.consumer import Consumer, ConsumerOptions
-from dovetail.sdk.link import COMMAND_MS_MAX, Link, LinkLogin, NetworkLink
+from dovetail.sdk.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.sdk.moments import Duration, duration_ms
 from dovetail.sdk.timeline import Timeline
 from dovetail.timeline import frames
+from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
 
 HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])
 
@@ -27,15 +28,16 @@ def connect(
     tls: ssl.SSLContext | None = None,
     user: str = "",
     password: str = "",
+    mechanism: str = SCRAM_SHA_512,
 ) -> "Dovetail":
     """A client of the node at `address` (several, with commas between them, in a cluster); use it
     with `async with`.
 
     `client_id` is what the node knows this process by, and what producers are counted under.
-    `tls` (such as `ssl.create_default_context(cafile="ca.pem")`), `user` and `password` are for
-    nodes that want them; see docs/security.md.
+    `tls` (such as `ssl.create_default_context(cafile="ca.pem")`), `user`, `password` and
+    `mechanism` are for nodes that want them; see docs/security.md.
     """
-    login = LinkLogin(tls, user, password)
+    login = ClientLogin(tls, user, password, mechanism)
     name = client_id or f"{socket.gethostname()}-{os.getpid()}"
 
     def make_link(call_ms_max: int, first: str) -> Link:

@@ -7,13 +7,12 @@ client repeats only what is safe to repeat.
 
 import asyncio
 import random
-import ssl
-from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Unavailable, Uncertain
 from dovetail.timeline import frames
 from dovetail.timeline.frame_codec import decode_answer, encode_request
+from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import Greeting, Peer, PeerSettings
 from dovetail.wire.peer import Request as WireRequest
 
@@ -53,15 +52,6 @@ class Link(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLogin:
-    """How a connection is encrypted, and who logs in on it; nothing and nobody by default."""
-
-    tls: ssl.SSLContext | None = None
-    user: str = ""
-    password: str = field(default="", repr=False)
-
-
 class NetworkLink:
     """A connection of its own, made again when it breaks: to the same node, or the next one.
 
@@ -75,23 +65,17 @@ class NetworkLink:
         *,
         client_id: str,
         call_ms_max: int = COMMAND_MS_MAX,
-        login: "LinkLogin | None" = None,
+        login: ClientLogin = ClientLogin(),
     ) -> None:
         """`addresses`: host:port, with commas between several. Does nothing yet. Call it inside
         the event loop. Raises `InvalidInput`."""
-        self._login = login or LinkLogin()
+        self._login = login
         self._addresses = [address.strip() for address in addresses.split(",")]
         for address in self._addresses:
             split_address(address)
         # Where there are others, a dead node is not waited for as long as a busy one.
         waits_ms = call_ms_max if len(self._addresses) == 1 else CONNECT_MS_MAX
-        self._settings = PeerSettings(
-            call_ms_max=call_ms_max,
-            connect_ms_max=waits_ms,
-            tls=self._login.tls,
-            user=self._login.user,
-            password=self._login.password,
-        )
+        self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms, login=login)
         self._client_id = client_id
         self._at = 0
         self._peer = self._make_peer()

@@ -46,12 +46,13 @@ class ClientSettings(Section):
         if not (self.tls or self.user):
             return {}
         protocol = ("SASL_" if self.user else "") + ("SSL" if self.tls else "PLAINTEXT")
-        given = {
-            "security.protocol": protocol,
-            "ssl.ca.location": self.tls_ca,
-            "ssl.certificate.location": self.tls_certificate,
-            "ssl.key.location": self.tls_key,
-        }
+        given = {"security.protocol": protocol}
+        if self.tls:
+            given |= {
+                "ssl.ca.location": self.tls_ca,
+                "ssl.certificate.location": self.tls_certificate,
+                "ssl.key.location": self.tls_key,
+            }
         if self.user:
             given |= {
                 "sasl.mechanism": self.mechanism,

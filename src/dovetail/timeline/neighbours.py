@@ -22,6 +22,7 @@ from dovetail.errors import DovetailError, Unavailable
 from dovetail.timeline import frames
 from dovetail.timeline.drift import Drift, Target
 from dovetail.timeline.frame_codec import decode_answer, encode_request
+from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request
 
 #: How long one of them is waited for.
@@ -38,7 +39,7 @@ class Neighbours:
         self, *, node: str, clock: Clock, drift: Drift, tls: ssl.SSLContext | None
     ) -> None:
         self._node = node
-        self._settings = PeerSettings(call_ms_max=_ANSWER_MS, tls=tls)
+        self._settings = PeerSettings(call_ms_max=_ANSWER_MS, login=ClientLogin(tls))
         self._clock = clock
         self._drift = drift
         self._peers: dict[tuple[str, str], Peer] = {}

@@ -1,49 +1,143 @@
-"""A client's login on a connection: SASL SCRAM, in the two requests that Kafka has for it.
+"""A client's way in: TLS, and a login by SASL in the two requests that Kafka has for it.
 
-Promise: after it the node knows who asks, and the client knows that the node knows the password.
-The password does not leave this side. Raises `Forbidden` if the node does not let it in.
+`conversation` is pure: it says what to send and is given the answers, so that an event loop and a
+plain socket have the same one. After it the node knows who asks; with SCRAM the client knows that
+the node knows the password too, and the password does not leave this side. It raises `Forbidden`
+if the node does not let it in.
 """
 
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from dovetail.errors import Forbidden
+from dovetail.errors import Forbidden, InvalidInput
 
-MECHANISM = "SCRAM-SHA-512"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+MECHANISMS: Final = (SCRAM_SHA_512, "SCRAM-SHA-256", "PLAIN")
 
 HANDSHAKE_KEY = 17
 HANDSHAKE_VERSION = 1
 AUTHENTICATE_KEY = 36
 AUTHENTICATE_VERSION = 1
 
-#: Sends the body of a request by its key and version; gives what is behind the correlation id.
-Ask = Callable[[int, int, bytes], Awaitable[memoryview]]
+#: Settings that say how to come in, by their names in librdkafka.
+SETTINGS: Final = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+)
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+#: A request to send: its key, its version and its body. What is behind the correlation id of its
+#: answer is sent back.
+Conversation = Generator[tuple[int, int, bytes], memoryview, None]
 
 
-async def log_in(ask: Ask, user: str, password: str) -> None:
-    """The whole conversation."""
+@dataclass(frozen=True, slots=True)
+class ClientLogin:
+    """How a connection is encrypted, and who logs in on it; nothing and nobody by default."""
+
+    tls: ssl.SSLContext | None = None
+    user: str = ""
+    password: str = field(default="", repr=False)
+    mechanism: str = SCRAM_SHA_512
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> "ClientLogin":
+        """Of `SETTINGS`. Raises `InvalidInput`."""
+        given = checked(settings)
+        protocol = given.get("security.protocol", _PROTOCOLS[0])
+        tls = _tls_of(given) if protocol.endswith("SSL") else None
+        if not protocol.startswith("SASL_"):
+            return cls(tls)
+        mechanism = given.get("sasl.mechanism", SCRAM_SHA_512)
+        return cls(tls, given["sasl.username"], given["sasl.password"], mechanism)
+
+
+#: Neither TLS nor a login.
+NOBODY: Final = ClientLogin()
+
+
+def checked(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings, if they go together. Raises `InvalidInput`."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise InvalidInput(f"{name!r} says nothing of TLS or a login; {', '.join(SETTINGS)} do")
+    protocol = settings.get("security.protocol", _PROTOCOLS[0])
+    if protocol not in _PROTOCOLS:
+        raise InvalidInput(f"security.protocol is {protocol!r}; it can be {_one_of(_PROTOCOLS)}")
+    for name in settings:
+        kind, _, _ = name.partition(".")
+        if kind in ("ssl", "sasl") and kind.upper() not in protocol:
+            raise InvalidInput(
+                f"{name} is given, but security.protocol is {protocol}; it has to name "
+                f"{kind.upper()} too"
+            )
+    if "SASL" in protocol:
+        for name in ("sasl.username", "sasl.password"):
+            if not settings.get(name):
+                raise InvalidInput(f"security.protocol {protocol} needs {name}")
+        mechanism = settings.get("sasl.mechanism", SCRAM_SHA_512)
+        if mechanism not in MECHANISMS:
+            raise InvalidInput(f"sasl.mechanism is {mechanism!r}; it can be {_one_of(MECHANISMS)}")
+        if mechanism == "PLAIN" and protocol != "SASL_SSL":
+            raise InvalidInput("PLAIN sends the password as it is: security.protocol SASL_SSL")
+    return dict(settings)
+
+
+def conversation(login: ClientLogin) -> Conversation:
+    """What to say on a new connection; nothing if nobody logs in."""
+    if not login.user:
+        return
+    name = login.mechanism.encode()
+    answer = yield HANDSHAKE_KEY, HANDSHAKE_VERSION, len(name).to_bytes(2, "big") + name
+    if int.from_bytes(answer[:2], "big", signed=True) != 0:
+        raise _refused(f"the node does not offer {login.mechanism}; see security.login there")
+    if login.mechanism == "PLAIN":
+        yield from _authenticate(f"\0{login.user}\0{login.password}")
+        return
     from scramp import ScramClient, ScramException  # type: ignore[import-untyped]
 
-    name = MECHANISM.encode()
-    answer = await ask(HANDSHAKE_KEY, HANDSHAKE_VERSION, len(name).to_bytes(2, "big") + name)
-    if int.from_bytes(answer[:2], "big", signed=True) != 0:
-        raise _refused(f"the node does not offer {MECHANISM}; see security.login there")
-    client = ScramClient([MECHANISM], user, password)
+    client = ScramClient([login.mechanism], login.user, login.password)
     try:
-        client.set_server_first(await _authenticate(ask, client.get_client_first()))
-        client.set_server_final(await _authenticate(ask, client.get_client_final()))
+        client.set_server_first((yield from _authenticate(client.get_client_first())))
+        client.set_server_final((yield from _authenticate(client.get_client_final())))
     except ScramException as error:
-        raise _refused(f"the login of {user!r} failed: {error}") from error
+        raise _refused(f"the login of {login.user!r} failed: {error}") from error
 
 
-async def _authenticate(ask: Ask, message: str) -> str:
+def _authenticate(message: str) -> Generator[tuple[int, int, bytes], memoryview, str]:
     sent = message.encode()
-    answer = await ask(AUTHENTICATE_KEY, AUTHENTICATE_VERSION, len(sent).to_bytes(4, "big") + sent)
+    answer = yield AUTHENTICATE_KEY, AUTHENTICATE_VERSION, len(sent).to_bytes(4, "big") + sent
     error = int.from_bytes(answer[:2], "big", signed=True)
     at = 4 + max(0, int.from_bytes(answer[2:4], "big", signed=True))
     if error != 0:
         raise _refused(bytes(answer[4:at]).decode(errors="replace") or f"error {error}")
     size = int.from_bytes(answer[at : at + 4], "big", signed=True)
     return bytes(answer[at + 4 : at + 4 + size]).decode(errors="replace")
+
+
+def _tls_of(given: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        if "ssl.certificate.location" in given:
+            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
+    except OSError as error:
+        files = [given[name] for name in SETTINGS if name.startswith("ssl.") and name in given]
+        raise InvalidInput(
+            f"the files of TLS can not be used ({', '.join(files)}): {error.strerror or error}"
+        ) from error
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    return tls
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _refused(why: str) -> Forbidden:

@@ -27,11 +27,10 @@ Not here: what is safe to repeat. A call is never sent twice by this room.
 
 import asyncio
 import random
-import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from dovetail.buffers import Buffer
@@ -44,7 +43,7 @@ from dovetail.errors import (
     Unavailable,
 )
 from dovetail.wire.connection import SCRATCH_BYTES
-from dovetail.wire.login import log_in
+from dovetail.wire.login import NOBODY, ClientLogin, conversation
 
 Answered = TypeVar("Answered")
 
@@ -82,11 +81,8 @@ class PeerSettings:
     request_bytes_max: int = 100 * 1024 * 1024
     #: Largest answer: an entry has at most 128 MiB, and comes with some others.
     answer_bytes_max: int = 160 * 1024 * 1024
-    #: How connections are encrypted, and what is shown and asked for; None: not at all.
-    tls: ssl.SSLContext | None = None
-    #: Who to log in as; empty: nobody.
-    user: str = ""
-    password: str = field(default="", repr=False)
+    #: How connections are encrypted, and who logs in.
+    login: ClientLogin = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +290,7 @@ class Peer:
         try:
             async with asyncio.timeout(self.settings.connect_ms_max / 1000):
                 await self._loop.create_connection(
-                    lambda: line, self._host, self._port, ssl=self.settings.tls
+                    lambda: line, self._host, self._port, ssl=self.settings.login.tls
                 )
                 refusal: DovetailError | None = await self._log_in(line)
                 if refusal is None:
@@ -317,17 +313,16 @@ class Peer:
 
     async def _log_in(self, line: "_Line") -> Forbidden | None:
         """Why the node does not let this client in, if it does not."""
-        if not self.settings.user:
-            return None
-
-        async def ask(key: int, version: int, body: bytes) -> memoryview:
-            return await line.greet(Request(key, version, [body], Unavailable))
-
+        talk = conversation(self.settings.login)
         try:
-            await log_in(ask, self.settings.user, self.settings.password)
+            key, version, body = next(talk)
+            while True:
+                answer = await line.greet(Request(key, version, [body], Unavailable))
+                key, version, body = talk.send(answer)
+        except StopIteration:
+            return None
         except Forbidden as refusal:
             return refusal
-        return None
 
     def _backoff_s(self) -> float:
         doubled_ms = self.settings.backoff_ms_min * (1 << min(self._attempts_failed, 20))

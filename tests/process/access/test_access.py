@@ -19,15 +19,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
+from tests.process.access.guarded import PASSWORD, admin_settings, guarded_node
 
-from dovetail.errors import Forbidden
+from dovetail.errors import Forbidden, ProtocolViolation, Refused, Unavailable
 from dovetail.kafka import RequestHeader, encode_request
 from dovetail.kafka import messages as m
 from dovetail.kafka.apis import ApiKey
+from dovetail.pipeline.brokers import Brokers
+from dovetail.pipeline.client import KafkaClient
 from dovetail.sdk import connect
 
 DEADLINE_S = 30.0
-PASSWORD = "correct horse battery staple"
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +44,7 @@ def authority(folder: Path) -> Authority:
 
 @pytest.fixture(scope="module")
 def guarded(folder: Path, authority: Authority) -> Iterator[RunningNode]:
-    """A node with everything on: TLS, certificates, login and rules."""
-    files = authority.issue("node-1")
-    (folder / "password").write_text(f"{PASSWORD}\n")
-    settings = {
-        "security_tls_certificate": files.certificate,
-        "security_tls_key": files.key,
-        "security_tls_ca": authority.file,
-        "security_tls_clients": "optional",
-        "security_login": "scram-sha-512,scram-sha-256,plain",
-        "security_authorize": "true",
-        "security_admin_password_file": str(folder / "password"),
-    }
-    node = RunningNode(folder / "data", settings)
+    node = guarded_node(folder, authority)
     node.start()
     try:
         yield node
@@ -70,9 +60,7 @@ class Client:
     ) -> None:
         self.config: dict[str, Any] = {
             "bootstrap.servers": node.bootstrap,
-            "security.protocol": "SASL_SSL",
-            "ssl.ca.location": authority.file,
-            "sasl.mechanism": how,
+            **admin_settings(authority, how),
             "sasl.username": user,
             "sasl.password": password,
             "log_level": 0,
@@ -178,6 +166,50 @@ def test_a_user_logs_in_with_the_password_and_only_with_it(as_user: Any, how: st
     assert log_in(as_user("admin", how=how)) == ""
     assert log_in(as_user("admin", "wrong", how)) == "_AUTHENTICATION"
     assert log_in(as_user("nobody", how=how)) == "_AUTHENTICATION"
+
+
+@pytest.mark.parametrize("how", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
+def test_the_client_of_spark_logs_in(guarded: RunningNode, authority: Authority, how: str) -> None:
+    """R4, T9: by each mechanism over TLS; who is refused is told so at once."""
+    settings = admin_settings(authority, how)
+    with closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client:
+        assert client.partitions(["by-spark"], create=True)["by-spark"]
+    refused = Brokers.at(guarded.bootstrap, {**settings, "sasl.password": "wrong"})
+    with closing(KafkaClient(refused)) as client, pytest.raises(Forbidden):
+        client.partitions(None)
+
+
+def test_the_client_of_spark_shows_a_certificate(
+    guarded: RunningNode, authority: Authority, dovetail: Any
+) -> None:
+    """R4, T9: its common name is who asks."""
+    dovetail("access", "allow", "spark", "all", "--topic", "sparks")
+    files = authority.issue("spark")
+    settings = {
+        "security.protocol": "SSL",
+        "ssl.ca.location": authority.file,
+        "ssl.certificate.location": files.certificate,
+        "ssl.key.location": files.key,
+    }
+    with closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client:
+        assert client.partitions(["sparks"], create=True)["sparks"]
+        with pytest.raises(Refused, match="AUTHORIZATION"):
+            client.partitions(["others"], create=True)
+
+
+def test_the_client_of_spark_trusts_nobody_else(
+    guarded: RunningNode, authority: Authority, tmp_path: Path
+) -> None:
+    """R4, T9: neither a certificate of another authority, nor a door without the lock it wants."""
+    settings = {**admin_settings(authority), "ssl.ca.location": Authority(tmp_path).file}
+    with (
+        closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client,
+        pytest.raises(Refused, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        client.partitions(None)
+    plain = KafkaClient(Brokers(guarded.bootstrap), timeout_s=1)
+    with closing(plain), pytest.raises((Unavailable, ProtocolViolation)):
+        plain.partitions(None)
 
 
 async def test_another_client_logs_in(guarded: RunningNode, authority: Authority) -> None:

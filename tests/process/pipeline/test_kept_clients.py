@@ -5,6 +5,7 @@ import threading
 import warnings
 from typing import Protocol
 
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import client_of
 
 
@@ -18,8 +19,8 @@ def test_a_thread_that_ends_closes_its_connections(node: Node) -> None:
     """T9: connections are kept per thread, and no longer than it lives."""
 
     def work() -> None:
-        assert client_of(node.bootstrap).partitions(None) is not None
-        assert client_of(node.bootstrap) is client_of(node.bootstrap)
+        assert client_of(Brokers(node.bootstrap)).partitions(None) is not None
+        assert client_of(Brokers(node.bootstrap)) is client_of(Brokers(node.bootstrap))
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

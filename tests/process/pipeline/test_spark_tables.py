@@ -25,6 +25,7 @@ import pyarrow.dataset
 from dovetail.cli.app import app
 from dovetail.errors import Unavailable
 from dovetail.pipeline import spark_session
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient
 from dovetail.pipeline.decoder import to_arrow
 from dovetail.pipeline.fetching import fetch
@@ -58,7 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def client(node: RunningNode) -> Iterator[KafkaClient]:
     """Looks at topics without Spark."""
-    made = KafkaClient(node.bootstrap)
+    made = KafkaClient(Brokers(node.bootstrap))
     yield made
     made.close()
 

@@ -22,6 +22,7 @@ from dovetail.errors import (  # noqa: E402
     Unavailable,
 )
 from dovetail.pipeline import writing  # noqa: E402
+from dovetail.pipeline.brokers import Brokers  # noqa: E402
 from dovetail.pipeline.client import EARLIEST, LATEST, KafkaClient  # noqa: E402
 from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow  # noqa: E402
 from dovetail.pipeline.fetching import fetch  # noqa: E402
@@ -34,7 +35,7 @@ PARTITIONS = 3
 @pytest.fixture
 def client(node: RunningNode) -> Iterator[KafkaClient]:
     """A client of the module's node."""
-    made = KafkaClient(node.bootstrap, timeout_s=30)
+    made = KafkaClient(Brokers(node.bootstrap), timeout_s=30)
     yield made
     made.close()
 
@@ -228,7 +229,7 @@ def test_twins_that_write_at_once_write_each_row_once(
 
     def run(number: int) -> None:
         chance = random.Random(seed * 10 + number)
-        mine = KafkaClient(node.bootstrap, timeout_s=30)
+        mine = KafkaClient(Brokers(node.bootstrap), timeout_s=30)
         task = writer(mine, topic)
         try:
             for piece in cut(numbers, chance):
@@ -278,7 +279,7 @@ def test_twins_with_ids_lose_and_double_nothing(node: RunningNode, client: Kafka
 
     def run(number: int) -> None:
         chance = random.Random(number)
-        mine = KafkaClient(node.bootstrap, timeout_s=30)
+        mine = KafkaClient(Brokers(node.bootstrap), timeout_s=30)
         numbers = list(range(800))
         chance.shuffle(numbers)
         for _ in range(5):
@@ -423,7 +424,7 @@ def test_a_micro_batch_that_was_committed_by_the_sink_alone_is_run_again(
         first.write(table(list(range(batch * 100, batch * 100 + 100)), ids=by_id))
         ends = first.close()
         committed(client, topic, ends, batch=batch)
-    impatient = KafkaClient(node.bootstrap, timeout_s=1)
+    impatient = KafkaClient(Brokers(node.bootstrap), timeout_s=1)
     again = writer(impatient, topic, batch=4, by_id=by_id)
     for piece in (list(range(400, 430)), list(range(430, 500))):
         again.write(table(piece, ids=by_id))
@@ -440,7 +441,7 @@ def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing(
     monkeypatch.setattr(writing, "BATCH_BYTES", 5_000)
     node = node_factory()
     topic = new_topic(node)
-    client = KafkaClient(node.bootstrap, timeout_s=60)
+    client = KafkaClient(Brokers(node.bootstrap), timeout_s=60)
     task = writer(client, topic)
     reached, ended = threading.Event(), threading.Event()
     failures: list[BaseException] = []

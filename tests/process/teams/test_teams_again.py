@@ -21,6 +21,7 @@ from tests.conftest import RunningNode
 
 from dovetail.errors import Uncertain
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, work_task
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import LATEST, client_of
 from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.pipeline.fetching import fetch
@@ -44,7 +45,7 @@ def moods() -> Pipeline:
 
 
 def read(node: RunningNode, topic: str) -> Iterator[tuple[bytes, Any, dict[str, bytes]]]:
-    client = client_of(node.bootstrap)
+    client = client_of(Brokers(node.bootstrap))
     for number in client.partitions([topic])[topic]:
         end = client.offsets({(topic, number): LATEST})[topic, number]
         for fetched in fetch(client, (topic, number), 0, end):
@@ -71,7 +72,7 @@ def input_batches(node: RunningNode, topic: str, end: int) -> list[pa.RecordBatc
             offset_end=end,
             columns=COLUMNS_WITH_HEADERS,
         )
-        for fetched in fetch(client_of(node.bootstrap), (topic, 0), 0, end)
+        for fetched in fetch(client_of(Brokers(node.bootstrap)), (topic, 0), 0, end)
     ]
 
 
@@ -82,7 +83,7 @@ def work_rows(task: TeamTask, given: list[pa.RecordBatch]) -> list[pa.RecordBatc
 
 def writer_of(node: RunningNode, who: Attempt) -> TaskWriter:
     return TaskWriter(
-        client_of(node.bootstrap),
+        client_of(Brokers(node.bootstrap)),
         query=who.query,
         batch=who.batch,
         task=who.task,
@@ -160,7 +161,7 @@ def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
     """T5, T4: attempts die after any row; nothing is doubled or lost, and what follows agrees."""
     rng = random.Random(seed)
     pipeline, ids, who, given = prepared(node, monkeypatch)
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     for _ in range(4):
         with pytest.raises(Killed):
             attempt(node, task, who, given, rng.randrange(0, 40))
@@ -177,12 +178,12 @@ def test_an_attempt_that_slept_does_not_follow_up_what_it_decided(
     rng = random.Random(seed)
     pipeline, ids, who, given = prepared(node, monkeypatch)
     stage = pipeline.stages()[0]
-    asleep = work_rows(TeamTask(stage, node.bootstrap, "asleep"), given)
+    asleep = work_rows(TeamTask(stage, Brokers(node.bootstrap), "asleep"), given)
     writer = writer_of(node, who)
     awake_at = rng.randrange(8)
     for rows in asleep[:awake_at]:
         writer.write(rows)
-    attempt(node, TeamTask(stage, node.bootstrap, "successor"), who, given, 10**9)
+    attempt(node, TeamTask(stage, Brokers(node.bootstrap), "successor"), who, given, 10**9)
     with pytest.raises(Uncertain, match="another attempt has stored other values"):
         for rows in asleep[awake_at:]:
             writer.write(rows)
@@ -201,7 +202,7 @@ def test_a_cache_that_is_behind_or_lost_is_rebuilt_from_the_log(node: RunningNod
         front.submit_many(range(15), [str(n) for n in range(15)])
     [table] = [pa.Table.from_batches(input_batches(node, topic, 25))]
     [batch] = table.combine_chunks().to_batches()
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
 
     def done(start: int, count: int) -> list[str]:
         return [
@@ -228,7 +229,7 @@ def test_a_cache_is_rebuilt_when_retention_was_faster(node: RunningNode) -> None
         front.submit_many(range(10), [str(n) for n in range(10)])
         front.submit_many(range(10), [str(n) for n in range(5, 15)])
     batch = pa.Table.from_batches(input_batches(node, topic, 20)).combine_chunks().to_batches()[0]
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     work_task._caches.clear()
     list(task([batch.slice(0, 2)]))
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
@@ -262,7 +263,7 @@ def test_state_stays_flat_over_ten_times_the_time_to_live(node: RunningNode) -> 
     assert span_ms >= 10 * remember_ms
     given = pa.Table.from_batches(input_batches(node, topic, batch * batches)).combine_chunks()
     [records] = given.to_batches()
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     work_task._caches.clear()
     done, sizes = Counter[str](), []
     for start in range(0, records.num_rows, batch):
@@ -306,7 +307,7 @@ def test_poison_is_on_the_topics_with_its_reason(
         front.submit_many(range(12), [str(n) for n in range(12)])
     who = Attempt(uuid.uuid4().hex, 0, 0)
     monkeypatch.setattr(work_task, "_attempt", lambda: who)
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     attempt(node, task, who, input_batches(node, topics.input, 12), 10**9)
     results = {key.decode(): value for key, value, _ in read(node, topics.results)}
     poison = {"1": "too many", "2": "exit code 7", "3": "1000 ms", "4": "1073741824"}
@@ -330,7 +331,7 @@ def test_works_without_ids_are_each_their_own(node: RunningNode) -> None:
     for _ in range(3):
         producer.produce(topic, value=b"1")
     assert producer.flush(30) == 0
-    task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+    task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     [rows] = list(task(input_batches(node, topic, 3)))
     assert rows.column("key").to_pylist() == [f"{topic}-0-{n}".encode() for n in range(3)]
 

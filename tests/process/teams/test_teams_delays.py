@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, Producer
 from tests.conftest import RunningNode
 
 from dovetail.pipeline import Pipeline, Team, create_topics
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.connectors import Connector, ConnectorKind
 from dovetail.pipeline.envelope import NOT_BEFORE, TO, WorkId
 from dovetail.pipeline.graph import delays_topic
@@ -40,10 +41,10 @@ def test_delayed_works_reach_their_team_when_they_are_due(node: RunningNode) -> 
             ],
         )
     assert producer.flush(30) == 0
-    first = Courier(pipeline.name, node.bootstrap)
+    first = Courier(pipeline.name, Brokers(node.bootstrap))
     first.start()
     first.stop()
-    courier = Courier(pipeline.name, node.bootstrap)
+    courier = Courier(pipeline.name, Brokers(node.bootstrap))
     courier.start()
     consumer = Consumer(
         {

@@ -15,16 +15,23 @@ from examples.kepler import sky
 from examples.orders import shop as order_shop
 from examples.orders.submit import SAMPLE, ask_all
 from tests.conftest import RunningNode
+from tests.process.access.certificates import Authority
+from tests.process.access.guarded import admin_settings, guarded_node
+
+pytest.importorskip("pyspark")
+from pyspark.errors import AnalysisException
 
 from dovetail.cli.options import Target
 from dovetail.cli.pipeline_status import Reports
 from dovetail.errors import Unavailable
 from dovetail.pipeline import spark_session
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import client_of
 from dovetail.pipeline.engine import Engine
 from dovetail.pipeline.frontend import FrontEnd, WorkFailed, create_topics
 from dovetail.pipeline.graph import Pipeline
 from dovetail.pipeline.java import find_java
+from dovetail.pipeline.jobs import topic_frame
 from dovetail.pipeline.outcome import FailureKind
 from dovetail.pipeline.progress import TeamState
 from dovetail.pipeline.reporter import Reporter
@@ -150,24 +157,29 @@ def test_the_last_report_is_there_for_the_console_and_for_other_terminals(
 
 def test_positions_are_committed_for_lag_tools(node: RunningNode) -> None:
     """T11: the group of a team stands at the end of its input topic."""
-    positions = client_of(node.bootstrap).committed("dovetail.shop.parse")
+    positions = client_of(Brokers(node.bootstrap)).committed("dovetail.shop.parse")
     assert sum(position for position, _ in positions.values()) == 101
 
 
 @contextmanager
 def watched(
-    pipeline: Pipeline, spark: "SparkSession", node: RunningNode, checkpoint: Path
-) -> Iterator[None]:
+    pipeline: Pipeline,
+    spark: "SparkSession",
+    node: RunningNode,
+    checkpoint: Path,
+    config: dict[str, str] | None = None,
+) -> Iterator[Engine]:
     """Runs a pipeline; queries that a busy machine could not start in time are started again."""
     over = threading.Event()
+    where = {"bootstrap": node.bootstrap, "checkpoint": str(checkpoint)}
     with (
-        Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(checkpoint)) as engine,
+        Engine(pipeline, spark, **where, config=config) as engine,
         ThreadPoolExecutor(1) as watching,
         ExitStack() as cleanup,
     ):
         watching_it = watching.submit(engine.watch, until=over)
         cleanup.callback(over.set)
-        yield
+        yield engine
         over.set()
         watching_it.result(STEP_S_MAX)
 
@@ -208,6 +220,32 @@ def test_a_delay_between_teams_goes_through_a_timeline(
                 assert reminded - booked >= 2.0
         reminders = Counter(one.id for one in front.results("remind", idle_s=1))
     assert reminders == Counter(ids)
+
+
+def test_teams_come_in_at_a_guarded_door(spark: "SparkSession", tmp_path: Path) -> None:
+    """R4, T1, T12: by TLS and a login; the driver, Spark's workers and the timeline of delays."""
+    authority = Authority(tmp_path)
+    node = guarded_node(tmp_path, authority)
+    config = admin_settings(authority)
+    book, remind = Team("book", lambda job: job["guest"]), Team("remind", lambda guest: -guest)
+    book.pipe_to(remind, after="1s")
+    pipeline = Pipeline("guarded", book, remind)
+    with ExitStack() as cleanup:
+        cleanup.callback(node.kill)
+        node.start()
+        create_topics(pipeline, node.bootstrap, config=config)
+        front = cleanup.enter_context(FrontEnd(pipeline, node.bootstrap, config={**config}))
+        reporter = cleanup.enter_context(Reporter(pipeline, node.bootstrap, config=config))
+        with watched(pipeline, spark, node, tmp_path / "kept", config=config) as engine:
+            reporter.leads(engine, 1)
+            assert front.ask({"guest": 7}, result_of="remind", timeout_s=STEP_S_MAX) == -7
+        reports = cleanup.enter_context(Reports(Target(node.bootstrap, 10, config), "guarded"))
+        assert [one["term"] for one in reports.newest()] == [1]
+        topic = pipeline.stages()[0].topics.input
+        assert topic_frame(spark, Brokers.at(node.bootstrap, config), topic).count() == 1
+        stranger = Brokers.at(node.bootstrap, {**config, "sasl.password": "wrong"})
+        with pytest.raises(AnalysisException, match="Forbidden"):
+            topic_frame(spark, stranger, topic).count()
 
 
 def test_the_example_of_orbits(spark: "SparkSession", node: RunningNode, tmp_path: Path) -> None:

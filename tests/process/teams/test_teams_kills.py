@@ -25,6 +25,7 @@ from tests.process.teams.master_processes import STEP_S_MAX, MasterProcess, kill
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.pipeline import FrontEnd, create_topics
+from dovetail.pipeline import brokers as broker_addresses
 from dovetail.pipeline.client import LATEST, KafkaClient
 from dovetail.pipeline.decoder import to_arrow
 from dovetail.pipeline.fetching import fetch
@@ -116,7 +117,7 @@ class Outcomes:
     """Counts what is on the results topics."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._client = KafkaClient(bootstrap, timeout_s=120)
+        self._client = KafkaClient(broker_addresses.Brokers(bootstrap), timeout_s=120)
 
     def close(self) -> None:
         self._client.close()

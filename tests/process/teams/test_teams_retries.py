@@ -11,6 +11,7 @@ from tests.conftest import RunningNode
 from tests.process.teams.test_teams_again import Killed, attempt, read
 
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, team, work_task
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import LATEST, client_of
 from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.pipeline.fetching import fetch
@@ -42,7 +43,7 @@ def test_a_postponed_work_leaves_its_batch_and_nothing_is_decided_twice(
         who = Attempt(uuid.uuid4().hex, 0, 0)
         monkeypatch.setattr(work_task, "_attempt", lambda: who)
         monkeypatch.setattr(work_task, "LOT_WORKS", 15)
-        task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+        task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
         given = batches(node, topics.input, 0)
         for rows_max in (7, 14, 7):
             with pytest.raises(Killed):
@@ -89,12 +90,12 @@ def test_a_postponed_work_comes_back_with_its_attempts_and_has_one_outcome(
     )
     topics = pipeline.topics()
     create_topics(pipeline, node.bootstrap)
-    courier = Courier(pipeline.name, node.bootstrap)
+    courier = Courier(pipeline.name, Brokers(node.bootstrap))
     courier.start()
     try:
         with FrontEnd(pipeline, node.bootstrap) as front:
             ids = front.submit_many(range(WORKS), [f"w{n}" for n in range(WORKS)])
-            task = TeamTask(pipeline.stages()[0], node.bootstrap, uuid.uuid4().hex)
+            task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
             query, number, position = uuid.uuid4().hex, 0, 0
             marks: dict[str, list[bytes]] = {}
             deadline = time.monotonic() + 60
@@ -131,7 +132,7 @@ def test_a_postponed_work_comes_back_with_its_attempts_and_has_one_outcome(
 
 def batches(node: RunningNode, topic: str, start: int) -> list[pa.RecordBatch]:
     """What lies in the one partition of a topic, from an offset on."""
-    client = client_of(node.bootstrap)
+    client = client_of(Brokers(node.bootstrap))
     end = client.offsets({(topic, 0): LATEST})[topic, 0]
     return [
         to_arrow(

@@ -15,6 +15,7 @@ from tests.conftest import RunningNode
 
 from dovetail.exposition import serve_metrics
 from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
+from dovetail.pipeline.brokers import Brokers
 from dovetail.pipeline.client import client_of
 from dovetail.pipeline.engine import Engine
 from dovetail.pipeline.progress import PipelineState, TeamProgress, TeamState
@@ -122,7 +123,7 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
         finally:
             over.set()
             watching.join()
-    positions = client_of(node.bootstrap).committed(f"dovetail.{pipeline.name}.a")
+    positions = client_of(Brokers(node.bootstrap)).committed(f"dovetail.{pipeline.name}.a")
     assert positions[topic, 0][0] == 10
 
 

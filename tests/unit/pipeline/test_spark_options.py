@@ -74,7 +74,10 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"subscribe": None, "subscribePattern": "("}, "no pattern"),
         ({"subscribe": None, "assign": '{"a": "0"}'}, "write a list of partitions"),
         ({"subscribe": None, "assign": "{}"}, "names no partition"),
-        ({"kafka_security_protocol": "SSL"}, "it can be PLAINTEXT"),
+        ({"kafka_security_protocol": "TLS"}, "it can be PLAINTEXT, SSL, SASL_PLAINTEXT or"),
+        ({"kafka_security_protocol": "SASL_SSL"}, "needs sasl.username"),
+        ({"kafka_ssl_ca_location": "ca.pem"}, "has to name SSL too"),
+        ({"kafka_sasl_jaas_config": "x"}, "'kafka.sasl.jaas.config' is not known"),
         ({"kafka_isolation_level": "read_committed"}, "it can be read_uncommitted"),
     ],
 )
