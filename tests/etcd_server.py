@@ -83,8 +83,9 @@ class EtcdMember:
         self._ready = threading.Event()
 
     def configure(self, initial_cluster: str, flags: tuple[str, ...]) -> None:
-        """Says which members the cluster has."""
-        client_url = f"http://{self.endpoint}"
+        """Says which members the cluster has; with a certificate it speaks TLS to clients."""
+        encrypted = any(flag.startswith("--cert-file") for flag in flags)
+        client_url = f"{'https' if encrypted else 'http'}://{self.endpoint}"
         self._arguments = [
             binary(),
             f"--name={self.name}",

@@ -6,12 +6,13 @@ Behind it is uvicorn. Who starts it ends it. What it serves, and at which addres
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from typing import Any
 
 import uvicorn
 
-from dovetail.errors import Unavailable
+from dovetail.errors import InvalidSetting, Unavailable
 
 _Message = MutableMapping[str, Any]
 #: A web application: Starlette, or what wraps one.
@@ -43,8 +44,11 @@ class _Guest(uvicorn.Server):
 class WebServer:
     """A running web server."""
 
-    def __init__(self, server: _Guest, task: asyncio.Task[None], *, host: str, port: int) -> None:
+    def __init__(
+        self, server: _Guest, task: asyncio.Task[None], *, scheme: str, host: str, port: int
+    ) -> None:
         self._server = server
+        self._scheme = scheme
         self._task = task
         self.host = host
         self.port = port
@@ -53,7 +57,7 @@ class WebServer:
     def url(self) -> str:
         """Where it is reached from this machine, without a slash at the end."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{self._scheme}://{host}:{self.port}"
 
     async def stop(self) -> None:
         """Ends it after the answers under way; safe to call again."""
@@ -74,8 +78,10 @@ async def serve_web(
 ) -> WebServer:
     """Serves `app` in the current loop; returns once it listens. Port 0 takes any free one.
 
-    Raises `Unavailable`, with the `hint` what to do, if the address can not be taken.
+    Raises `Unavailable`, with the `hint` what to do, if the address can not be taken, and
+    `InvalidSetting` if the certificate can not be used.
     """
+    _check_certificate(certificate, key)
     listener = _listen(host, port, hint)
     port_bound: int = listener.getsockname()[1]
     server = _Guest(
@@ -106,7 +112,18 @@ async def serve_web(
     if task.done():
         task.result()
         raise Unavailable(f"the web server on {host}:{port_bound} ended as soon as it began")
-    return WebServer(server, task, host=host, port=port_bound)
+    scheme = "https" if certificate else "http"
+    return WebServer(server, task, scheme=scheme, host=host, port=port_bound)
+
+
+def _check_certificate(certificate: str, key: str) -> None:
+    """Raises `InvalidSetting` here; the server would end the process."""
+    if not certificate:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:
+        raise InvalidSetting(f"no usable certificate in {certificate}, {key}: {error}") from error
 
 
 def _listen(host: str, port: int, hint: str) -> socket.socket:

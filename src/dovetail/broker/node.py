@@ -254,9 +254,7 @@ class Node:
                 data_dir / "coordination.sqlite", clock=self._clock
             )
         else:
-            coordinator = await EtcdCoordinator.open(
-                EtcdSettings(tuple(settings.endpoints.split(",")), namespace=settings.namespace)
-            )
+            coordinator = await EtcdCoordinator.open(EtcdSettings.of(settings))
         self._stack.push_async_callback(coordinator.close)
         return MeasuredCoordinator(coordinator, self._metrics.coordination)
 

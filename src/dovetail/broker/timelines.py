@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from dovetail import __version__
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator
+from dovetail.coordination.etcd import EtcdSettings
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
@@ -71,9 +72,9 @@ async def running_timelines(
         return
     async with AsyncExitStack() as stack:
         standing = None
-        dated: list[str] = []
+        etcd = None
         if settings.coordination.kind == "etcd":
-            dated = settings.coordination.endpoints.split(",")
+            etcd = EtcdSettings.of(settings.coordination)
             standing = Standing(coordinator, ttl_ms=settings.coordination.lease_ms, clock=clock)
             await stack.enter_async_context(standing)
         service = TimelineService(
@@ -91,7 +92,8 @@ async def running_timelines(
             roles=settings.node.roles.split(","),
             crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
             standing=standing,
-            dated=dated,
+            dated=etcd.addresses if etcd else (),
+            dated_tls=etcd.tls() if etcd else None,
             tls=settings.security.client_tls(),
         )
         yield await stack.enter_async_context(service)

@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli.outcome import Unreachable
@@ -19,28 +21,44 @@ ANSWER_BYTES_MAX = 64 * 1024**2
 _LOCAL = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
 
 
-def http_url(settings: "Settings") -> str:
-    """Where the node that the settings describe is found over HTTP, from its own machine."""
-    host = _LOCAL.get(settings.http.host, settings.http.host)
-    return (
-        f"http://[{host}]:{settings.http.port}"
-        if ":" in host
-        else f"http://{host}:{settings.http.port}"
-    )
+@dataclass(frozen=True, slots=True)
+class NodeHttp:
+    """Where a node is found over HTTP, and how to come in."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    #: File with the authority of its certificate; empty: the system's.
+    ca: str = ""
+
+    @classmethod
+    def of(cls, settings: "Settings", url: str | None = None) -> "NodeHttp":
+        """The node that the settings describe, from its own machine; or the one at `url`.
+
+        Raises `InvalidSetting`.
+        """
+        http = settings.http
+        host = _LOCAL.get(http.host, http.host)
+        scheme = "https" if http.tls_certificate else "http"
+        here = (
+            f"{scheme}://[{host}]:{http.port}" if ":" in host else f"{scheme}://{host}:{http.port}"
+        )
+        return cls(url or here, http.secret(), settings.client.tls_ca)
 
 
-def get_json(url: str, path: str, *, token: str, limit_s: float) -> Any:
+def get_json(node: NodeHttp, path: str, *, limit_s: float) -> Any:
     """What the node answers.
 
     Raises `Unreachable` if nobody answers, `Refused` if it wants a token, `NotFound` if it does
     not serve the path, `Unavailable` for every other failure.
     """
     # The address is the user's own setting for his own node.
+    url = node.url
     request = urllib.request.Request(f"{url}{path}")  # noqa: S310
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
+    if node.token:
+        request.add_header("Authorization", f"Bearer {node.token}")
     try:
-        with urllib.request.urlopen(request, timeout=limit_s) as answer:  # noqa: S310
+        tls = ssl.create_default_context(cafile=node.ca or None) if url[:5] == "https" else None
+        with urllib.request.urlopen(request, timeout=limit_s, context=tls) as answer:  # noqa: S310
             return json.loads(answer.read(ANSWER_BYTES_MAX))
     except urllib.error.HTTPError as error:
         error.close()

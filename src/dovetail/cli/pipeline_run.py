@@ -137,8 +137,7 @@ async def _coordinator(
         return
     from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 
-    where = settings.coordination
-    etcd = EtcdSettings(tuple(where.endpoints.split(",")), namespace=where.namespace)
+    etcd = EtcdSettings.of(settings.coordination)
     async with await EtcdCoordinator.open(etcd) as coordinator:
         yield coordinator
 

@@ -154,9 +154,7 @@ def _ask(settings: "Settings", ask: "Callable[[Coordinator], Awaitable[Answer]]"
     coordination = settings.coordination
 
     async def run() -> Answer:
-        etcd = EtcdSettings(
-            tuple(coordination.endpoints.split(",")), namespace=coordination.namespace
-        )
+        etcd = EtcdSettings.of(coordination)
         async with await EtcdCoordinator.open(etcd) as coordinator:
             return await ask(coordinator)
 

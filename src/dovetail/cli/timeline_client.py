@@ -59,4 +59,6 @@ def login_of(target: Target) -> "ClientLogin":
     try:
         return ClientLogin.of(target.security)
     except InvalidInput as error:
-        raise InvalidSetting(f"the section client of the settings: {error}") from error
+        raise InvalidSetting(
+            f"{error} (client.tls_ca, client.tls_certificate, client.tls_key, client.mechanism)"
+        ) from error

@@ -205,6 +205,8 @@ async def serve_http(app: AsgiApp, settings: HttpSettings) -> WebServer:
         requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
         stop_grace_s=STOP_GRACE_S,
         hint="choose another address with http.host and http.port, or http.enabled = false",
+        certificate=settings.tls_certificate,
+        key=settings.tls_key,
     )
 
 

@@ -100,9 +100,14 @@ def judge(code: Any, details: str) -> DovetailError | Verdict:
 class Member:
     """One etcd server."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, credentials: Sequence[bytes | None] | None = None) -> None:
         self.endpoint = endpoint
-        self._channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                endpoint, grpc.ssl_channel_credentials(*credentials), options=_CHANNEL_OPTIONS
+            )
         self._kv: Any = rpc.KVStub(self._channel)
         self._lease: Any = rpc.LeaseStub(self._channel)
         self._watch: Any = rpc.WatchStub(self._channel)
@@ -158,9 +163,15 @@ class Members:
     """All members; which one is current; requests that find one that answers."""
 
     def __init__(
-        self, endpoints: Sequence[str], *, attempt_timeout_ms: int, request_timeout_ms: int
+        self,
+        endpoints: Sequence[str],
+        *,
+        credentials: Sequence[bytes | None] | None = None,
+        attempt_timeout_ms: int,
+        request_timeout_ms: int,
     ) -> None:
-        self._members = [Member(endpoint) for endpoint in endpoints]
+        self._members = [Member(endpoint, credentials) for endpoint in endpoints]
+        self._encrypted = credentials is not None
         self._current = 0
         self.attempt_timeout_s = attempt_timeout_ms / 1000
         self.request_timeout_s = request_timeout_ms / 1000
@@ -175,7 +186,8 @@ class Members:
     @property
     def names(self) -> str:
         """The endpoints, for messages."""
-        return ", ".join(member.endpoint for member in self._members)
+        how = " (over TLS)" if self._encrypted else ""
+        return ", ".join(member.endpoint for member in self._members) + how
 
     @property
     def current(self) -> Member:

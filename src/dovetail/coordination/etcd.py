@@ -14,16 +14,21 @@ Survives: the loss, pause and return of any minority of the members, and of all 
 calls fail, watches wait, and both go on by themselves when a majority is back. etcd keeps its
 leases over its own absence and starts their time anew; a holder counts by its own time.
 
-Leaves to others: the care of etcd (backup, compaction, space), and TLS and login at etcd.
+The way to etcd is encrypted where the endpoints begin with https://, and its members show who they
+are; a certificate of ours says who asks. A login by password is not here.
+
+Leaves to others: the care of etcd (backup, compaction, space).
 
 The client library comes with the extra `etcd`; it is loaded by `open`, not before.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from dovetail.coordination._limits import check_key, check_prefix, check_transaction, check_ttl
 from dovetail.coordination.protocol import (
@@ -49,12 +54,34 @@ NAMESPACE_BYTES_MAX = 256
 #: How often a range begins anew because its revision was compacted between two pages.
 RANGE_ATTEMPTS_MAX = 5
 
+_HTTPS = "https://"
+
+
+class EtcdSection(Protocol):
+    """What a file of settings says of etcd; endpoints have commas between them."""
+
+    @property
+    def endpoints(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def tls_ca(self) -> str: ...
+    @property
+    def tls_certificate(self) -> str: ...
+    @property
+    def tls_key(self) -> str: ...
+
+
+#: The authority, our key and our certificate, in the order in which gRPC takes them.
+Credentials = tuple[bytes | None, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class EtcdSettings:
     """Where etcd is, and how long it is waited for."""
 
-    #: `host:port` of members, or `http://host:port`; the first one is tried first.
+    #: `host:port` of members, `http://host:port` or `https://host:port`; the first one is tried
+    #: first.
     endpoints: tuple[str, ...]
     #: What all keys begin with in etcd; ends with a slash.
     namespace: str = "/dovetail/"
@@ -65,6 +92,56 @@ class EtcdSettings:
     request_timeout_ms: int = 5_000
     #: After each such time without a message, a watch looks whether its member is there.
     watch_silence_ms: int = 1_000
+    #: For https, files (PEM): the authority of the members, and what we show, if they want it.
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+    @classmethod
+    def of(cls, section: EtcdSection) -> "EtcdSettings":
+        """As a file of settings has them. Raises `InvalidSetting`."""
+        settings = cls(
+            tuple(part.strip() for part in section.endpoints.split(",")),
+            namespace=section.namespace,
+            tls_ca=section.tls_ca,
+            tls_certificate=section.tls_certificate,
+            tls_key=section.tls_key,
+        )
+        settings.check()
+        return settings
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """`host:port` of each member. Raises `InvalidSetting`."""
+        return tuple(_address(endpoint) for endpoint in self.endpoints)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is TLS."""
+        return any(endpoint.startswith(_HTTPS) for endpoint in self.endpoints)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """For requests over HTTP; None without TLS. Raises `InvalidSetting`."""
+        if not self.encrypted:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            if self.tls_certificate:
+                context.load_cert_chain(self.tls_certificate, self.tls_key)
+        except OSError as error:
+            raise InvalidSetting(
+                f"the files of coordination.tls_ca, tls_certificate and tls_key can not be used: "
+                f"{error.strerror or error}"
+            ) from error
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+    def credentials(self) -> Credentials | None:
+        """What the files hold; None without TLS. Raises `InvalidSetting`."""
+        if self.tls() is None:
+            return None
+        files = (self.tls_ca, self.tls_key, self.tls_certificate)
+        return tuple(Path(file).read_bytes() if file else None for file in files)
 
     def check(self) -> None:
         """Raises `InvalidSetting` for a value that cannot work."""
@@ -72,6 +149,17 @@ class EtcdSettings:
             raise InvalidSetting("etcd needs at least one endpoint, such as 127.0.0.1:2379")
         for endpoint in self.endpoints:
             _address(endpoint)
+            if self.encrypted != endpoint.startswith(_HTTPS):
+                raise InvalidSetting("the endpoints of etcd begin with https:// all, or none does")
+        if self.encrypted != bool(self.tls_ca):
+            raise InvalidSetting(
+                "etcd over https needs coordination.tls_ca, the authority of its certificates, and "
+                "without https there is none"
+            )
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise InvalidSetting(
+                "coordination.tls_certificate and coordination.tls_key belong together"
+            )
         if not self.namespace.endswith("/"):
             raise InvalidSetting(f"the etcd namespace {self.namespace!r} must end with a slash")
         if len(self.namespace.encode()) > NAMESPACE_BYTES_MAX:
@@ -111,7 +199,8 @@ class EtcdCoordinator:
                 "install dovetail with its extra `etcd` (pip install 'dovetail[etcd]')"
             ) from error
         members = Members(
-            [_address(endpoint) for endpoint in settings.endpoints],
+            settings.addresses,
+            credentials=settings.credentials(),
             attempt_timeout_ms=settings.attempt_timeout_ms,
             request_timeout_ms=settings.request_timeout_ms,
         )
@@ -267,11 +356,11 @@ class EtcdCoordinator:
 
 def _address(endpoint: str) -> str:
     """`host:port` as gRPC takes it. Raises `InvalidSetting` if it is something else."""
-    address = endpoint.removeprefix("http://").rstrip("/")
+    address = endpoint.removeprefix("http://").removeprefix(_HTTPS).rstrip("/")
     host, _, port = address.rpartition(":")
     if "/" in address or not host or not port.isdigit():
         raise InvalidSetting(
-            f"etcd endpoint {endpoint!r} is not of the form host:port or http://host:port"
+            f"etcd endpoint {endpoint!r} is not of the form host:port or https://host:port"
         )
     return address
 

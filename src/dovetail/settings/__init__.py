@@ -21,6 +21,7 @@ sizes `64MiB`, `1GB`, or an integer of bytes.
 """
 
 from dovetail.settings.client import ClientSettings
+from dovetail.settings.coordination import CoordinationSettings
 from dovetail.settings.http import HttpSettings
 from dovetail.settings.quantity import (
     format_bytes,
@@ -29,7 +30,6 @@ from dovetail.settings.quantity import (
     parse_duration_ms,
 )
 from dovetail.settings.sections import (
-    CoordinationSettings,
     GroupsSettings,
     KafkaSettings,
     LoggingSettings,

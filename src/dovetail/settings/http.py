@@ -42,6 +42,11 @@ class HttpSettings(Section):
     token_file: str = Field(
         default="", description="File whose first line is the token; instead of http.token."
     )
+    tls_certificate: str = Field(
+        default="",
+        description="File with the certificate chain for HTTPS (PEM); empty: not encrypted.",
+    )
+    tls_key: str = Field(default="", description="File with that certificate's private key (PEM).")
     metrics_open: bool = Field(
         default=False, description="Whether /metrics is served without the token."
     )
@@ -59,9 +64,11 @@ class HttpSettings(Section):
         return token
 
     @model_validator(mode="after")
-    def _check_one_token(self) -> Self:
+    def _check_together(self) -> Self:
         if self.token and self.token_file:
             raise ValueError("give http.token or http.token_file, not both")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ValueError("http.tls_certificate and http.tls_key belong together")
         return self
 
     def secret(self) -> str:

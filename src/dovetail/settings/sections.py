@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.client import ClientSettings
+from dovetail.settings.coordination import CoordinationSettings
 from dovetail.settings.http import HttpSettings
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
@@ -63,32 +64,6 @@ class NodeSettings(_Section):
             "What this node does: carrier (serves clients), storage (keeps ledgers), overseer "
             "(answers questions about the cluster)."
         ),
-    )
-
-
-class CoordinationSettings(_Section):
-    """Who is alive and who owns what."""
-
-    kind: Literal["embedded", "etcd"] = Field(
-        default="embedded",
-        description="'embedded': in this process, for one node. 'etcd': for a cluster.",
-    )
-    endpoints: str = Field(
-        default="127.0.0.1:2379",
-        min_length=1,
-        description="Addresses of etcd's members, host:port, with commas between them.",
-    )
-    namespace: str = Field(
-        default="/dovetail/",
-        pattern=r"^/([A-Za-z0-9._-]+/)*$",
-        description="Prefix of all keys, so that several clusters can share one etcd.",
-    )
-    # etcd counts whole seconds and no fewer than two; a minute hides a dead node for too long.
-    lease_ms: DurationMs = Field(
-        default=3 * _SECOND_MS,
-        ge=2 * _SECOND_MS,
-        le=_MINUTE_MS,
-        description="A node that is not heard of for this long is taken for dead.",
     )
 
 

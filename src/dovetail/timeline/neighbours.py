@@ -106,9 +106,17 @@ def _welcome(data: memoryview) -> "frames.Welcome | DovetailError":
 class DatedService:
     """A coordination service that dates its answers over HTTP."""
 
-    def __init__(self, endpoints: Sequence[str], *, clock: Clock, drift: Drift) -> None:
-        """`endpoints`: host:port or http://host:port."""
-        self._endpoints = [endpoint.removeprefix("http://").rstrip("/") for endpoint in endpoints]
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        clock: Clock,
+        drift: Drift,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`endpoints`: host:port."""
+        self._endpoints = endpoints
+        self._tls = tls
         self._clock = clock
         self._drift = drift
 
@@ -121,7 +129,7 @@ class DatedService:
         sent_ms, began_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         try:
             async with asyncio.timeout(_ANSWER_MS / 1000):
-                text = await _version_of(host.strip("[]"), int(port))
+                text = await _version_of(host.strip("[]"), int(port), self._tls)
         except (OSError, TimeoutError, asyncio.LimitOverrunError):
             text = ""
         dated_ms = date_ms(text)
@@ -138,8 +146,8 @@ class DatedService:
         )
 
 
-async def _version_of(host: str, port: int) -> str:
-    reader, writer = await asyncio.open_connection(host, port, limit=_ANSWER_BYTES_MAX)
+async def _version_of(host: str, port: int, tls: ssl.SSLContext | None) -> str:
+    reader, writer = await asyncio.open_connection(host, port, limit=_ANSWER_BYTES_MAX, ssl=tls)
     try:
         writer.write(f"GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")

@@ -80,12 +80,14 @@ class TimelineService:
         crowd: Crowd = Crowd(),
         standing: Standing | None = None,
         dated: Sequence[str] = (),
+        dated_tls: ssl.SSLContext | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `standing`:
         that of this carrier in its cluster, None where there is no other; `address`: where clients
         reach it; `crowd`: how many consumers it should have; `dated`: members of the coordination
-        service that can be asked for their time; `tls`: for the way to other carriers."""
+        service that can be asked for their time, with `dated_tls` if they want that; `tls`: for
+        the way to other carriers."""
         self._stores = stores
         self._node = node
         self._address = address
@@ -105,7 +107,7 @@ class TimelineService:
         self.metrics = TimelineMetrics(registry, tags)
         self._busyness = Busyness()
         self._neighbours = Neighbours(node=node, clock=clock, drift=self.drift, tls=tls)
-        self._dated = DatedService(dated, clock=clock, drift=self.drift)
+        self._dated = DatedService(dated, clock=clock, drift=self.drift, tls=dated_tls)
         self._roster = None if standing is None else self._join(standing, crowd)
         self._around = Surroundings(
             clock,

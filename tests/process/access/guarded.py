@@ -1,4 +1,4 @@
-"""A node with everything on: TLS, certificates, login and rules."""
+"""A node with everything on: TLS, HTTPS, certificates, login and rules."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from tests.process.access.certificates import Authority
 PASSWORD = "correct horse battery staple"
 
 
-def guarded_node(folder: Path, authority: Authority) -> RunningNode:
+def guarded_node(folder: Path, authority: Authority, **settings: str) -> RunningNode:
     """Not started yet."""
     files = authority.issue("node-1")
     (folder / "password").write_text(f"{PASSWORD}\n")
-    settings = {
+    guards = {
         "security_tls_certificate": files.certificate,
         "security_tls_key": files.key,
         "security_tls_ca": authority.file,
@@ -21,8 +21,11 @@ def guarded_node(folder: Path, authority: Authority) -> RunningNode:
         "security_login": "scram-sha-512,scram-sha-256,plain",
         "security_authorize": "true",
         "security_admin_password_file": str(folder / "password"),
+        "http_tls_certificate": files.certificate,
+        "http_tls_key": files.key,
+        **settings,
     }
-    return RunningNode(folder / "data", settings)
+    return RunningNode(folder / "data", guards)
 
 
 def admin_settings(authority: Authority, how: str = "SCRAM-SHA-512") -> dict[str, str]:

@@ -8,12 +8,12 @@ import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
@@ -377,16 +377,44 @@ async def test_timelines_want_a_login_and_a_rule(
             await frank.timeline("due").look_up_key("k")
 
 
-def test_the_console_comes_in_at_its_own_door(guarded: RunningNode, dovetail: Any) -> None:
+def test_the_console_comes_in_at_its_own_door(
+    guarded: RunningNode, authority: Authority, dovetail: Any
+) -> None:
     """R4, U5: the node's own clients log in too; its user is nobody else's."""
     dovetail("topic", "create", "for-the-console")
-    with urllib.request.urlopen(f"{guarded.http_url}/v1/topics", timeout=DEADLINE_S) as answer:
-        assert "for-the-console" in answer.read().decode()
-    with urllib.request.urlopen(f"{guarded.http_url}/v1/timelines", timeout=DEADLINE_S) as answer:
-        assert answer.status == 200
+    assert guarded.http_url.startswith("https://")
+    trusting = ssl.create_default_context(cafile=authority.file)
+    with httpx.Client(base_url=guarded.http_url, verify=trusting, timeout=DEADLINE_S) as client:
+        assert "for-the-console" in client.get("/v1/topics").text
+        assert client.get("/v1/timelines").status_code == 200
     assert all(
         not user["user"].startswith("__") for user in json.loads(dovetail("user", "list", "--json"))
     )
+
+
+def test_who_signs_in_over_https_is_known_over_nothing_else(tmp_path: Path) -> None:
+    """R4, U5: the cookie is marked so; a certificate that is none is told at the start."""
+    authority, token = Authority(tmp_path), "sixteen-characters"
+    node = guarded_node(tmp_path, authority, http_token=token)
+    trusting = ssl.create_default_context(cafile=authority.file)
+    try:
+        node.start()
+        with httpx.Client(base_url=node.http_url, verify=trusting, timeout=DEADLINE_S) as browser:
+            assert browser.get("/v1/topics").status_code == 401
+            answer = browser.post(
+                "/v1/session", json={"token": token}, headers={"origin": node.http_url}
+            )
+            assert "Secure" in answer.headers["set-cookie"]
+            assert browser.get("/v1/topics").status_code == 200
+    finally:
+        node.kill()
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("no certificate")
+    lost = guarded_node(tmp_path, authority, http_tls_certificate=str(nonsense))
+    lost.launch()
+    assert lost.wait() != 0
+    lost.kill()
+    assert f"no usable certificate in {nonsense}" in lost.log()
 
 
 def test_users_and_rules_survive_kill_9(guarded: RunningNode, as_user: Any, dovetail: Any) -> None:

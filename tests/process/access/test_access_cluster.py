@@ -1,16 +1,27 @@
 """A cluster whose nodes know each other by certificates, and nobody else."""
 
+import asyncio
 import socket
 import ssl
 import struct
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 from tests.cluster_processes import running_cluster
+from tests.conftest import RunningNode
+from tests.etcd_server import running_cluster as running_etcd
 from tests.process.access.certificates import Authority
 
 from dovetail.broker import private
 from dovetail.broker.private import PrivateKey
+from dovetail.cli.doctor.services import gather_etcd
+from dovetail.clock import SystemClock
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.errors import CoordinationDown
+from dovetail.timeline.drift import Drift, Target
+from dovetail.timeline.neighbours import DatedService
 
 DEADLINE_S = 30.0
 PASSWORD = "for the cluster"
@@ -66,3 +77,59 @@ def test_nodes_show_certificates_and_clients_log_in(tmp_path: Path) -> None:
             ):
                 line.sendall(hello())
                 assert bool(line.recv(100)) is answered
+
+
+async def test_the_way_to_etcd_is_encrypted(tmp_path: Path) -> None:
+    """R4, B15: certificates on both sides; who shows none, or trusts others, is not served."""
+    authority = Authority(tmp_path)
+    etcd, ours = authority.issue("etcd"), authority.issue("dovetail")
+    flags = (
+        f"--cert-file={etcd.certificate}",
+        f"--key-file={etcd.key}",
+        "--client-cert-auth",
+        f"--trusted-ca-file={authority.file}",
+    )
+    with running_etcd(tmp_path / "etcd", flags=flags) as members:
+        settings = EtcdSettings(
+            tuple(f"https://{endpoint}" for endpoint in members.endpoints),
+            tls_ca=authority.file,
+            tls_certificate=ours.certificate,
+            tls_key=ours.key,
+        )
+        node = RunningNode(
+            tmp_path / "node",
+            {
+                "coordination_kind": "etcd",
+                "coordination_endpoints": ",".join(settings.endpoints),
+                "coordination_tls_ca": settings.tls_ca,
+                "coordination_tls_certificate": settings.tls_certificate,
+                "coordination_tls_key": settings.tls_key,
+            },
+        )
+        try:
+            await asyncio.to_thread(node.start)
+            outcomes: list[object] = []
+            producer = Producer({"bootstrap.servers": node.bootstrap, "log_level": 0})
+            producer.produce("orders", b"1", on_delivery=lambda error, _: outcomes.append(error))
+            assert await asyncio.to_thread(producer.flush, DEADLINE_S) == 0
+            assert outcomes == [None]
+        finally:
+            node.kill()
+        async with await EtcdCoordinator.open(settings) as coordinator:
+            assert (await coordinator.range("")).items
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other").file
+        for refused in (
+            replace(settings, tls_certificate="", tls_key=""),
+            replace(settings, tls_ca=other),
+        ):
+            with pytest.raises(CoordinationDown, match="over TLS"):
+                await EtcdCoordinator.open(refused)
+        [found] = gather_etcd(settings, limit_s=DEADLINE_S)
+        assert found.version
+        drift = Drift(threshold_ms=1_000, fresh_ms=60_000)
+        dated = DatedService(
+            settings.addresses, clock=SystemClock(), drift=drift, tls=settings.tls()
+        )
+        await dated.ask()
+        assert drift.offsets(Target.COORDINATION, now_ms=SystemClock().wall_ms())

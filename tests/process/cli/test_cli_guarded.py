@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
+from tests.process.access.guarded import PASSWORD, guarded_node
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
 from dovetail.cli.outcome import ExitCode
-
-PASSWORD = "correct horse battery staple"
 
 
 @pytest.fixture(scope="module")
@@ -21,22 +19,14 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """The settings of a client that may do everything, and a node that asks for them."""
     folder = tmp_path_factory.mktemp("guarded")
     authority = Authority(folder)
-    files = authority.issue("node-1")
-    (folder / "password").write_text(PASSWORD)
-    settings = {
-        "security_tls_certificate": files.certificate,
-        "security_tls_key": files.key,
-        "security_tls_ca": authority.file,
-        "security_login": "scram-sha-512",
-        "security_authorize": "true",
-        "security_admin_password_file": str(folder / "password"),
-    }
-    node = RunningNode(folder / "data", settings)
+    node = guarded_node(folder, authority)
     node.start()
     try:
         yield {
             "DOVETAIL_CLIENT_BOOTSTRAP": node.bootstrap,
             "DOVETAIL_HTTP_PORT": node.http_url.rpartition(":")[2],
+            "DOVETAIL_HTTP_TLS_CERTIFICATE": "of the node",
+            "DOVETAIL_HTTP_TLS_KEY": "of the node",
             "DOVETAIL_CLIENT_TLS": "true",
             "DOVETAIL_CLIENT_TLS_CA": authority.file,
             "DOVETAIL_CLIENT_USER": "admin",
@@ -62,7 +52,9 @@ def test_all_doors_open_for_who_has_the_keys(environment: dict[str, str], tmp_pa
     assert found["troubles"] == {}
     looked = dovetail(environment, "doctor", "--json", "--sample", "100ms", folder=tmp_path)
     checks = {row["check"]: row["state"] for row in json.loads(looked.stdout)["checks"]}
-    assert {checks[name] for name in ("node", "advertised address", "clock", "groups")} == {"ok"}
+    assert {
+        checks[name] for name in ("node", "advertised address", "clock", "groups", "health")
+    } == {"ok"}
 
 
 def test_who_has_the_wrong_keys_is_told(environment: dict[str, str], tmp_path: Path) -> None:

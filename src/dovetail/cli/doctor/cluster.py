@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 
 if TYPE_CHECKING:
+    from dovetail.cli.node_http import NodeHttp
     from dovetail.cli.options import Target
     from dovetail.settings import Settings
 
@@ -60,24 +61,24 @@ class TopicsFact:
     without_leader: tuple[str, ...]
 
 
-def gather_health(url: str, token: str, *, limit_s: float) -> HealthFact:
+def gather_health(node: "NodeHttp", *, limit_s: float) -> HealthFact:
     """Asks the node for the cluster as its overseer sees it."""
     from dovetail.cli.node_http import get_json
     from dovetail.cli.outcome import Unreachable
     from dovetail.errors import DovetailError
 
     try:
-        report = get_json(url, "/v1/cluster", token=token, limit_s=limit_s)
+        report = get_json(node, "/v1/cluster", limit_s=limit_s)
     except Unreachable as error:
-        return HealthFact(url, error=str(error))
+        return HealthFact(node.url, error=str(error))
     except DovetailError as error:
-        return HealthFact(url, answers=True, error=str(error))
+        return HealthFact(node.url, answers=True, error=str(error))
     ailing = tuple(
         f"{node['name']} is {node['health']}: {'; '.join(node['reasons']) or 'no reason given'}"
         for node in report["nodes"]
         if node["health"] != "healthy"
     )
-    return HealthFact(url, True, len(report["nodes"]), ailing)
+    return HealthFact(node.url, True, len(report["nodes"]), ailing)
 
 
 def judge_health(fact: HealthFact) -> Finding:
@@ -131,7 +132,7 @@ def gather_copies(settings: "Settings") -> CopiesFact:
     async def read() -> CopiesFact:
         import msgspec
 
-        etcd = EtcdSettings(tuple(where.endpoints.split(",")), namespace=where.namespace)
+        etcd = EtcdSettings.of(where)
         async with await EtcdCoordinator.open(etcd) as coordinator:
             known = await coordinator.range(STORAGE)
             numbers = [int(item.key.removeprefix(STORAGE)) for item in known.items]

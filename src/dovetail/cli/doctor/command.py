@@ -134,9 +134,10 @@ def _of_services(settings: "Settings") -> Iterator[Finding]:
     from dovetail.cli.doctor import services
 
     if settings.coordination.kind == "etcd":
-        yield services.judge_etcd(
-            services.gather_etcd(settings.coordination.endpoints, limit_s=_limit_s(settings))
-        )
+        from dovetail.coordination.etcd import EtcdSettings
+
+        etcd = EtcdSettings.of(settings.coordination)
+        yield services.judge_etcd(services.gather_etcd(etcd, limit_s=_limit_s(settings)))
     else:
         yield skipped("etcd", "one node alone needs none")
     stored = settings.timeline.enabled and settings.timeline.store == "postgres"
@@ -154,7 +155,7 @@ def _of_services(settings: "Settings") -> Iterator[Finding]:
 def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Finding]:
     from dovetail.cli.client import connect, topics_metadata
     from dovetail.cli.doctor import cluster, door
-    from dovetail.cli.node_http import http_url
+    from dovetail.cli.node_http import NodeHttp
     from dovetail.cli.options import Target
 
     target = Target(
@@ -168,9 +169,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
         door.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
     )
     if http.enabled:
-        health = cluster.gather_health(
-            http_url(settings), settings.http.secret(), limit_s=_limit_s(settings)
-        )
+        health = cluster.gather_health(NodeHttp.of(settings), limit_s=_limit_s(settings))
         yield door.judge_port(
             door.gather_port("HTTP", "http", http.host, http.port),
             node_answers=health.answers,

@@ -6,8 +6,14 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
+
+if TYPE_CHECKING:
+    import ssl
+
+    from dovetail.coordination.etcd import EtcdSettings
 
 #: Versions of etcd that could lose data consistency at a crash; a user's cluster is newer.
 ETCD_FAULTY = ((3, 5, 0), (3, 5, 2))
@@ -47,16 +53,17 @@ class OutboxFact:
     error: str = ""
 
 
-def gather_etcd(endpoints: str, *, limit_s: float) -> tuple[EtcdMember, ...]:
+def gather_etcd(etcd: "EtcdSettings", *, limit_s: float) -> tuple[EtcdMember, ...]:
     """Asks every endpoint for its version."""
-    return tuple(_ask_etcd(address.strip(), limit_s) for address in endpoints.split(","))
+    tls = etcd.tls()
+    return tuple(_ask_etcd(address, tls, limit_s) for address in etcd.addresses)
 
 
-def _ask_etcd(address: str, limit_s: float) -> EtcdMember:
-    url = address if "://" in address else f"http://{address}"
+def _ask_etcd(address: str, tls: "ssl.SSLContext | None", limit_s: float) -> EtcdMember:
+    url = f"{'https' if tls else 'http'}://{address}/version"
     try:
         # The scheme is ours, or the user's own setting for his own etcd.
-        with urllib.request.urlopen(f"{url}/version", timeout=limit_s) as answer:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=limit_s, context=tls) as answer:  # noqa: S310
             return EtcdMember(address, str(json.load(answer)["etcdserver"]))
     except urllib.error.HTTPError as error:
         with error:  # It holds the connection.

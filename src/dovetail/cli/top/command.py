@@ -59,7 +59,7 @@ def top(
     With --json, a line of JSON for every look. A node that goes away is waited for.
     """
     from dovetail.cli.client import check_reachable
-    from dovetail.cli.node_http import http_url
+    from dovetail.cli.node_http import NodeHttp
     from dovetail.cli.top.looking import Looker
     from dovetail.settings import parse_duration_ms
 
@@ -70,8 +70,8 @@ def top(
     # A wrong address is told at once; only a node that was there is waited for.
     check_reachable(target)
     settings = settings_of(ctx)
-    url = http or (http_url(settings) if settings.http.enabled else None)
-    looker = Looker(target, url, settings.http.secret())
+    asked = NodeHttp.of(settings, http) if http or settings.http.enabled else None
+    looker = Looker(target, asked)
     loop = _Loop(looker, target, interval_ms / 1000)
     try:
         if once or as_json or not sys.stdout.isatty():

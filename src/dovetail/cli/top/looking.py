@@ -11,6 +11,7 @@ from dovetail.errors import DovetailError, NotFound
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+    from dovetail.cli.node_http import NodeHttp
     from dovetail.cli.options import Target
     from dovetail.timeline.frames import Described
 
@@ -121,9 +122,8 @@ def _timeline(found: "Described") -> Row:
 class HttpDoor:
     """Nodes, streams and pipelines, from any node that serves HTTP."""
 
-    def __init__(self, url: str, token: str, *, limit_s: float) -> None:
-        self._url = url
-        self._token = token
+    def __init__(self, node: "NodeHttp", *, limit_s: float) -> None:
+        self._node = node
         self._limit_s = limit_s
 
     def look(self) -> Looks:
@@ -140,7 +140,7 @@ class HttpDoor:
         looks: Looks = {}
         for part, (path, read) in asked.items():
             try:
-                told = get_json(self._url, path, token=self._token, limit_s=self._limit_s)
+                told = get_json(self._node, path, limit_s=self._limit_s)
                 looks[part] = Look(time.monotonic(), tuple(read(told)))
             except NotFound as error:
                 looks[part] = _trouble(error)
@@ -179,14 +179,14 @@ def _trouble(error: DovetailError) -> Look:
 class Looker:
     """Knocks at all doors at once."""
 
-    def __init__(self, target: "Target", url: str | None, token: str) -> None:
-        """Without `url`, nobody is asked over HTTP."""
+    def __init__(self, target: "Target", node: "NodeHttp | None") -> None:
+        """Without `node`, nobody is asked over HTTP."""
         self._doors: list[KafkaDoor | TimelineDoor | HttpDoor] = [
             KafkaDoor(target),
             TimelineDoor(target),
         ]
-        if url is not None:
-            self._doors.append(HttpDoor(url, token, limit_s=target.timeout_s))
+        if node is not None:
+            self._doors.append(HttpDoor(node, limit_s=target.timeout_s))
         self._pool = ThreadPoolExecutor(len(self._doors), thread_name_prefix="top")
 
     def look(self) -> Looks:
