@@ -176,20 +176,19 @@ def _members_of(plan: Plan, states: Mapping[str, State]) -> tuple[Member, ...] |
 
 
 async def _read_members(plan: Plan) -> tuple[Member, ...]:
+    given = dict(text.split("=", 1) for text in plan.assignments)
     settings = EtcdSettings(
         plan.etcd_endpoints,
-        namespace=_namespace(plan),
+        namespace=given.get("coordination.namespace", EtcdSettings(()).namespace),
         attempt_timeout_ms=_ETCD_ATTEMPT_MS,
         request_timeout_ms=_ETCD_REQUEST_MS,
+        tls_ca=given.get("coordination.tls_ca", ""),
+        tls_certificate=given.get("coordination.tls_certificate", ""),
+        tls_key=given.get("coordination.tls_key", ""),
     )
     async with await EtcdCoordinator.open(settings) as coordinator:
         snapshot = await coordinator.range(NODES)
     return tuple(msgspec.json.decode(item.value, type=Member) for item in snapshot.items)
-
-
-def _namespace(plan: Plan) -> str:
-    given = dict(text.split("=", 1) for text in plan.assignments)
-    return given.get("coordination.namespace", EtcdSettings(()).namespace)
 
 
 def _kafka_of(plan: Plan, states: Mapping[str, State]) -> KafkaView | DovetailError:

@@ -8,7 +8,6 @@ topics go by name.
 
 import socket
 import ssl
-import struct
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -27,7 +26,8 @@ from dovetail.errors import (
 )
 from dovetail.kafka import ApiKey, ErrorCode, RequestHeader
 from dovetail.kafka.codec import decode_response, encode_request
-from dovetail.wire.login import ClientLogin, conversation
+from dovetail.kafka.headers import encode_header
+from dovetail.wire.login import NOBODY, ClientLogin, conversation
 
 VERSIONS = {
     ApiKey.PRODUCE: 9,
@@ -43,8 +43,6 @@ VERSIONS = {
 _CONNECT_S_MAX = 5.0
 #: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
-#: Length of the frame, api key, version, correlation id, length of the client id.
-_HEAD = struct.Struct("!ihhih")
 _CORRELATION_BYTES = 4
 
 _PASSING = {
@@ -99,7 +97,7 @@ class Connection:
         *,
         client_id: str,
         timeout_s: float,
-        login: ClientLogin = ClientLogin(),
+        login: ClientLogin = NOBODY,
     ) -> None:
         self.address = address
         self._login = login
@@ -163,13 +161,12 @@ class Connection:
         return opened
 
     def _log_in(self, through: socket.socket) -> None:
-        who = self._client_id.encode()
         talk = conversation(self._login)
         try:
             key, version, body = next(talk)
             while True:
-                length = _HEAD.size - 4 + len(who) + len(body)
-                through.sendall(_HEAD.pack(length, key, version, 0, len(who)) + who + body)
+                frame = encode_header(RequestHeader(key, version, 0, self._client_id)) + body
+                through.sendall(len(frame).to_bytes(4, "big") + frame)
                 key, version, body = talk.send(self._read_frame()[_CORRELATION_BYTES:])
         except StopIteration:
             return

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Unavailable, Uncertain
 from dovetail.timeline import frames
 from dovetail.timeline.frame_codec import decode_answer, encode_request
-from dovetail.wire.login import ClientLogin
+from dovetail.wire.login import NOBODY, ClientLogin
 from dovetail.wire.peer import Greeting, Peer, PeerSettings
 from dovetail.wire.peer import Request as WireRequest
 
@@ -65,7 +65,7 @@ class NetworkLink:
         *,
         client_id: str,
         call_ms_max: int = COMMAND_MS_MAX,
-        login: ClientLogin = ClientLogin(),
+        login: ClientLogin = NOBODY,
     ) -> None:
         """`addresses`: host:port, with commas between several. Does nothing yet. Call it inside
         the event loop. Raises `InvalidInput`."""
