@@ -216,7 +216,7 @@ class LogSettings(_Section):
         default=256 * _MIB,
         ge=4 * _KIB,
         le=64 * _GIB,
-        description="Size at which a new ledger begins.",
+        description="Size at which a new ledger begins; looked at every 8 MiB or 1,024 batches.",
     )
     # Retention removes whole ledgers, so a record can outlive its retention by this long.
     ledger_age_ms_max: DurationMs = Field(

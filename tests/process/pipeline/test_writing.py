@@ -497,4 +497,4 @@ def test_errors_name_what_is_wrong(node: RunningNode, client: KafkaClient, topic
             pa.record_batch({"value": pa.array(["x"]), "topic": pa.array([None], "string")})
         )
     with pytest.raises(Unavailable, match=r"no broker answers: broker 127.0.0.1:1.*after 0.1 s"):
-        KafkaClient("127.0.0.1:1", timeout_s=0.1).partitions(None)
+        KafkaClient(Brokers("127.0.0.1:1"), timeout_s=0.1).partitions(None)
