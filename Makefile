@@ -39,8 +39,7 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/java
 	@$(MAKE) --no-print-directory check
 	@# In the order of the folders: clusters, of which each takes a minute, before a thousand small ones.
-	@# Three at once: most tests wait for servers. With two, two cores were in use to 57 %.
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=15 tests
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=15 tests
 
 .PHONY: docs
 docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.

@@ -86,6 +86,7 @@ def test_who_is_ahead_of_a_new_owner_keeps_its_epoch(known: bool, proxied: Proxi
             "batch.num.messages": 1,
             "linger.ms": 0,
             "statistics.interval.ms": 50,
+            "log_level": 0,
             "stats_cb": lambda text: epochs.append(json.loads(text)["eos"]["producer_epoch"]),
         }
     )

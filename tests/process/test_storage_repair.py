@@ -33,7 +33,9 @@ def asked(cluster: ClusterProcesses, ask: Callable[[EtcdCoordinator], Awaitable[
 
     async def run() -> Result:
         endpoints = tuple(member.endpoint for member in cluster.etcd.values())
-        coordinator = await EtcdCoordinator.open(EtcdSettings(endpoints, namespace="/dovetail/"))
+        # Patient: it is the test that asks, on a machine that has other work.
+        settings = EtcdSettings(endpoints, attempt_timeout_ms=10_000, request_timeout_ms=30_000)
+        coordinator = await EtcdCoordinator.open(settings)
         try:
             return await ask(coordinator)
         finally:

@@ -73,7 +73,7 @@ class Client:
     def produce(self, topic: str, value: bytes = b"x") -> str:
         """The error's name, or "" when it is stored."""
         outcome: list[str] = []
-        producer = Producer({**self.config, "message.timeout.ms": 8000})
+        producer = Producer({**self.config, "message.timeout.ms": 25_000})
         producer.produce(
             topic, value, on_delivery=lambda error, _: outcome.append(error.name() if error else "")
         )

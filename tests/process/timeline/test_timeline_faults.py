@@ -270,8 +270,9 @@ async def _locked(dsn: str, asyncpg: Any) -> Any:
 
 async def _master_of(cluster: ClusterProcesses, timeline: str) -> str:
     endpoints = tuple(member.endpoint for member in cluster.etcd.values())
+    settings = EtcdSettings(endpoints, attempt_timeout_ms=10_000, request_timeout_ms=30_000)
     async with (
-        await EtcdCoordinator.open(EtcdSettings(endpoints)) as coordinator,
+        await EtcdCoordinator.open(settings) as coordinator,
         asyncio.timeout(DEADLINE_S),
     ):
         while True:

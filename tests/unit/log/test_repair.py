@@ -137,6 +137,19 @@ class Cluster:
 
     # What tests do
 
+    def segments_with(self, number: int, text: bytes) -> list[Path]:
+        """The files of a node that hold a text. Two of three copies are enough for an answer, so
+        that the third may come later."""
+        segments = (self.folder / str(number)).glob("*.segment")
+        return [segment for segment in segments if text in segment.read_bytes()]
+
+    def damage(self, number: int, text: bytes) -> None:
+        """Changes one bit of a text that a node has stored."""
+        for segment in self.segments_with(number, text):
+            data = bytearray(segment.read_bytes())
+            data[data.find(text)] ^= 1
+            segment.write_bytes(data)
+
     async def partition(self) -> Partition:
         await self.log.create_topic("t", partitions=1)
         return self.log.partition("t", 0)
@@ -268,11 +281,9 @@ async def test_a_damaged_node_is_repaired_by_its_peers(cluster: Cluster) -> None
     info = await cluster.roll(partition)
     number = min(info.placement.nodes)
     await cluster.repairer.mend(partition)
+    await cluster.until(lambda: bool(cluster.segments_with(number, b"THE-DAMAGED-ONE")))
     await cluster.storage[number].close()
-    for segment in (cluster.folder / str(number)).glob("*.segment"):
-        data = bytearray(segment.read_bytes())
-        data[data.find(b"THE-DAMAGED-ONE")] ^= 1
-        segment.write_bytes(data)
+    cluster.damage(number, b"THE-DAMAGED-ONE")
     await cluster.open_node(number)
     node = cluster.storage[number]
     assert node.damaged
@@ -302,10 +313,7 @@ async def test_a_reader_that_meets_damage_tells_repair(cluster: Cluster) -> None
     cluster.ensembles.reader.on_damaged = cluster.repairer.doubt
     first_asked = {info.placement.nodes_for(entry)[0] for entry in (0, 1)}
     for number in first_asked:
-        for segment in (cluster.folder / str(number)).glob("*.segment"):
-            data = bytearray(segment.read_bytes())
-            data[data.find(b"THE-DAMAGED-ONE")] ^= 1
-            segment.write_bytes(data)
+        cluster.damage(number, b"THE-DAMAGED-ONE")
     assert await values_in(partition) == [b"a", b"THE-DAMAGED-ONE"]
     assert await cluster.lacks(info) != {}
     await cluster.repairer.mend(partition)
