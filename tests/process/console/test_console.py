@@ -103,12 +103,13 @@ def test_the_walk_would_see_what_is_wrong(watched: WatchedPage) -> None:
     assert not watched.faults()
     watched.page.evaluate(
         """async () => {
-          const main = document.querySelector('main');
-          main.append(Object.assign(document.createElement('div'), { className: 'planted' }));
-          main.querySelector('.planted').style.width = '3000px';
-          main.querySelector('.planted').style.height = '1px';
-          main.append(document.createElement('button'));
-          main.append(Object.assign(document.createElement('script'), { textContent: '1' }));
+          // Not in the page itself, which is drawn anew whenever there is news.
+          const box = Object.assign(document.createElement('div'), { className: 'planted' });
+          document.body.append(box);
+          box.style.width = '3000px';
+          box.style.height = '1px';
+          document.body.append(document.createElement('button'));
+          document.body.append(Object.assign(document.createElement('script'), { textContent: '1' }));
           await fetch('http://127.0.0.1:1/').catch(() => null);
         }"""
     )
