@@ -109,7 +109,8 @@ def test_the_walk_would_see_what_is_wrong(watched: WatchedPage) -> None:
           box.style.width = '3000px';
           box.style.height = '1px';
           document.body.append(document.createElement('button'));
-          document.body.append(Object.assign(document.createElement('script'), { textContent: '1' }));
+          const script = Object.assign(document.createElement('script'), { textContent: '1' });
+          document.body.append(script);
           await fetch('http://127.0.0.1:1/').catch(() => null);
         }"""
     )
