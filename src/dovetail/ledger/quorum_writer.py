@@ -16,7 +16,10 @@ above it. Then what is not confirmed is sent to the new nodes, and answers of th
 more.
 
 Without a spare node the writer goes on with those it has, as long as Qa answer; entries that then
-lie on fewer than Qw nodes are copied later, in the background.
+lie on fewer than Qw nodes are copied later, in the background. A node that is said to be back gets
+entries again, and counts as one that answers when it has stored one: who says so looks at the
+coordination service, and our own line to the node may be cut. Else a writer that reaches nobody
+would never fail: each node would be back before the next one is given up.
 
     open ──► changing (ensemble) ──► open
       └────────────┴──► failed
@@ -91,6 +94,8 @@ class QuorumWriter:
         self.failure: DovetailError | None = None
         #: Nodes that failed and have no replacement; nothing is sent to them.
         self.down: set[int] = set()
+        #: Nodes that were down and are said to be back; they have stored nothing since.
+        self._trying: set[int] = set()
         self._pending: deque[_Pending] = deque()
         self._failed: set[int] = set()
         self._changing = False
@@ -111,6 +116,7 @@ class QuorumWriter:
 
     def on_stored(self, node: int, entry: int) -> list[Effect]:
         """The node holds the entry."""
+        self._trying.discard(node)
         item = self._find(entry)
         if self.failure is not None or item is None or node not in self.nodes:
             return []
@@ -141,6 +147,7 @@ class QuorumWriter:
         self.nodes = list(nodes)
         self._failed -= gone
         self.down -= gone
+        self._trying -= gone
         effects: list[Effect] = []
         for item in self._pending:
             item.held -= changed
@@ -154,8 +161,10 @@ class QuorumWriter:
             raise AssertionError("no change of the ensemble is under way")
         self._changing = False
         self.down |= self._failed
+        self._trying -= self._failed
         self._failed.clear()
-        alive = [place for place, node in enumerate(self.nodes) if node not in self.down]
+        silent = self.down | self._trying
+        alive = [place for place, node in enumerate(self.nodes) if node not in silent]
         for start in range(self.quorum.ensemble):
             left = [place for place in places_of(self.quorum, start) if place in alive]
             if len(left) < self.quorum.ack:
@@ -167,6 +176,7 @@ class QuorumWriter:
         if node not in self.down:
             return []
         self.down.discard(node)
+        self._trying.add(node)
         place = self.nodes.index(node)
         effects: list[Effect] = []
         for item in self._pending:

@@ -92,6 +92,26 @@ def test_without_a_spare_the_writer_goes_on_with_two_of_three() -> None:
     assert isinstance(writer.on_not_replaced(Unavailable("none"))[0], Fail)
 
 
+def test_who_is_said_to_be_back_counts_when_it_has_stored_something() -> None:
+    """L10: our line may be cut, whatever the coordination service says of the nodes."""
+    writer = QuorumWriter(THREE, [1, 2, 3])
+    writer.append(b"a")
+    writer.on_failed(1)
+    writer.on_not_replaced(Unavailable("none"))
+    assert writer.on_back(1)
+    writer.on_failed(2)
+    assert isinstance(writer.on_not_replaced(Unavailable("none"))[0], Fail)
+    healed = QuorumWriter(THREE, [1, 2, 3])
+    healed.append(b"a")
+    healed.on_failed(1)
+    healed.on_not_replaced(Unavailable("none"))
+    healed.on_back(1)
+    healed.on_stored(1, 0)
+    healed.on_failed(2)
+    assert healed.on_not_replaced(Unavailable("none")) == []
+    assert healed.on_stored(3, 0) == [Confirm(0)]
+
+
 def test_a_fenced_writer_confirms_nothing_more() -> None:
     """L9: what was sent may or may not be stored."""
     writer = QuorumWriter(THREE, [1, 2, 3])
