@@ -19,7 +19,7 @@ from collections.abc import Callable
 from tests.compat.loop_thread import LoopThread, stop_accepting
 
 from dovetail.kafka import ErrorCode, decode_request, encode_response
-from dovetail.kafka import messages as m
+from dovetail.kafka.codec import produce_refused
 
 API_KEY_PRODUCE = 0
 #: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.
@@ -40,22 +40,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 def not_the_leader(frame: bytes) -> bytes:
     """The answer to a Produce request of who does not serve any of its partitions."""
     request = decode_request(memoryview(frame)[4:])
-    answer = m.ProduceResponse(
-        responses=tuple(
-            m.ProduceResponseTopic(
-                name=topic.name,
-                partition_responses=tuple(
-                    m.ProduceResponsePartition(
-                        index=one.index,
-                        error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                        base_offset=-1,
-                    )
-                    for one in topic.partition_data
-                ),
-            )
-            for topic in request.body.topic_data
-        )
-    )
+    answer = produce_refused(request.body, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     return b"".join(encode_response(request.header, answer))
 
 

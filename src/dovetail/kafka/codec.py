@@ -114,10 +114,11 @@ def refuse(header: RequestHeader, frame: memoryview, body_start: int) -> list[Bu
     request: ProduceRequest = decode_body(header, frame, body_start)
     if request.acks == 0:
         return None
-    return encode_response(header, _produce_refused(request))
+    return encode_response(header, produce_refused(request, ErrorCode.UNSUPPORTED_VERSION))
 
 
-def _produce_refused(request: ProduceRequest) -> ProduceResponse:
+def produce_refused(request: ProduceRequest, error_code: ErrorCode) -> ProduceResponse:
+    """The answer to a request of which nothing is stored."""
     return ProduceResponse(
         responses=tuple(
             ProduceResponseTopic(
@@ -125,7 +126,7 @@ def _produce_refused(request: ProduceRequest) -> ProduceResponse:
                 partition_responses=tuple(
                     ProduceResponsePartition(
                         index=partition.index,
-                        error_code=ErrorCode.UNSUPPORTED_VERSION,
+                        error_code=error_code,
                         base_offset=-1,
                     )
                     for partition in topic.partition_data

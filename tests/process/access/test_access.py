@@ -70,10 +70,10 @@ class Client:
     def admin(self) -> AdminClient:
         return AdminClient(self.config)
 
-    def produce(self, topic: str, value: bytes = b"x") -> str:
+    def produce(self, topic: str, value: bytes = b"x", *, seconds_max: int = 25) -> str:
         """The error's name, or "" when it is stored."""
         outcome: list[str] = []
-        producer = Producer({**self.config, "message.timeout.ms": 25_000})
+        producer = Producer({**self.config, "message.timeout.ms": seconds_max * 1000})
         producer.produce(
             topic, value, on_delivery=lambda error, _: outcome.append(error.name() if error else "")
         )
@@ -348,7 +348,7 @@ def test_a_certificate_says_who_a_client_is(
     stranger = Authority(Path(files.key).parent / "..").issue("billing2")
     client.config["ssl.certificate.location"] = stranger.certificate
     client.config["ssl.key.location"] = stranger.key
-    assert client.produce("bills") != ""
+    assert client.produce("bills", seconds_max=5) != ""
 
 
 async def test_timelines_want_a_login_and_a_rule(
