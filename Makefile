@@ -10,7 +10,7 @@ SOAK_ROUNDS ?= 200
 help: ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/pipeline/_records.c
+.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/spark/_records.c
 	@scripts/setup dev bench
 	@touch $@
 
@@ -61,7 +61,7 @@ sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
 soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_ROUNDS=500
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
-	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/pipeline
+	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/spark
 	@TEAM_WORKS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
 	@DEMO_MINUTES=3 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py

@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 
-from dovetail.timeline.deal import Deal, Member, deal, loads
+from dovetail.timeline.engine.deal import Deal, Member, deal, loads
 
 #: A carrier deals on its event loop at the end of each window.
 DEAL_MS_MAX = 100.0

@@ -8,10 +8,10 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 
 from bench.client import STALL_S_MAX
-from dovetail.cli import cluster_processes as processes
-from dovetail.cli.cluster_folder import ClusterFolder
-from dovetail.cli.cluster_plan import BROKER_ID_BASE, Plan, Planned, Wish
-from dovetail.cli.cluster_starting import start_cluster
+from dovetail.cli.local_cluster import processes
+from dovetail.cli.local_cluster.folder import ClusterFolder
+from dovetail.cli.local_cluster.plan import BROKER_ID_BASE, Plan, Planned, Wish
+from dovetail.cli.local_cluster.starting import start_cluster
 from dovetail.settings import CoordinationSettings
 
 #: What is measured after a crash is held against this.

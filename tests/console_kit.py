@@ -11,11 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import text
 from tests.conftest import RunningNode
 
+from dovetail.election.fold import Announce, Claim, Report, encode_record
+from dovetail.election.identifiers import Incarnation, MemberName, Term
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.schema import create_tables
-from dovetail.sdk import connect
-from dovetail.stream.fold import Announce, Claim, Report, encode_record
-from dovetail.stream.identifiers import Incarnation, MemberName, Term
+from dovetail.timeline.client import connect
 from dovetail.timeline.config import TimelineConfig
 
 #: Far above what anything here needs on a machine that does other work too.

@@ -15,12 +15,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from dovetail.broker.node import Node
+from dovetail.election.metrics import StreamMetrics
+from dovetail.node.node import Node
 from dovetail.outbox.metrics import RelayMetrics
-from dovetail.pipeline.metrics import PipelineMetrics
 from dovetail.settings import load_settings
 from dovetail.settings.sources import Flag
-from dovetail.stream.metrics import StreamMetrics
+from dovetail.teams.metrics import PipelineMetrics
 
 ROOT = Path(__file__).parent.parent
 DOC = ROOT / "docs" / "metrics.md"

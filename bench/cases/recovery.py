@@ -18,16 +18,15 @@ from collections.abc import Sequence
 from bench.local_cluster import LocalCluster
 from bench.run import Run
 from bench.table import Line
-from dovetail.broker.remote_storage import RemoteStorageNode
-from dovetail.cli.cluster_plan import Planned
+from dovetail.cli.local_cluster.plan import Planned
 from dovetail.coordination import Put
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import DovetailError, Unavailable
-from dovetail.ledger import Ensembles, LedgerId, Quorum, Term
-from dovetail.ledger.placement import Placement
-from dovetail.log import chain
 from dovetail.log.catalog import partition_key
-from dovetail.log.chain import LedgerInfo, PartitionRecord
+from dovetail.storage import Ensembles, LedgerId, Quorum, Term, chain
+from dovetail.storage.chain import LedgerInfo, PartitionRecord
+from dovetail.storage.placement import Placement
+from dovetail.storage.remote import RemoteStorageNode
 
 _ENTRIES = 1_000_000
 _BYTES = 100

@@ -29,8 +29,8 @@ from bench.cases.spark_teams import session, watched
 from bench.node import Node
 from bench.run import Run, percentile
 from bench.table import Line
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
-from dovetail.pipeline.engine import Engine
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams.engine import Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ _AIM_MS = 250.0
 _PARTS = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
 _COST_NOTE = (
     "one work a micro-batch, one team, nothing else running in it; median. The settings that "
-    "lower it are defaults of spark_session (src/dovetail/pipeline/session.py)."
+    "lower it are defaults of spark_session (src/dovetail/spark/session.py)."
 )
 #: Nothing is silent for so long unless it is broken.
 _STALL_S_MAX = 120.0

@@ -16,14 +16,14 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.pipeline import _plain_records as plain
-from dovetail.pipeline import records
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import KafkaClient
-from dovetail.pipeline.decoder import batches_in, to_arrow
-from dovetail.pipeline.encoder import Rows, encode_batches
-from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.producer import Producer
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import KafkaClient
+from dovetail.kafka.client.producer import Producer
+from dovetail.spark import _plain_records as plain
+from dovetail.spark import records
+from dovetail.spark.decoder import batches_in, to_arrow
+from dovetail.spark.encoder import Rows, encode_batches
+from dovetail.spark.fetching import fetch
 
 _CASE = "a records"
 _UNIT = "messages/s"

@@ -17,7 +17,7 @@ from bench.client import create_topic
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.pipeline import spark_session
+from dovetail.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

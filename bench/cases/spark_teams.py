@@ -27,9 +27,10 @@ from bench.client import READING, THROUGHPUT, create_topic
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, spark_session
-from dovetail.pipeline.engine import ROWS_PER_BATCH, Engine
-from dovetail.pipeline.progress import TeamProgress
+from dovetail.spark import spark_session
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams.engine import ROWS_PER_BATCH, Engine
+from dovetail.teams.progress import TeamProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,27 +13,26 @@ from pathlib import Path
 
 from bench.run import Run
 from bench.table import Line
-from dovetail.stream import (
+from dovetail.election import (
     Algorithm,
     ClusterMember,
-    Event,
     Leadership,
     MemberName,
     MemoryLog,
     MemoryNetwork,
     MemorySharedLog,
     MemoryTransport,
-    OnlyLeader,
     StreamSettings,
     Term,
     VoteFile,
 )
-from dovetail.stream.election import Append, Effect, Identity, Send, Vote
-from dovetail.stream.fold import Announce, Claim, LogState, Moment
+from dovetail.election.election import Append, Effect, Identity, Send, Vote
+from dovetail.election.fold import Announce, Claim, LogState, Moment
+from dovetail.election.identifiers import Incarnation
+from dovetail.election.majority import MajorityElection
+from dovetail.election.messages import Ping, PingAnswer, VoteAnswer, VoteRequest
+from dovetail.stream import Event, OnlyLeader
 from dovetail.stream.handler import IsolatedHandler
-from dovetail.stream.identifiers import Incarnation
-from dovetail.stream.majority import MajorityElection
-from dovetail.stream.messages import Ping, PingAnswer, VoteAnswer, VoteRequest
 
 FILTER_US_MAX = 5.0
 SETTINGS = StreamSettings(coordination_stream_id="bench", timeout_ms=1_000)

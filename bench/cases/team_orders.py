@@ -20,8 +20,8 @@ from bench.node import Node
 from bench.peers.server import PeerMissing, find_program, free_port, running
 from bench.run import Run
 from bench.table import Line
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
-from dovetail.pipeline.engine import Engine
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams.engine import Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

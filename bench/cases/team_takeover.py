@@ -29,7 +29,7 @@ from bench.node import Node
 from bench.peers.server import free_port
 from bench.run import Run
 from bench.table import Line
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
 
 _CASE = "f takeover"
 _AFTER_DETECTION_S_MAX = 8.0

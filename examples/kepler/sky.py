@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
 
 TABLE = Path(__file__).parent / "orbits.csv"
 

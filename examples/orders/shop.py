@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from dovetail.pipeline import Pipeline, Reject, Team
+from dovetail.teams import Pipeline, Reject, Team
 
 PRICES = {"A-7": 1250, "B-2": 399, "C-9": 89_00}
 

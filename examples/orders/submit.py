@@ -4,7 +4,7 @@ import sys
 
 from examples.orders.shop import Order, orders
 
-from dovetail.pipeline import FrontEnd, WorkFailed, create_topics
+from dovetail.teams import FrontEnd, WorkFailed, create_topics
 
 SAMPLE: dict[str, Order] = {
     "order-1": {"customer": "Ada", "lines": ["A-7 x 2", "B-2 x 1"]},

@@ -24,7 +24,7 @@ from examples.shop.shop import ORDERS, PAYMENTS
 
 import dovetail
 from dovetail.errors import DovetailError, TopicExists
-from dovetail.sdk import Draft, Message, Timeline
+from dovetail.timeline.client import Draft, Message, Timeline
 
 TIMELINE = "shop-reminders"
 #: Pause before a node that does not answer is asked again.

@@ -21,7 +21,7 @@ from examples.shop.teams import shop as pipeline
 from examples.shop.view import View
 
 from dovetail.errors import Unavailable
-from dovetail.pipeline import create_topics
+from dovetail.teams import create_topics
 
 REPLICAS = 3
 TICK_S = 0.1

@@ -19,7 +19,7 @@ from examples.shop.reminders import TIMELINE
 
 import dovetail
 from dovetail.errors import DovetailError
-from dovetail.sdk.blocking import BlockingDovetail
+from dovetail.timeline.client.blocking import BlockingDovetail
 
 LOOK_S = 0.5
 #: Rates are taken over so many looks.

@@ -8,7 +8,7 @@ The functions know nothing of topics, of Spark, or of each other.
 
 from typing import TypedDict
 
-from dovetail.pipeline import Pipeline, Reject, Team
+from dovetail.teams import Pipeline, Reject, Team
 
 #: Articles, with prices in cents.
 PRICES = {"A-7": 1250, "B-2": 399, "C-9": 8900, "D-4": 75, "E-1": 2100, "F-3": 15}

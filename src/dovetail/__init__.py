@@ -4,14 +4,14 @@ All ownership in Dovetail is the same thing: a lease with a term, and a store th
 old term. `docs/architecture.md` shows the rooms; each room's theory is the docstring of its
 package.
 
-`connect` and `connect_blocking` are the client of timelines (`dovetail.sdk`), loaded when used.
+`connect` and `connect_blocking` are the client of timelines, loaded when used.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dovetail.sdk.blocking import connect_blocking
-    from dovetail.sdk.client import connect
+    from dovetail.timeline.client.blocking import connect_blocking
+    from dovetail.timeline.client.client import connect
 
 __all__ = ["__version__", "connect", "connect_blocking"]
 
@@ -20,11 +20,11 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     if name == "connect":
-        from dovetail.sdk.client import connect
+        from dovetail.timeline.client.client import connect
 
         return connect
     if name == "connect_blocking":
-        from dovetail.sdk.blocking import connect_blocking
+        from dovetail.timeline.client.blocking import connect_blocking
 
         return connect_blocking
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

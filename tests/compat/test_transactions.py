@@ -5,7 +5,7 @@ import time
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from dovetail.kafka.apis import SUPPORTED
+from dovetail.kafka.codec.apis import SUPPORTED
 
 #: AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, TxnOffsetCommit.
 TRANSACTION_APIS = {24, 25, 26, 27, 28}

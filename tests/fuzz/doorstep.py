@@ -19,9 +19,9 @@ import psutil
 from crc32c import crc32c
 from tests.conftest import RunningNode
 
-from dovetail.kafka import SUPPORTED, RequestHeader, decode_response, encode_request
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import ApiKey
+from dovetail.kafka.codec import SUPPORTED, RequestHeader, decode_response, encode_request
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
 from dovetail.log.records import encode_batch
 
 #: Whatever is waited for comes within this, or never.

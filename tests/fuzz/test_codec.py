@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.kafka.message_strategies import all_versions, header_of, sample, unframed
 
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka import (
+from dovetail.kafka.codec import (
     Api,
     answers,
     decode_header,
@@ -21,7 +21,7 @@ from dovetail.kafka import (
     encode_response,
     refuse,
 )
-from dovetail.kafka.headers import encode_header, encode_response_header
+from dovetail.kafka.codec.headers import encode_header, encode_response_header
 
 #: The densest struct takes under 40 times its bytes; the rest is the frame itself and an error.
 MEMORY_FACTOR_MAX = 40

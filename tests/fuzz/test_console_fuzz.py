@@ -21,8 +21,8 @@ from schemathesis.specs.openapi.checks import (
 )
 from tests.conftest import RunningNode
 
-from dovetail.console.http import ENDPOINTS
-from dovetail.console.openapi import document
+from dovetail.console.web.http import ENDPOINTS
+from dovetail.console.web.openapi import document
 
 _CASES = int(os.environ.get("FUZZ_CASES", "0"))
 #: Examples of each operation. There are some thirty-five.

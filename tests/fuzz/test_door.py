@@ -23,12 +23,18 @@ from tests.fuzz.doorstep import (
     produce_request,
 )
 
-from dovetail.kafka import SUPPORTED, Api, RequestHeader, decode_response, encode_request
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import ApiKey
-from dovetail.kafka.error_codes import ErrorCode
-from dovetail.kafka.headers import encode_header
-from dovetail.kafka.schema import FieldSpec, Primitive, specs_of
+from dovetail.kafka.codec import (
+    SUPPORTED,
+    Api,
+    RequestHeader,
+    decode_response,
+    encode_request,
+)
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.headers import encode_header
+from dovetail.kafka.codec.schema import FieldSpec, Primitive, specs_of
 
 _RANDOM = settings(
     max_examples=FUZZ_CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -21,7 +21,7 @@ from tests.fuzz.doorstep import (
     offset_at,
 )
 
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC
 
 _GOOD = batch()

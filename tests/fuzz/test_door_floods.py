@@ -16,9 +16,9 @@ from tests.fuzz.doorstep import (
     fetch_request,
 )
 
-from dovetail.kafka import RequestHeader, encode_request
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import ApiKey
+from dovetail.kafka.codec import RequestHeader, encode_request
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
 
 _MIB = 1 << 20
 _IDLE = 5000

@@ -18,8 +18,8 @@ from tests.fuzz.doorstep import (
 )
 from tests.fuzz.test_door_batches import carrying, compressed
 
-from dovetail.kafka import RequestHeader, encode_request
-from dovetail.kafka.apis import ApiKey
+from dovetail.kafka.codec import RequestHeader, encode_request
+from dovetail.kafka.codec.apis import ApiKey
 
 _MIB = 1 << 20
 _HEADER = RequestHeader(ApiKey.PRODUCE, 9, 1, "greedy")

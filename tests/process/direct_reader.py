@@ -10,9 +10,9 @@ from typing import Any
 from tests.process.checker import Workload
 
 from dovetail.errors import Unavailable
-from dovetail.kafka import ApiKey, ErrorCode
-from dovetail.kafka import messages as m
-from dovetail.pipeline.connection import Connection
+from dovetail.kafka.client.connection import Connection
+from dovetail.kafka.codec import ApiKey, ErrorCode
+from dovetail.kafka.codec import messages as m
 
 _LATEST = -1
 _PAUSE_S = 0.002

@@ -11,8 +11,8 @@ from tests.network_links import CLIENT
 from tests.process.checker import Workload, check
 from tests.process.direct_reader import DirectReader, fetch_request, fetched_end
 
-from dovetail.kafka import ApiKey, ErrorCode
-from dovetail.pipeline.connection import Connection
+from dovetail.kafka.client.connection import Connection
+from dovetail.kafka.codec import ApiKey, ErrorCode
 
 PARTITIONS = 3
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.etcd_server import binary
 
-from dovetail.cli import cluster_processes
-from dovetail.cli.cluster_folder import ClusterFolder
+from dovetail.cli.local_cluster import processes as cluster_processes
+from dovetail.cli.local_cluster.folder import ClusterFolder
 from dovetail.cli.outcome import ExitCode
 
 COMMAND_S_MAX = 100.0

@@ -10,10 +10,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import NodeFactory
 
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import ApiKey
 from dovetail.kafka.codec import encode_request
-from dovetail.kafka.headers import RequestHeader
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.headers import RequestHeader
 
 
 def test_a_long_poll_gathers_until_it_has_enough(node_factory: NodeFactory) -> None:

@@ -14,7 +14,7 @@ from tests.cluster_processes import ClusterProcesses, running_cluster, wait_unti
 from tests.process.checker import Workload, check
 
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-from dovetail.log.sweeping import read_chains
+from dovetail.storage.repair.sweeping import read_chains
 
 PARTITIONS = 3
 Result = TypeVar("Result")

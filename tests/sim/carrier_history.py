@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dovetail.log import chain
 from dovetail.log.catalog import PARTITIONS, TOPICS
-from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.topic import TopicRecord, TopicState
+from dovetail.storage import chain
+from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
 _ORDER = [TopicState.CREATING, TopicState.READY, TopicState.DELETING]
 

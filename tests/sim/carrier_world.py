@@ -20,11 +20,11 @@ from tests.sim.carrier_history import Author, History
 from tests.sim.carriers import CarrierWires, Life, SimCoordination, announced, sweep_host
 from tests.sim.storage_hosts import StorageHost
 
-from dovetail.broker import membership
+from dovetail.coordination import membership
 from dovetail.errors import DovetailError, TopicExists, TopicUnknown
-from dovetail.ledger.quorum import Quorum
 from dovetail.log import checkpoint
 from dovetail.log.topic import TopicConfig, TopicRecord, TopicState
+from dovetail.storage.quorum.arithmetic import Quorum
 
 #: A carrier that was cut off tries again every second, one that is stuck is given five, balance
 #: waits for three; all of that one after the other, twice.

@@ -24,7 +24,7 @@ from tests.sim.storage_hosts import (
 )
 from tests.sim.world import MemoryCoordinator, VirtualClock
 
-from dovetail.broker.membership import CARRIER_ROLE, NODES, Member, Membership
+from dovetail.coordination.membership import CARRIER_ROLE, NODES, Member, Membership
 from dovetail.coordination.protocol import (
     Change,
     Delete,
@@ -43,14 +43,13 @@ from dovetail.errors import (
     Uncertain,
     WatchGap,
 )
-from dovetail.ledger import Ensembles
-from dovetail.ledger.selection import least_loaded
-from dovetail.log import chain
 from dovetail.log.catalog import PARTITIONS
 from dovetail.log.claims import DELETED
 from dovetail.log.service import Log
-from dovetail.log.sweeping import sweep
 from dovetail.log.topic import TopicConfig
+from dovetail.storage import Ensembles, chain
+from dovetail.storage.repair.sweeping import sweep
+from dovetail.storage.selection import least_loaded
 
 CLOCK = VirtualClock()
 

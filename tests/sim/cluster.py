@@ -15,15 +15,15 @@ from itertools import count
 from typing import Any
 
 from dovetail.errors import DovetailError, EntryUnknown, Fenced, LedgerUnknown, Unavailable
-from dovetail.ledger import quorum_recovery as recovery
-from dovetail.ledger import quorum_writer as writing
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.identifiers import EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.placement import Fragment, Placement
-from dovetail.ledger.quorum import Quorum
-from dovetail.ledger.quorum_recovery import QuorumRecovery
-from dovetail.ledger.quorum_writer import QuorumWriter
-from dovetail.ledger.store import Append, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import Append, Fence, LedgerStore, StoreSettings
+from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
+from dovetail.storage.placement import Fragment, Placement
+from dovetail.storage.quorum import recovery
+from dovetail.storage.quorum import writer as writing
+from dovetail.storage.quorum.arithmetic import Quorum
+from dovetail.storage.quorum.recovery import QuorumRecovery
+from dovetail.storage.quorum.writer import QuorumWriter
 
 STORE = StoreSettings(segment_bytes=4_000, disk_free_bytes_min=0, reserve_bytes=1_500)
 

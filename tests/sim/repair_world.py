@@ -26,22 +26,21 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.ledger import Ensembles, LedgerId, Placement, Quorum
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.holding import Held
-from dovetail.ledger.identifiers import Entry, EntryId, LedgerState, Term
-from dovetail.ledger.store import LedgerStore, LetDamageGo, StoreSettings
-from dovetail.log import chain
 from dovetail.log.batch import check_batch
 from dovetail.log.catalog import IdBlocks, partition_key
-from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.records import StoredRecord, decode_batch, encode_batch
-from dovetail.log.repair import Repairer, RepairSettings
-from dovetail.log.storage_upkeep import StorageUpkeep
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import TopicConfig
+from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
+from dovetail.storage.chain import LedgerInfo, PartitionRecord
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import LedgerStore, LetDamageGo, StoreSettings
+from dovetail.storage.held import Held
+from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term
+from dovetail.storage.repair.repairer import Repairer, RepairSettings
+from dovetail.storage.repair.upkeep import StorageUpkeep
 
 STORE = StoreSettings(segment_bytes=12_000, disk_free_bytes_min=0, reserve_bytes=4_000)
 REPAIR = RepairSettings(after_ms=2_000, bytes_per_second=10_000_000, check_ms=500, recheck_ms=9_000)

@@ -14,11 +14,11 @@ from tests.sim.world import PowerCut, SimStorageNode
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Unavailable, Uncertain
-from dovetail.ledger import StorageNode
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.holding import Held
-from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.store import LedgerStore, StoreSettings
+from dovetail.storage import StorageNode
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.held import Held
+from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
 STORE = StoreSettings(segment_bytes=16_000, disk_free_bytes_min=0, reserve_bytes=4_000)
 

@@ -19,12 +19,12 @@ from tests.sim.processes import ProcessLoop, end_everything
 
 from dovetail.coordination import Put
 from dovetail.errors import DovetailError, Fenced
-from dovetail.log import chain
 from dovetail.log.catalog import partition_key
 from dovetail.log.claims import SETTLE_MS, Place
 from dovetail.log.ownership import claim
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.topic import TopicState
+from dovetail.storage import chain
 
 Scene = Callable[[World], Awaitable[None]]
 

@@ -13,8 +13,8 @@ import pytest
 from tests.sim.cluster import META, World
 
 from dovetail.errors import DovetailError
-from dovetail.ledger.identifiers import EntryId, LedgerId
-from dovetail.ledger.quorum import Quorum, fence_holds, places_of
+from dovetail.storage.identifiers import EntryId, LedgerId
+from dovetail.storage.quorum.arithmetic import Quorum, fence_holds, places_of
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 FAULTS_MS = 2_000

@@ -23,16 +23,16 @@ from tests.sim.world import (
 )
 
 from dovetail.errors import DiskFull, DovetailError, ProducerFenced
-from dovetail.ledger import Ensembles, OneNode
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.store import LedgerStore, StoreSettings
 from dovetail.log.batch import check_batch, read_header
 from dovetail.log.partition import Partition
 from dovetail.log.reading import offset_for_time, read_from_storage, read_from_tail
 from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
-from dovetail.log.sweeping import sweep
 from dovetail.log.topic import TopicConfig
+from dovetail.storage import Ensembles, OneNode
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.repair.sweeping import sweep
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "1000"))
 STORE = StoreSettings(segment_bytes=20_000, disk_free_bytes_min=0, reserve_bytes=8_000)

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 
-from dovetail.ledger import Ensembles, store
-from dovetail.ledger.frame import SegmentScan
-from dovetail.ledger.placement import Fragment, Placement
-from dovetail.ledger.quorum import Quorum
-from dovetail.ledger.quorum_recovery import QuorumRecovery
-from dovetail.ledger.quorum_writer import Confirm, QuorumWriter, Replace
-from dovetail.ledger.store import Durability, StoreSettings
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
+from dovetail.storage import Ensembles
+from dovetail.storage.disk import store
+from dovetail.storage.disk.frame import SegmentScan
+from dovetail.storage.disk.store import Durability, StoreSettings
+from dovetail.storage.placement import Fragment, Placement
+from dovetail.storage.quorum.arithmetic import Quorum
+from dovetail.storage.quorum.recovery import QuorumRecovery
+from dovetail.storage.quorum.writer import Confirm, QuorumWriter, Replace
 
 SEEDS_MAX = 1000
 
@@ -179,7 +180,9 @@ def test_a_planted_bug_is_found(
     plant: Plant, run: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red."""
-    monkeypatch.setattr("dovetail.ledger.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut)
+    monkeypatch.setattr(
+        "dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut
+    )
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):
         try:

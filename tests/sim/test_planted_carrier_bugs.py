@@ -10,14 +10,16 @@ from tests.sim.test_carriers_sim import run
 
 from dovetail.coordination.protocol import ABSENT, Put, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
-from dovetail.log import chain, holdings, ownership, partition, topic_work
+from dovetail.log import owned as holdings
+from dovetail.log import ownership, partition, topic_work
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
-from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import NOBODY
-from dovetail.log.holdings import Holdings
+from dovetail.log.owned import Holdings
 from dovetail.log.ownership import ChainKeeper
 from dovetail.log.partition import Partition
 from dovetail.log.service import Log
+from dovetail.storage import chain
+from dovetail.storage.chain import PartitionRecord
 
 SEEDS_MAX = 60
 
@@ -200,7 +202,7 @@ def successor_named_under_the_same_term(monkeypatch: pytest.MonkeyPatch) -> None
             await coordinator.transact([Put(key, named)], conditions=[condition])
 
     monkeypatch.setattr("dovetail.log.partition.hand_on", hand_on)
-    monkeypatch.setattr("dovetail.log.holdings.hand_on", hand_on)
+    monkeypatch.setattr("dovetail.log.owned.hand_on", hand_on)
 
 
 #: A bug, what finds it, and the seed to begin with: near one that finds it, to save time.

@@ -7,9 +7,20 @@ from typing import Any
 import pytest
 from tests.sim import test_repair_sim
 
-from dovetail.log import repair, repair_plan, storage_upkeep, sweeping
-from dovetail.log.repair import Repairer
-from dovetail.log.repair_plan import Progress
+from dovetail.storage.repair import (
+    plan as repair_plan,
+)
+from dovetail.storage.repair import (
+    repairer as repair,
+)
+from dovetail.storage.repair import (
+    sweeping,
+)
+from dovetail.storage.repair import (
+    upkeep as storage_upkeep,
+)
+from dovetail.storage.repair.plan import Progress
+from dovetail.storage.repair.repairer import Repairer
 
 SEEDS_MAX = 60
 

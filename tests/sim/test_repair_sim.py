@@ -18,8 +18,8 @@ from tests.sim.repair_world import World, values_of
 from tests.sim.world import VirtualLoop, end_all_tasks
 
 from dovetail.errors import DovetailError
-from dovetail.ledger.quorum import Quorum
 from dovetail.log.reading import read_from_storage
+from dovetail.storage.quorum.arithmetic import Quorum
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "40"))
 FAULTS_S = 12.0

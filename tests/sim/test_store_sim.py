@@ -21,9 +21,9 @@ from dovetail.errors import (
     StorageOut,
     Uncertain,
 )
-from dovetail.ledger.faulty_disk import FaultyDisk
-from dovetail.ledger.identifiers import EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
+from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 SETTINGS = StoreSettings(segment_bytes=6_000, disk_free_bytes_min=0, reserve_bytes=2_000)
@@ -162,7 +162,7 @@ def run(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.ledger.faulty_disk.FaultyDisk.power_cut", PowerCut)
+    monkeypatch.setattr("dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", PowerCut)
 
 
 @pytest.mark.parametrize("block", range(20))

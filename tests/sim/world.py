@@ -26,10 +26,10 @@ from dovetail.coordination.protocol import (
     WatchEvent,
 )
 from dovetail.errors import DovetailError, EntryUnknown, LeaseLost, LedgerUnknown
-from dovetail.ledger.holding import Held
-from dovetail.ledger.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
-from dovetail.ledger.store import Append, Command, DeleteLedger, Fence, LedgerStore
-from dovetail.ledger.store import Outcome as StoreOutcome
+from dovetail.storage.disk.store import Append, Command, DeleteLedger, Fence, LedgerStore
+from dovetail.storage.disk.store import Outcome as StoreOutcome
+from dovetail.storage.held import Held
+from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
 
 class PowerCut(Exception):

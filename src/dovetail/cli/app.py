@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import (
+from dovetail.cli.commands import (
     access,
     archive,
     bench,

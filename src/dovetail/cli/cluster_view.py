@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dovetail.broker.membership import NODES, Member
-from dovetail.broker.overseer import ClusterReport
-from dovetail.cli import cluster_processes as processes
-from dovetail.cli.cluster_folder import ClusterFolder
-from dovetail.cli.cluster_plan import Kind, Plan
-from dovetail.cli.cluster_processes import Health, State
+from dovetail.cli.local_cluster import processes
+from dovetail.cli.local_cluster.folder import ClusterFolder
+from dovetail.cli.local_cluster.plan import Kind, Plan
+from dovetail.cli.local_cluster.processes import Health, State
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.coordination.membership import NODES, Member
 from dovetail.errors import CoordinationDown, DovetailError, Unavailable
+from dovetail.node.overseer import ClusterReport
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -82,7 +82,7 @@ def setting_names(incomplete: str) -> list[str]:
 
 def cluster_node_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """The processes of the cluster on this machine."""
-    from dovetail.cli.cluster_folder import ClusterFolder
+    from dovetail.cli.local_cluster.folder import ClusterFolder
 
     try:
         plan = ClusterFolder(ctx.params["data_dir"]).plan()

@@ -10,7 +10,7 @@ import typer
 from dovetail.cli.completing import setting_names
 
 if TYPE_CHECKING:
-    from dovetail.pipeline.brokers import Brokers
+    from dovetail.kafka.client.brokers import Brokers
     from dovetail.settings import Flag, Settings
 
 ConfigOption = Annotated[
@@ -73,7 +73,7 @@ class Target:
 
     def brokers(self) -> "Brokers":
         """For the jobs of Spark. Raises `InvalidInput`."""
-        from dovetail.pipeline.brokers import Brokers
+        from dovetail.kafka.client.brokers import Brokers
 
         return Brokers.at(self.bootstrap, self.security)
 

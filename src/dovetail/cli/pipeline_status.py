@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from confluent_kafka import Consumer, TopicPartition
 
 from dovetail.cli.client import call, client_config, connect, topics_of
-from dovetail.pipeline.report import (
+from dovetail.teams.report import (
     COLUMNS,
     SILENT_S_MAX,
     TOPIC,
@@ -91,8 +91,8 @@ class Reports:
         from rich.console import Group
         from rich.live import Live
 
+        from dovetail.cli.commands.pipeline_run import live_table
         from dovetail.cli.output import answers
-        from dovetail.cli.pipeline_run import live_table
 
         with Live(console=answers(), refresh_per_second=2) as shown:
             while True:

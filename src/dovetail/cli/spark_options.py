@@ -12,7 +12,7 @@ from dovetail.errors import DovetailError, InvalidInput, Unavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.pipeline.jobs import Range
+    from dovetail.spark.batch_jobs import Range
 
 MasterOption = Annotated[
     str,
@@ -30,7 +30,7 @@ UntilOption = Annotated[
 
 def range_of(since: str | None, until: str | None) -> "Range":
     """The range between two times. Raises `InvalidInput`."""
-    from dovetail.pipeline.jobs import Range
+    from dovetail.spark.batch_jobs import Range
 
     return Range(_moment("--from", since), _moment("--until", until))
 
@@ -50,7 +50,7 @@ def started(name: str, master: str) -> "Iterator[SparkSession]":
 
     What Spark fails with becomes an error that a command can print.
     """
-    from dovetail.pipeline.session import session_running, spark_session
+    from dovetail.spark.session import session_running, spark_session
 
     found = session_running()
     spark = spark_session(f"dovetail {name}", master=master, **_QUIET)

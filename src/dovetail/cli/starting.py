@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dovetail.errors import DovetailError, InvalidSetting, Unavailable
 
 if TYPE_CHECKING:
-    from dovetail.broker import Node
+    from dovetail.node import Node
     from dovetail.settings import Settings
 
 _OTHER_FOLDER = "choose another with --data-dir (node.data_dir)"

@@ -9,7 +9,7 @@ from dovetail.cli.outcome import Unreachable
 from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
 
 if TYPE_CHECKING:
-    from dovetail.sdk import Dovetail
+    from dovetail.timeline.client import Dovetail
     from dovetail.wire.login import ClientLogin
 
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ def run(target: Target, work: Coroutine[Any, Any, Result]) -> Result:
 def connect_to(target: Target) -> "Dovetail":
     """A client of the node; inside `async with` it is connected. Raises `Unreachable`."""
     from dovetail.cli.client import check_reachable
-    from dovetail.sdk import connect
+    from dovetail.timeline.client import connect
 
     check_reachable(target)
     login = login_of(target)

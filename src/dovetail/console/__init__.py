@@ -16,6 +16,6 @@ Nothing in the node waits for the console, and without a reader nothing of it ru
 """
 
 from dovetail.console.desk import ServedNode
-from dovetail.console.http import Console, http_of, serve_http
+from dovetail.console.web.http import Console, http_of, serve_http
 
 __all__ = ["Console", "ServedNode", "http_of", "serve_http"]

@@ -5,21 +5,21 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from dovetail.broker.insight import Insight
-from dovetail.broker.overseer import ClusterReport
 from dovetail.clock import Clock
-from dovetail.console.audit import AuditLog
-from dovetail.console.dead_marks import DeadMarks
 from dovetail.console.kafka_link import ClientConfig, KafkaLink
+from dovetail.console.nouns.dead_marks import DeadMarks
+from dovetail.console.nouns.records import Reader
 from dovetail.console.outbox_link import OutboxLink
 from dovetail.console.pipeline_feed import PipelineFeed
 from dovetail.console.rates import Rates
-from dovetail.console.records import Reader
-from dovetail.console.signing_in import SignIn
 from dovetail.console.stream_feed import StreamFeed
-from dovetail.console.threads import Threads
 from dovetail.console.timeline_link import TimelineLink
+from dovetail.console.web.audit import AuditLog
+from dovetail.console.web.signing_in import SignIn
+from dovetail.console.web.threads import Threads
 from dovetail.errors import Unavailable
+from dovetail.node.insight import Insight
+from dovetail.node.overseer import ClusterReport
 from dovetail.settings import Settings
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dovetail.console.threads import Threads
+from dovetail.console.web.threads import Threads
 from dovetail.errors import DovetailError, InvalidInput, Unavailable, Uncertain
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from typing import Any
 
 import msgspec
 
-from dovetail.console.dead import DeadQuery, dead_page
 from dovetail.console.desk import Desk
-from dovetail.console.errors import HttpRefusal, Problem, problem_of
-from dovetail.console.groups import group_list, group_shown
-from dovetail.console.outbox import outbox_shown
-from dovetail.console.overview import overview
-from dovetail.console.pipelines import pipeline_list, pipeline_shown
-from dovetail.console.streams import stream_list, stream_shown
-from dovetail.console.timelines import timeline_list, timeline_shown
-from dovetail.console.topics import topic_list, topic_shown
+from dovetail.console.nouns.dead import DeadQuery, dead_page
+from dovetail.console.nouns.groups import group_list, group_shown
+from dovetail.console.nouns.outbox import outbox_shown
+from dovetail.console.nouns.overview import overview
+from dovetail.console.nouns.pipelines import pipeline_list, pipeline_shown
+from dovetail.console.nouns.streams import stream_list, stream_shown
+from dovetail.console.nouns.timelines import timeline_list, timeline_shown
+from dovetail.console.nouns.topics import topic_list, topic_shown
+from dovetail.console.web.errors import HttpRefusal, Problem, problem_of
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.logging import get_logger
 

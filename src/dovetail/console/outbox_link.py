@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from dovetail.console.threads import Threads
+from dovetail.console.web.threads import Threads
 from dovetail.errors import InvalidSetting, NotFound, Unavailable
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from dovetail.clock import Clock
 from dovetail.console.kafka_link import KafkaLink
-from dovetail.console.offsets import Position, bounds_of, resolve
-from dovetail.console.records import Reader, ReadLimits, Record, Span
+from dovetail.console.nouns.offsets import Position, bounds_of, resolve
+from dovetail.console.nouns.records import Reader, ReadLimits, Record, Span
 
 TOPIC = "dovetail.pipelines"
 #: Three missed reports.

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from dovetail.clock import Clock
 from dovetail.console.kafka_link import KafkaLink
-from dovetail.console.offsets import Bounds, bounds_of
-from dovetail.console.records import Reader, ReadLimits, Record, Span
+from dovetail.console.nouns.offsets import Bounds, bounds_of
+from dovetail.console.nouns.records import Reader, ReadLimits, Record, Span
 from dovetail.errors import TopicUnknown, Unavailable
 
 if TYPE_CHECKING:
-    from dovetail.stream.fold import LogState
-    from dovetail.stream.shared_log import LogFollower
+    from dovetail.election.fold import LogState
+    from dovetail.election.shared_log import LogFollower
 
 #: Records of a log; members trim it long before.
 _SCAN_MAX = 200_000
@@ -35,8 +35,8 @@ class _Log:
         self.followers: dict[str, LogFollower] = {}
 
     def take(self, records: list[Record], *, opening: bool) -> None:
-        from dovetail.stream.fold import decode_record
-        from dovetail.stream.shared_log import LogFollower
+        from dovetail.election.fold import decode_record
+        from dovetail.election.shared_log import LogFollower
 
         for record in records:
             name = (record.key or b"").decode(errors="replace")
@@ -78,7 +78,7 @@ class StreamFeed:
 
     async def _looks_like_one(self, topic: str, bounds: Bounds) -> bool:
         """Whether the last record is one of a shared log; a large other topic is not read."""
-        from dovetail.stream.fold import decode_record
+        from dovetail.election.fold import decode_record
 
         last = [Span(0, bounds.end - 1, bounds.end)] if bounds.first < bounds.end else []
         reading = await self._reader.read(topic, last, ReadLimits(scan=1))

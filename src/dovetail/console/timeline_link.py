@@ -6,13 +6,13 @@ A link is made with the first request and lives as long as the server; it costs 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dovetail.broker.security import OwnWay
 from dovetail.errors import Unavailable
+from dovetail.node.security import OwnWay
 from dovetail.settings import Settings
 
 if TYPE_CHECKING:
-    from dovetail.sdk import Dovetail
-    from dovetail.sdk.timeline import Timeline
+    from dovetail.timeline.client import Dovetail
+    from dovetail.timeline.client.timeline import Timeline
 
 
 class TimelineLink:
@@ -33,7 +33,7 @@ class TimelineLink:
         if self.missing is not None:
             raise Unavailable(self.missing)
         if self._client is None:
-            from dovetail.sdk import connect
+            from dovetail.timeline.client import connect
 
             way = self._way()
             client = connect(

@@ -25,10 +25,10 @@ from dovetail.coordination.protocol import (
     Unchanged,
 )
 from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncertain
-from dovetail.log import chain
-from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import DELETED, NOBODY, Holding, Place
 from dovetail.log.topic import TopicRecord, TopicState
+from dovetail.storage import chain
+from dovetail.storage.chain import PartitionRecord
 
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"

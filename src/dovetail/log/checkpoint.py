@@ -20,9 +20,9 @@ import msgspec
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged
-from dovetail.ledger import NO_ENTRY, EntryId
 from dovetail.log.batch import BatchHeader
 from dovetail.log.producers import Producer
+from dovetail.storage import NO_ENTRY, EntryId
 
 _MARK = b"\xff" * 8
 

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dovetail.ledger.selection import Candidate, Selection
+from dovetail.storage.selection import Candidate, Selection
 
 #: Nobody owns it.
 NOBODY = -1

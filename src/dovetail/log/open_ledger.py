@@ -6,9 +6,9 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.buffers import Buffer
-from dovetail.ledger import NO_ENTRY, EnsembleWriter, EntryId
-from dovetail.log.chain import LedgerInfo
 from dovetail.log.checkpoint import LedgerIndex
+from dovetail.storage import NO_ENTRY, EnsembleWriter, EntryId
+from dovetail.storage.chain import LedgerInfo
 
 
 class Appended(NamedTuple):

@@ -28,10 +28,7 @@ from dovetail.errors import (
     TopicUnknown,
     Uncertain,
 )
-from dovetail.ledger import NO_ENTRY, Ensembles, EntryId, Placement, Term
-from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, read_header
-from dovetail.log.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import (
     Checkpoint,
     LedgerIndex,
@@ -39,6 +36,8 @@ from dovetail.log.checkpoint import (
     is_checkpoint,
 )
 from dovetail.log.producers import ProducerTable
+from dovetail.storage import NO_ENTRY, Ensembles, EntryId, Placement, Term, chain
+from dovetail.storage.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
 
 #: Entries that are read at once on the way back to a checkpoint, at most. The first step takes one
 #: and each further one twice as many, and none is read twice: with 10 MB in each of 1000 partitions

@@ -29,16 +29,15 @@ from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
-from dovetail.ledger import Ensembles, LedgerId, Placement, Term
-from dovetail.log import chain
 from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
-from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
 from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
+from dovetail.storage import Ensembles, LedgerId, Placement, Term, chain
+from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
 _log = get_logger("log")
 
@@ -435,7 +434,7 @@ class Partition:
         await self.context.ensembles.let_go([info.placement for info in gone])
 
     async def replace_placement(self, before: Placement, after: Placement) -> None:
-        """Puts a closed ledger onto other nodes, which hold it already (log/repair.py)."""
+        """Puts a closed ledger onto other nodes, which hold it already (`storage/repair`)."""
         await self._keeper.change(lambda record: chain.with_closed_placement(record, before, after))
 
     async def close(self, *, successor: int | None = None) -> None:

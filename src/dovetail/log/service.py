@@ -14,12 +14,9 @@ import msgspec
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
-from dovetail.ledger import Ensembles, LedgerId
-from dovetail.ledger.selection import Selection, least_loaded
-from dovetail.log import chain
 from dovetail.log.catalog import Catalog, IdBlocks
 from dovetail.log.claims import Claims, Holding, Place
-from dovetail.log.holdings import Holdings
+from dovetail.log.owned import Holdings
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.peers import Alone, Peers
 from dovetail.log.tail import TailBudget
@@ -32,6 +29,8 @@ from dovetail.log.topic import (
 )
 from dovetail.log.topic_work import TopicWork
 from dovetail.logging import get_logger
+from dovetail.storage import Ensembles, LedgerId, chain
+from dovetail.storage.selection import Selection, least_loaded
 
 _log = get_logger("log")
 

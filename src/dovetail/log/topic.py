@@ -15,8 +15,8 @@ from enum import Enum
 import msgspec
 
 from dovetail.errors import InvalidInput
-from dovetail.ledger import SINGLE, Quorum
-from dovetail.ledger.quorum import check_quorum
+from dovetail.storage import SINGLE, Quorum
+from dovetail.storage.quorum.arithmetic import check_quorum
 
 #: The limits of Kafka's own names; a name is part of file names and metrics elsewhere.
 NAME_LENGTH_MAX = 249

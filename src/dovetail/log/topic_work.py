@@ -21,16 +21,16 @@ import msgspec
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
-from dovetail.ledger import Ensembles
-from dovetail.ledger.selection import Selection
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import DELETED, TURN_MS, Place, deal
-from dovetail.log.holdings import Holdings
+from dovetail.log.owned import Holdings
 from dovetail.log.ownership import claim
 from dovetail.log.peers import Peers
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.logging import get_logger
+from dovetail.storage import Ensembles
+from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.selection import Selection
 
 _log = get_logger("log")
 

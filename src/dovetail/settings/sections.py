@@ -222,7 +222,7 @@ class LogSettings(_Section):
     ledger_age_ms_max: DurationMs = Field(
         default=_DAY_MS, ge=100, le=365 * _DAY_MS, description="Age at which a new ledger begins."
     )
-    # Copies of each record: on one node 1; the quorum rules are those of `ledger/quorum.py`.
+    # Copies of each record: on one node 1; rules in `storage/quorum/arithmetic.py`.
     ensemble: int = Field(
         default=1, ge=1, le=64, description="Storage nodes that a ledger is spread over."
     )

@@ -26,24 +26,24 @@ What is left to others: the store that a handler writes to must check the term, 
 not come from an old leader; it is in `Leadership.term`.
 """
 
-from dovetail.stream.campaign import Campaigner
-from dovetail.stream.coordination_log import CoordinationSharedLog
-from dovetail.stream.election import Role, Times
+from dovetail.election.campaign import Campaigner
+from dovetail.election.coordination_log import CoordinationSharedLog
+from dovetail.election.election import Role, Times
+from dovetail.election.http_transport import HttpTransport
+from dovetail.election.identifiers import Algorithm, MemberName, Position, Takeover, Term
+from dovetail.election.kafka_log import KafkaSharedLog
+from dovetail.election.leadership import Leadership, MemberStatus
+from dovetail.election.member import ClusterMember
+from dovetail.election.metrics import StreamMetrics
+from dovetail.election.settings import StreamSettings
+from dovetail.election.shared_log import MemoryLog, MemorySharedLog, SharedLog
+from dovetail.election.transport import MemoryNetwork, MemoryTransport, Transport
+from dovetail.election.vote_file import VoteFile
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
 from dovetail.stream.handler import Handler, RobustStreamHandler, StreamHandler
-from dovetail.stream.http_transport import HttpTransport
-from dovetail.stream.identifiers import Algorithm, MemberName, Position, Takeover, Term
-from dovetail.stream.kafka_log import KafkaSharedLog
 from dovetail.stream.kafka_source import KafkaSource
-from dovetail.stream.leadership import Leadership, MemberStatus
-from dovetail.stream.member import ClusterMember
-from dovetail.stream.metrics import StreamMetrics
-from dovetail.stream.settings import StreamSettings
-from dovetail.stream.shared_log import MemoryLog, MemorySharedLog, SharedLog
 from dovetail.stream.source import Event, MemorySource, Source
 from dovetail.stream.stream import SharedStream
-from dovetail.stream.transport import MemoryNetwork, MemoryTransport, Transport
-from dovetail.stream.vote_file import VoteFile
 
 __all__ = [
     "Algorithm",

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from dovetail.stream.identifiers import NO_TERM, Position, Takeover, Term
+from dovetail.election.identifiers import NO_TERM, Position, Takeover, Term
 
 
 class Placed(Protocol):

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol, cast
 
+from dovetail.election.identifiers import Position
+from dovetail.election.leadership import Leadership
+from dovetail.election.metrics import StreamMetrics
 from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
 from dovetail.stream.filter import LeaderEventFilter
-from dovetail.stream.identifiers import Position
-from dovetail.stream.leadership import Leadership
-from dovetail.stream.metrics import StreamMetrics
 from dovetail.stream.source import Event, Source
 
 #: Pause before a source is opened again: from the first to the longest.

@@ -19,10 +19,10 @@ from contextlib import asynccontextmanager
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from dovetail.election.identifiers import Position
+from dovetail.election.kafka_client import ClientConfig, Poller, Value, consumer_config
 from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.logging import get_logger
-from dovetail.stream.identifiers import Position
-from dovetail.stream.kafka_client import ClientConfig, Poller, Value, consumer_config
 from dovetail.stream.source import Event
 
 #: Batches that wait for the event loop before reading pauses.

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dovetail.election.identifiers import Position
 from dovetail.errors import Unavailable
-from dovetail.stream.identifiers import Position
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,25 +12,25 @@ from typing import Any, Self
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator
+from dovetail.election.campaign import Campaigner
+from dovetail.election.election import Identity
+from dovetail.election.health import health_routes
+from dovetail.election.http_transport import HttpTransport
+from dovetail.election.identifiers import Algorithm
+from dovetail.election.kafka_client import ClientConfig
+from dovetail.election.kafka_log import KafkaSharedLog
+from dovetail.election.leadership import Leadership
+from dovetail.election.member import ClusterMember
+from dovetail.election.metrics import StreamMetrics
+from dovetail.election.settings import StreamSettings
+from dovetail.election.vote_file import VoteFile
 from dovetail.errors import DovetailError, Fenced, InvalidSetting
 from dovetail.logging import get_logger
-from dovetail.stream.campaign import Campaigner
 from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, Step, WriteReport
-from dovetail.stream.election import Identity
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
 from dovetail.stream.handler import Handler, IsolatedHandler, RobustStreamHandler, StreamHandler
-from dovetail.stream.health import health_routes
-from dovetail.stream.http_transport import HttpTransport
-from dovetail.stream.identifiers import Algorithm
-from dovetail.stream.kafka_client import ClientConfig
-from dovetail.stream.kafka_log import KafkaSharedLog
 from dovetail.stream.kafka_source import KafkaSource
-from dovetail.stream.leadership import Leadership
-from dovetail.stream.member import ClusterMember
-from dovetail.stream.metrics import StreamMetrics
-from dovetail.stream.settings import StreamSettings
 from dovetail.stream.source import Event, Source
-from dovetail.stream.vote_file import VoteFile
 
 #: Events that wait for the handler before reading pauses.
 WAITING_EVENTS_MAX = 5_000

@@ -24,13 +24,15 @@ from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown,
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.config import LEASE_MS_MIN
-from dovetail.timeline.deal import Member
-from dovetail.timeline.drift import Drift, Target
-from dovetail.timeline.health import Health
-from dovetail.timeline.loader import Loader, Plan
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.drift import Drift, Target
+from dovetail.timeline.engine.health import Health
+from dovetail.timeline.engine.loader import Loader, Plan
+from dovetail.timeline.engine.schedule import firing_at
+from dovetail.timeline.engine.signals import Lateness, Rate
+from dovetail.timeline.engine.window import Attendee, Windows
 from dovetail.timeline.message import Counts, Leased, Release
 from dovetail.timeline.metrics import StoreCommand, TimelineMetrics
-from dovetail.timeline.schedule import firing_at
 from dovetail.timeline.session import (
     SESSION_MS,
     ConsumerSession,
@@ -38,10 +40,8 @@ from dovetail.timeline.session import (
     RateLimit,
     Waiter,
 )
-from dovetail.timeline.signals import Lateness, Rate
 from dovetail.timeline.spans import note_delivered
-from dovetail.timeline.store import LeaseResult, TimelineStore
-from dovetail.timeline.window import Attendee, Windows
+from dovetail.timeline.stores.protocol import LeaseResult, TimelineStore
 
 _log = get_logger("timeline")
 

@@ -26,7 +26,7 @@ from dovetail.errors import Damaged, DovetailError, TopicExists, TopicUnknown, U
 from dovetail.logging import get_logger
 from dovetail.timeline.config import TimelineConfig, check_name
 from dovetail.timeline.message import TimelineId
-from dovetail.timeline.store import Stores
+from dovetail.timeline.stores.protocol import Stores
 
 _log = get_logger("timeline")
 

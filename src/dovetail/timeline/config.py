@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.deal import DealerName
+from dovetail.timeline.engine.deal import DealerName
 from dovetail.timeline.message import BUCKETS_MAX, TIME_MS_MAX
 
 _SECOND_MS: Final = 1_000

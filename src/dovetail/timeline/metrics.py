@@ -9,9 +9,9 @@ from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from dovetail.timeline.drift import Drift, Target
-from dovetail.timeline.health import Health
-from dovetail.timeline.late_histogram import LateHistogram
+from dovetail.timeline.engine.drift import Drift, Target
+from dovetail.timeline.engine.health import Health
+from dovetail.timeline.engine.late_histogram import LateHistogram
 
 #: Seconds; a push is late by a millisecond on a good day, and by a window after a loss.
 _LATE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 300)

@@ -20,7 +20,7 @@ from typing import Final
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.timeline import frames
-from dovetail.timeline.drift import Drift, Target
+from dovetail.timeline.engine.drift import Drift, Target
 from dovetail.timeline.frame_codec import decode_answer, encode_request
 from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request

@@ -11,11 +11,11 @@ from typing import Any, Final
 from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.timeline import frames
 from dovetail.timeline.carrying import Carried, Surroundings
-from dovetail.timeline.deal import Member
-from dovetail.timeline.drift import Target
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.drift import Target
+from dovetail.timeline.engine.schedule import new_schedule
+from dovetail.timeline.engine.signals import suggested
 from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Status
-from dovetail.timeline.schedule import new_schedule
-from dovetail.timeline.signals import suggested
 
 _SESSION_MAX: Final = 2**63 - 1
 #: The part of all reports that is answered with a better broker, if there is one.

@@ -20,12 +20,12 @@ from dovetail.clock import Clock
 from dovetail.coordination import Coordinator, Delete, Put
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
-from dovetail.timeline.deal import Member
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.health import Condition, PeerWatch, Report
+from dovetail.timeline.engine.selection import Crowd, Load, overloaded, preference
+from dovetail.timeline.engine.window import Attendee
 from dovetail.timeline.frames import BrokerState
-from dovetail.timeline.health import Condition, PeerWatch, Report
-from dovetail.timeline.selection import Crowd, Load, overloaded, preference
 from dovetail.timeline.standing import Standing
-from dovetail.timeline.window import Attendee
 
 _log = get_logger("timeline")
 

@@ -28,19 +28,19 @@ from dovetail.logging import get_logger
 from dovetail.timeline import frames, permission
 from dovetail.timeline.carrying import Carried, Surroundings
 from dovetail.timeline.catalog import Catalog, TimelineRecord
-from dovetail.timeline.drift import Drift, Target
+from dovetail.timeline.engine.drift import Drift, Target
+from dovetail.timeline.engine.health import Health, Report
+from dovetail.timeline.engine.selection import Crowd
+from dovetail.timeline.engine.signals import Busyness
+from dovetail.timeline.engine.window import Attendee
 from dovetail.timeline.frame_codec import Asked, decode_request, encode_answer, failure_of
-from dovetail.timeline.health import Health, Report
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.metrics import TimelineMetrics
 from dovetail.timeline.neighbours import DatedService, Neighbours
 from dovetail.timeline.requests import Requests
 from dovetail.timeline.roster import Roster
-from dovetail.timeline.selection import Crowd
-from dovetail.timeline.signals import Busyness
 from dovetail.timeline.standing import Standing
-from dovetail.timeline.store import Stores
-from dovetail.timeline.window import Attendee
+from dovetail.timeline.stores.protocol import Stores
 from dovetail.wire import Connection, PipelinedReply, Reply
 
 _log = get_logger("timeline")

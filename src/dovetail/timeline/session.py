@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import Final
 
 from dovetail.errors import Throttled
-from dovetail.timeline.deal import Member
-from dovetail.timeline.loader import Push
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.loader import Push
 from dovetail.timeline.message import Leased
 
 #: A client that is not heard of for this long is gone; it reports every second or two.

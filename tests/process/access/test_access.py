@@ -22,12 +22,12 @@ from tests.process.access.certificates import Authority
 from tests.process.access.guarded import PASSWORD, admin_settings, guarded_node
 
 from dovetail.errors import Forbidden, ProtocolViolation, Refused, Unavailable
-from dovetail.kafka import RequestHeader, encode_request
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import ApiKey
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import KafkaClient
-from dovetail.sdk import connect
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import KafkaClient
+from dovetail.kafka.codec import RequestHeader, encode_request
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.timeline.client import connect
 
 DEADLINE_S = 30.0
 

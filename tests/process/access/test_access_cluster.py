@@ -14,13 +14,13 @@ from tests.conftest import RunningNode
 from tests.etcd_server import running_cluster as running_etcd
 from tests.process.access.certificates import Authority
 
-from dovetail.broker import private
-from dovetail.broker.private import PrivateKey
 from dovetail.cli.doctor.services import gather_etcd
 from dovetail.clock import SystemClock
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import CoordinationDown
-from dovetail.timeline.drift import Drift, Target
+from dovetail.storage import calls as private
+from dovetail.storage.calls import PrivateKey
+from dovetail.timeline.engine.drift import Drift, Target
 from dovetail.timeline.neighbours import DatedService
 
 DEADLINE_S = 30.0

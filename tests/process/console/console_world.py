@@ -21,14 +21,14 @@ from sqlalchemy import text
 from tests.conftest import RunningNode
 from tests.outbox_kit import drain_all
 
+from dovetail.election import KafkaSharedLog, MemberName, Term
+from dovetail.election.fold import Announce, Claim, Report
+from dovetail.election.identifiers import Incarnation
 from dovetail.outbox import Producer as OutboxProducer
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.schema import create_tables
-from dovetail.sdk import Message
-from dovetail.sdk.blocking import BlockingDovetail, connect_blocking
-from dovetail.stream import KafkaSharedLog, MemberName, Term
-from dovetail.stream.fold import Announce, Claim, Report
-from dovetail.stream.identifiers import Incarnation
+from dovetail.timeline.client import Message
+from dovetail.timeline.client.blocking import BlockingDovetail, connect_blocking
 from dovetail.timeline.config import TimelineConfig
 
 #: Nothing here takes so long unless it hangs.

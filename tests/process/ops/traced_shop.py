@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import dovetail
 from dovetail import tracing
 from dovetail.outbox import Producer
-from dovetail.pipeline import Pipeline, Team
-from dovetail.pipeline.envelope import Work, work_of
-from dovetail.pipeline.worker import Done, Worker
+from dovetail.teams import Pipeline, Team
+from dovetail.teams.envelope import Work, work_of
+from dovetail.teams.worker import Done, Worker
 
 SECONDS_MAX = 30
 

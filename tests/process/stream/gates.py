@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from tests.compat.loop_thread import LoopThread, stop_accepting
 
+from dovetail.election.signature import Envelope
 from dovetail.kafka.codec import decode_response, encode_response
-from dovetail.kafka.headers import RequestHeader
-from dovetail.stream.signature import Envelope
+from dovetail.kafka.codec.headers import RequestHeader
 
 _METADATA, _FIND_COORDINATOR = 3, 10
 #: Answers that tell a client where to connect.

@@ -10,23 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-from dovetail.logging import configure_logging
-from dovetail.stream import (
+from dovetail.election import (
     Algorithm,
     ClusterMember,
-    Event,
     HttpTransport,
     KafkaSharedLog,
-    KafkaSource,
     Leadership,
     MemberStatus,
-    SharedStream,
     StreamMetrics,
     StreamSettings,
     Takeover,
     VoteFile,
 )
-from dovetail.stream.health import health_routes
+from dovetail.election.health import health_routes
+from dovetail.logging import configure_logging
+from dovetail.stream import Event, KafkaSource, SharedStream
 from dovetail.stream.stream import campaigner_of
 
 

@@ -11,9 +11,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import RunningNode
 
-from dovetail.stream import KafkaSharedLog, MemberName, Term
-from dovetail.stream.fold import Announce, Claim, Report
-from dovetail.stream.identifiers import Incarnation
+from dovetail.election import KafkaSharedLog, MemberName, Term
+from dovetail.election.fold import Announce, Claim, Report
+from dovetail.election.identifiers import Incarnation
 
 A, B = MemberName("http://a:8080/x"), MemberName("http://b:8080/x")
 A1, B1 = Incarnation("a1"), Incarnation("b1")

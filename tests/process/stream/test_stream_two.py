@@ -7,8 +7,8 @@ from tests.conftest import RunningNode
 from tests.etcd_server import running_cluster
 from tests.process.stream.replicas import Replica, Replicas, running_replicas
 
-from dovetail.stream.bully import strength
-from dovetail.stream.identifiers import MemberName
+from dovetail.election.bully import strength
+from dovetail.election.identifiers import MemberName
 
 
 @pytest.fixture

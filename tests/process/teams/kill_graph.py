@@ -7,7 +7,7 @@ Every `BAD_EVERY`th work is refused by its function. An odd work ends at `send` 
 even one as `ITEMS` items with ids of their own.
 """
 
-from dovetail.pipeline import Pipeline, Reject, Team
+from dovetail.teams import Pipeline, Reject, Team
 
 ITEMS = 3
 BAD_EVERY = 250

@@ -20,14 +20,15 @@ from confluent_kafka.cimpl import NewTopic
 from tests.conftest import RunningNode
 
 from dovetail.errors import Uncertain
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, work_task
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import LATEST, client_of
-from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
-from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.identity import group_of
-from dovetail.pipeline.work_task import Attempt, TeamTask
-from dovetail.pipeline.writing import TaskWriter
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import LATEST, client_of
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
+from dovetail.spark.fetching import fetch
+from dovetail.spark.identity import group_of
+from dovetail.spark.writing import TaskWriter
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams import task as work_task
+from dovetail.teams.task import Attempt, TeamTask
 
 
 def moody(job: int) -> dict[str, int]:

@@ -6,12 +6,12 @@ import uuid
 from confluent_kafka import Consumer, Producer
 from tests.conftest import RunningNode
 
-from dovetail.pipeline import Pipeline, Team, create_topics
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.connectors import Connector, ConnectorKind
-from dovetail.pipeline.envelope import NOT_BEFORE, TO, WorkId
-from dovetail.pipeline.graph import delays_topic
-from dovetail.pipeline.work_delays import Courier
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.teams import Pipeline, Team, create_topics
+from dovetail.teams.connectors import Connector, ConnectorKind
+from dovetail.teams.delays import Courier
+from dovetail.teams.envelope import NOT_BEFORE, TO, WorkId
+from dovetail.teams.graph import delays_topic
 
 
 def test_a_delay_travels_with_the_forward() -> None:

@@ -24,18 +24,18 @@ from pyspark.errors import AnalysisException
 from dovetail.cli.options import Target
 from dovetail.cli.pipeline_status import Reports
 from dovetail.errors import Unavailable
-from dovetail.pipeline import spark_session
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import client_of
-from dovetail.pipeline.engine import Engine
-from dovetail.pipeline.frontend import FrontEnd, WorkFailed, create_topics
-from dovetail.pipeline.graph import Pipeline
-from dovetail.pipeline.java import find_java
-from dovetail.pipeline.jobs import topic_frame
-from dovetail.pipeline.outcome import FailureKind
-from dovetail.pipeline.progress import TeamState
-from dovetail.pipeline.reporter import Reporter
-from dovetail.pipeline.team import Team
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import client_of
+from dovetail.spark import spark_session
+from dovetail.spark.batch_jobs import topic_frame
+from dovetail.spark.java import find_java
+from dovetail.teams.engine import Engine
+from dovetail.teams.frontend import FrontEnd, WorkFailed, create_topics
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.outcome import FailureKind
+from dovetail.teams.progress import TeamState
+from dovetail.teams.reporter import Reporter
+from dovetail.teams.team import Team
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from tests.conftest import RunningNode
 from tests.process.teams.test_teams_again import read
 
 from dovetail.errors import InvalidInput, Uncertain
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
 
 
 def pipeline_of_one() -> Pipeline:

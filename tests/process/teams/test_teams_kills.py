@@ -24,12 +24,12 @@ from tests.process.teams.kill_graph import ITEMS, is_bad, is_packed, kills
 from tests.process.teams.master_processes import STEP_S_MAX, MasterProcess, kill, wait_leader
 
 from dovetail.errors import DovetailError, Unavailable
-from dovetail.pipeline import FrontEnd, create_topics
-from dovetail.pipeline import brokers as broker_addresses
-from dovetail.pipeline.client import LATEST, KafkaClient
-from dovetail.pipeline.decoder import to_arrow
-from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.java import find_java
+from dovetail.kafka.client import brokers as broker_addresses
+from dovetail.kafka.client.client import LATEST, KafkaClient
+from dovetail.spark.decoder import to_arrow
+from dovetail.spark.fetching import fetch
+from dovetail.spark.java import find_java
+from dovetail.teams import FrontEnd, create_topics
 
 WORKS = int(os.environ.get("TEAM_WORKS", "1200"))
 #: Beyond one fault of each kind.

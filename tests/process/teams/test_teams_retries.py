@@ -10,14 +10,15 @@ import pytest
 from tests.conftest import RunningNode
 from tests.process.teams.test_teams_again import Killed, attempt, read
 
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics, team, work_task
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import LATEST, client_of
-from dovetail.pipeline.decoder import COLUMNS_WITH_HEADERS, to_arrow
-from dovetail.pipeline.fetching import fetch
-from dovetail.pipeline.graph import delays_topic
-from dovetail.pipeline.work_delays import Courier
-from dovetail.pipeline.work_task import Attempt, TeamTask
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import LATEST, client_of
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
+from dovetail.spark.fetching import fetch
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics, team
+from dovetail.teams import task as work_task
+from dovetail.teams.delays import Courier
+from dovetail.teams.graph import delays_topic
+from dovetail.teams.task import Attempt, TeamTask
 
 WORKS = 40
 

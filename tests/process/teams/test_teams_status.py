@@ -14,12 +14,12 @@ import pytest
 from tests.conftest import RunningNode
 
 from dovetail.exposition import serve_metrics
-from dovetail.pipeline import FrontEnd, Pipeline, Team, create_topics
-from dovetail.pipeline.brokers import Brokers
-from dovetail.pipeline.client import client_of
-from dovetail.pipeline.engine import Engine
-from dovetail.pipeline.progress import PipelineState, TeamProgress, TeamState
-from dovetail.pipeline.reporter import Reporter
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import client_of
+from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams.engine import Engine
+from dovetail.teams.progress import PipelineState, TeamProgress, TeamState
+from dovetail.teams.reporter import Reporter
 
 
 def status(node: RunningNode, *more: str) -> subprocess.CompletedProcess[str]:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dovetail.pipeline.envelope import Work, WorkId
-from dovetail.pipeline.graph import Pipeline
-from dovetail.pipeline.outcome import DeadLetter, FailureKind, Reject
-from dovetail.pipeline.team import Team
-from dovetail.pipeline.worker import Done, Ended, Worker
+from dovetail.teams.envelope import Work, WorkId
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.outcome import DeadLetter, FailureKind, Reject
+from dovetail.teams.team import Team
+from dovetail.teams.worker import Done, Ended, Worker
 
 
 def worker_of(function: Callable[..., Any], **more: Any) -> Worker:

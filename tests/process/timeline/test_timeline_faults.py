@@ -21,9 +21,9 @@ from tests.database_servers import PostgresServer
 import dovetail
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import TopicExists, TopicUnknown, Unavailable
-from dovetail.sdk import Message
-from dovetail.sdk.link import NetworkLink
 from dovetail.timeline import frames
+from dovetail.timeline.client import Message
+from dovetail.timeline.client.link import NetworkLink
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import NewMessage
 
@@ -187,7 +187,9 @@ def _drift_told(cluster: ClusterProcesses) -> bool:
     )
 
 
-async def _listed(d: dovetail.sdk.Dovetail, name: str, condition: str, reason: str) -> bool:
+async def _listed(
+    d: dovetail.timeline.client.Dovetail, name: str, condition: str, reason: str
+) -> bool:
     found = {broker.name: broker for broker in await d.brokers()}.get(name)
     return (
         found is not None
@@ -241,7 +243,7 @@ async def test_a_deletion_goes_on_when_its_master_dies_half_way(
     await asyncio.to_thread(cluster.restart, "broker-1")
 
 
-async def _fill(timeline: dovetail.sdk.Timeline, count: int) -> None:
+async def _fill(timeline: dovetail.timeline.client.Timeline, count: int) -> None:
     later_ms = int(time.time() * 1000) + 10**8
     for start in range(0, count, 10_000):
         sizes = [1_000] * (min(10_000, count - start) // 1_000)

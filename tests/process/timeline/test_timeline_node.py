@@ -19,7 +19,7 @@ from tests.conftest import NodeFactory, RunningNode
 
 import dovetail
 from dovetail.errors import TopicExists, TopicUnknown
-from dovetail.sdk import Dovetail, Draft, Message
+from dovetail.timeline.client import Dovetail, Draft, Message
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import NewMessage, State
 
@@ -268,7 +268,7 @@ def test_the_plain_client(node: RunningNode) -> None:
 
 def test_the_client_is_loaded_when_it_is_used() -> None:
     """B6: importing dovetail alone loads no client."""
-    assert dovetail.connect.__module__ == "dovetail.sdk.client"
+    assert dovetail.connect.__module__ == "dovetail.timeline.client.client"
     assert isinstance(dovetail.connect("127.0.0.1:1"), Dovetail)
     with pytest.raises(AttributeError, match="no attribute 'conect'"):
         dovetail.conect  # noqa: B018

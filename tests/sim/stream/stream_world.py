@@ -17,10 +17,8 @@ from itertools import count
 from typing import NamedTuple
 
 from dovetail.coordination import LeaseLife
-from dovetail.stream import delivery as dl
-from dovetail.stream.bully import BullyElection, strength
-from dovetail.stream.delivery import Delivery
-from dovetail.stream.election import (
+from dovetail.election.bully import BullyElection, strength
+from dovetail.election.election import (
     Append,
     AppendOutcome,
     Campaign,
@@ -38,10 +36,12 @@ from dovetail.stream.election import (
     Times,
     Vote,
 )
-from dovetail.stream.fold import Announce, Claim, LogState, Moment, Record, Report
-from dovetail.stream.identifiers import Algorithm, Incarnation, MemberName, Takeover, Term
-from dovetail.stream.lease import LeaseElection
-from dovetail.stream.majority import MajorityElection
+from dovetail.election.fold import Announce, Claim, LogState, Moment, Record, Report
+from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Takeover, Term
+from dovetail.election.lease import LeaseElection
+from dovetail.election.majority import MajorityElection
+from dovetail.stream import delivery as dl
+from dovetail.stream.delivery import Delivery
 
 TIMEOUT_MS = 100.0
 TIMES = Times(

@@ -21,8 +21,8 @@ from tests.sim.stream.stream_world import (
     strongest,
 )
 
-from dovetail.stream.election import Role
-from dovetail.stream.identifiers import Algorithm, Takeover
+from dovetail.election.election import Role
+from dovetail.election.identifiers import Algorithm, Takeover
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 

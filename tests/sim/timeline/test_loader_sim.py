@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dovetail.timeline.deal import DealerName, Member
-from dovetail.timeline.loader import NEVER_MS, Loader, Plan, Push
-from dovetail.timeline.memory_store import MemoryStore
+from dovetail.timeline.engine.deal import DealerName, Member
+from dovetail.timeline.engine.loader import NEVER_MS, Loader, Plan, Push
+from dovetail.timeline.engine.window import Windows
 from dovetail.timeline.message import Handle, Leased, MessageId, NewMessage, Release, Status
-from dovetail.timeline.store import LeaseResult
-from dovetail.timeline.window import Windows
+from dovetail.timeline.stores.memory import MemoryStore
+from dovetail.timeline.stores.protocol import LeaseResult
 
 SEEDS = max(60, int(os.environ.get("SIM_SEEDS", "0")) // 20)
 BUCKETS = 64
@@ -370,6 +370,6 @@ def test_a_lease_that_is_taken_ahead_of_its_end_is_found(
     dealer: DealerName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red when the store gives away what somebody still holds."""
-    monkeypatch.setattr("dovetail.timeline.memory_store._Row.free", lambda self, now_ms: True)
+    monkeypatch.setattr("dovetail.timeline.stores.memory._Row.free", lambda self, now_ms: True)
     with pytest.raises(AssertionError, match="still holds"):
         run_seeds(dealer, 60)

@@ -15,12 +15,12 @@ from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
 from dovetail.cli.client import parse_bootstrap
+from dovetail.cli.commands.up import local_address, resolves
 from dovetail.cli.outcome import EXIT_CODES_HELP, ExitCode
 from dovetail.cli.output import print_table
 from dovetail.cli.position import Position, parse_position
 from dovetail.cli.program import program
 from dovetail.cli.starting import error_of_address
-from dovetail.cli.up import local_address, resolves
 from dovetail.errors import InvalidInput
 from dovetail.settings import Flag, load_settings
 
@@ -95,7 +95,7 @@ def test_help_is_instant() -> None:
     """U4: `--help` needs no client library and no broker, so it starts at once."""
     code = (
         "import sys, dovetail.cli.app; "
-        "heavy = {'confluent_kafka', 'pydantic', 'starlette', 'uvicorn', 'dovetail.broker'}; "
+        "heavy = {'confluent_kafka', 'pydantic', 'starlette', 'uvicorn', 'dovetail.node'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from dovetail.broker.membership import Member
-from dovetail.broker.overseer import ClusterReport, NodeReport
-from dovetail.cli import cluster_etcd
 from dovetail.cli.app import app
-from dovetail.cli.cluster_etcd import etcd_binary
-from dovetail.cli.cluster_processes import Health, kind_of
-from dovetail.cli.cluster_starting import _becomes_free
 from dovetail.cli.cluster_view import ClusterView, KafkaView, ProcessView, as_json, rendered
+from dovetail.cli.local_cluster import etcd as cluster_etcd
+from dovetail.cli.local_cluster.etcd import etcd_binary
+from dovetail.cli.local_cluster.processes import Health, kind_of
+from dovetail.cli.local_cluster.starting import _becomes_free
 from dovetail.cli.outcome import ExitCode
 from dovetail.cli.output import answers
+from dovetail.coordination.membership import Member
 from dovetail.errors import CoordinationDown, InvalidSetting
+from dovetail.node.overseer import ClusterReport, NodeReport
 
 VERBS = ["start", "status", "stop", "kill", "pause", "resume", "logs"]
 

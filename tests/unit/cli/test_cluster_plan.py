@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.cli.cluster_folder import ClusterFolder
-from dovetail.cli.cluster_plan import (
+from dovetail.cli.local_cluster.folder import ClusterFolder
+from dovetail.cli.local_cluster.plan import (
     NODES_MAX,
     Plan,
     Wish,

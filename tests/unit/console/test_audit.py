@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dovetail.clock import ManualClock
-from dovetail.console.audit import FILES_KEPT, AuditLog
-from dovetail.console.endpoint import Caller
-from dovetail.console.threads import Threads
+from dovetail.console.web.audit import FILES_KEPT, AuditLog
+from dovetail.console.web.endpoint import Caller
+from dovetail.console.web.threads import Threads
 from dovetail.errors import Unavailable
 
 ANN = Caller("token", "192.0.2.1")

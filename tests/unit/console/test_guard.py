@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from dovetail.clock import ManualClock
-from dovetail.console.errors import HttpRefusal
-from dovetail.console.guard import Guard
-from dovetail.console.signing_in import SESSION_S, WRONG_MAX, SignIn
+from dovetail.console.web.errors import HttpRefusal
+from dovetail.console.web.guard import Guard
+from dovetail.console.web.signing_in import SESSION_S, WRONG_MAX, SignIn
 from dovetail.settings import HttpSettings
 
 TOKEN = "correct-horse-battery"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from dovetail.console import live as live_module
-from dovetail.console.errors import HttpRefusal
-from dovetail.console.event_stream import EventStream
 from dovetail.console.live import QUEUE_MAX, WATCHERS_MAX, Live, Watcher
+from dovetail.console.web.errors import HttpRefusal
+from dovetail.console.web.event_stream import EventStream
 from dovetail.errors import Unavailable
 
 

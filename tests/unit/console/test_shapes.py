@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.console.content import GivenContent, given_bytes, shown
-from dovetail.console.docs_page import page
-from dovetail.console.http import ENDPOINTS
 from dovetail.console.live import KINDS, check_watch
-from dovetail.console.offsets import Position, parse_position
-from dovetail.console.openapi import document
+from dovetail.console.nouns.offsets import Position, parse_position
 from dovetail.console.rates import COUNTERS_MAX, Rates
+from dovetail.console.web.content import GivenContent, given_bytes, shown
+from dovetail.console.web.docs_page import page
+from dovetail.console.web.http import ENDPOINTS
+from dovetail.console.web.openapi import document
 from dovetail.errors import InvalidInput
 
 

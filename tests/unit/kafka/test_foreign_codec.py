@@ -16,9 +16,15 @@ from tests.unit.kafka.message_strategies import (
     version_name,
 )
 
-from dovetail.kafka import Api, ErrorCode, RequestHeader, encode_request, encode_response
-from dovetail.kafka.headers import encode_header, encode_response_header
-from dovetail.kafka.schema import UUID, FieldSpec, Primitive, specs_of
+from dovetail.kafka.codec import (
+    Api,
+    ErrorCode,
+    RequestHeader,
+    encode_request,
+    encode_response,
+)
+from dovetail.kafka.codec.headers import encode_header, encode_response_header
+from dovetail.kafka.codec.schema import UUID, FieldSpec, Primitive, specs_of
 
 _MODULES = (
     "admin.acl",

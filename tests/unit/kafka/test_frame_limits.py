@@ -12,7 +12,7 @@ from tests.unit.kafka.message_strategies import (
 )
 
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka import (
+from dovetail.kafka.codec import (
     Api,
     ApiKey,
     RequestHeader,
@@ -23,8 +23,12 @@ from dovetail.kafka import (
     encode_request,
     encode_response,
 )
-from dovetail.kafka.headers import encode_header
-from dovetail.kafka.messages import CreatePartitionsRequest, HeartbeatRequest, ProduceRequest
+from dovetail.kafka.codec.headers import encode_header
+from dovetail.kafka.codec.messages import (
+    CreatePartitionsRequest,
+    HeartbeatRequest,
+    ProduceRequest,
+)
 
 #: What a refusal may take: an exception, its text and its traceback.
 REFUSAL_BYTES_MAX = 32 * 1024

@@ -1,7 +1,12 @@
 """Frames written by hand from the protocol's description."""
 
-from dovetail.kafka import RequestHeader, decode_request, encode_request, encode_response
-from dovetail.kafka.messages import (
+from dovetail.kafka.codec import (
+    RequestHeader,
+    decode_request,
+    encode_request,
+    encode_response,
+)
+from dovetail.kafka.codec.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ApiVersionsResponseApi,

@@ -7,7 +7,7 @@ from tests.unit.kafka.message_strategies import unframed
 
 from dovetail.buffers import Buffer
 from dovetail.errors import InvalidInput
-from dovetail.kafka import (
+from dovetail.kafka.codec import (
     SUPPORTED,
     ApiKey,
     ErrorCode,
@@ -20,7 +20,7 @@ from dovetail.kafka import (
     encode_response,
     refuse,
 )
-from dovetail.kafka.messages import (
+from dovetail.kafka.codec.messages import (
     FetchResponse,
     FetchResponsePartition,
     FetchResponseTopic,

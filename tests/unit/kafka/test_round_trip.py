@@ -11,7 +11,7 @@ from tests.unit.kafka.message_strategies import (
     version_name,
 )
 
-from dovetail.kafka import (
+from dovetail.kafka.codec import (
     Api,
     decode_request,
     decode_response,

@@ -11,7 +11,14 @@ from crc32c import crc32c
 
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator
-from dovetail.ledger import (
+from dovetail.log.batch import check_batch
+from dovetail.log.open_ledger import Appended
+from dovetail.log.partition import Partition
+from dovetail.log.reading import read_from_storage, read_from_tail
+from dovetail.log.records import StoredRecord, decode_batch, encode_batch
+from dovetail.log.service import Log
+from dovetail.log.topic import TopicConfig
+from dovetail.storage import (
     Ensembles,
     LedgerStore,
     LocalStorageNode,
@@ -19,14 +26,7 @@ from dovetail.ledger import (
     RealDisk,
     StoreSettings,
 )
-from dovetail.log.batch import check_batch
-from dovetail.log.open_ledger import Appended
-from dovetail.log.partition import Partition
-from dovetail.log.reading import read_from_storage, read_from_tail
-from dovetail.log.records import StoredRecord, decode_batch, encode_batch
-from dovetail.log.service import Log
-from dovetail.log.sweeping import sweep
-from dovetail.log.topic import TopicConfig
+from dovetail.storage.repair.sweeping import sweep
 
 DEFAULTS = TopicConfig(
     retention_ms=-1,

@@ -8,7 +8,10 @@ import pytest
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Unchanged
-from dovetail.ledger import (
+from dovetail.log.claims import Carriers
+from dovetail.log.service import Log
+from dovetail.log.topic import TopicConfig
+from dovetail.storage import (
     Ensembles,
     LedgerStore,
     LocalStorageNode,
@@ -16,10 +19,7 @@ from dovetail.ledger import (
     RealDisk,
     StoreSettings,
 )
-from dovetail.ledger.selection import Candidate, least_loaded, selection_named
-from dovetail.log.claims import Carriers
-from dovetail.log.service import Log
-from dovetail.log.topic import TopicConfig
+from dovetail.storage.selection import Candidate, least_loaded, selection_named
 
 DEFAULTS = TopicConfig(
     retention_ms=-1,

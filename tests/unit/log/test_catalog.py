@@ -11,11 +11,11 @@ from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.coordination.protocol import Outcome
 from dovetail.errors import TopicExists, TopicUnknown, Uncertain
-from dovetail.log import chain
 from dovetail.log.catalog import Catalog, partition_key, topic_key
-from dovetail.log.chain import PartitionRecord
 from dovetail.log.claims import DELETED, Holding, Place
 from dovetail.log.topic import TopicRecord, TopicState
+from dovetail.storage import chain
+from dovetail.storage.chain import PartitionRecord
 
 DEADLINE_S = 20.0
 

@@ -6,7 +6,6 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.ledger.selection import Candidate, any_order, least_loaded, round_robin
 from dovetail.log.claims import (
     JITTER_MS,
     MOVES_MAX,
@@ -21,6 +20,7 @@ from dovetail.log.claims import (
     moves,
     turn_of,
 )
+from dovetail.storage.selection import Candidate, any_order, least_loaded, round_robin
 
 PLACES = st.builds(Place, st.sampled_from(["a", "b", "c"]), st.integers(0, 30))
 HOLDINGS = st.dictionaries(

@@ -9,10 +9,10 @@ from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.coordination.protocol import ABSENT, Change, Delete, KeyValue, Outcome, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
-from dovetail.log import chain
 from dovetail.log.catalog import partition_key
-from dovetail.log.chain import PartitionRecord
 from dovetail.log.ownership import ChainKeeper, claim, hand_on
+from dovetail.storage import chain
+from dovetail.storage.chain import PartitionRecord
 
 KEY = partition_key("t", 0)
 

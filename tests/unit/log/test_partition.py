@@ -252,7 +252,7 @@ async def test_ledgers_that_no_chain_names_go_at_start(bench: Bench) -> None:
     """L11: what a crash between trimming and deleting left."""
     partition = await bench.topic()
     await bench.send(partition, b"a")
-    from dovetail.ledger import EntryId, LedgerId, Term
+    from dovetail.storage import EntryId, LedgerId, Term
 
     done = asyncio.get_running_loop().create_future()
     bench.storage.append(

@@ -20,11 +20,7 @@ from dovetail.errors import (
     SequenceGap,
     Unavailable,
 )
-from dovetail.ledger import SINGLE, EntryId, Placement
-from dovetail.ledger.placement import Fragment
-from dovetail.log import chain
 from dovetail.log.batch import HEADER_BYTES, check_batch, read_header, stamp
-from dovetail.log.chain import LedgerInfo, PartitionRecord
 from dovetail.log.checkpoint import (
     LedgerIndex,
     decode_checkpoint,
@@ -35,6 +31,9 @@ from dovetail.log.producers import IN_ORDER_MS, ProducerTable
 from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig, check_config, check_name, check_partitions
+from dovetail.storage import SINGLE, EntryId, Placement, chain
+from dovetail.storage.chain import LedgerInfo, PartitionRecord
+from dovetail.storage.placement import Fragment
 
 ROOM = 1 << 20
 

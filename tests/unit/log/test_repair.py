@@ -11,7 +11,14 @@ import pytest
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.errors import Damaged, InvalidInput, Unavailable
-from dovetail.ledger import (
+from dovetail.log.batch import check_batch
+from dovetail.log.claims import DELETED
+from dovetail.log.partition import Partition
+from dovetail.log.reading import read_from_storage
+from dovetail.log.records import decode_batch, encode_batch
+from dovetail.log.service import Log
+from dovetail.log.topic import TopicConfig
+from dovetail.storage import (
     Ensembles,
     EntryId,
     LedgerId,
@@ -23,18 +30,11 @@ from dovetail.ledger import (
     StoreSettings,
     Term,
 )
-from dovetail.ledger.holding import Span, held_in
-from dovetail.log.batch import check_batch
-from dovetail.log.chain import LedgerInfo
-from dovetail.log.claims import DELETED
-from dovetail.log.partition import Partition
-from dovetail.log.reading import read_from_storage
-from dovetail.log.records import decode_batch, encode_batch
-from dovetail.log.repair import ByteRate, Repairer, RepairSettings
-from dovetail.log.service import Log
-from dovetail.log.storage_upkeep import StorageUpkeep
-from dovetail.log.sweeping import sweep
-from dovetail.log.topic import TopicConfig
+from dovetail.storage.chain import LedgerInfo
+from dovetail.storage.held import Span, held_in
+from dovetail.storage.repair.repairer import ByteRate, Repairer, RepairSettings
+from dovetail.storage.repair.sweeping import sweep
+from dovetail.storage.repair.upkeep import StorageUpkeep
 
 DEADLINE_S = 20
 AFTER_MS = 1_000

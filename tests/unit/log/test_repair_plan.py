@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.ledger import Placement, Quorum
-from dovetail.ledger.holding import Span, joined, of_place, without
-from dovetail.ledger.placement import Fragment
-from dovetail.ledger.quorum import places_of
-from dovetail.log import repair_plan as plan
-from dovetail.log.repair_plan import Attendance, Progress, Standing
+from dovetail.storage import Placement, Quorum
+from dovetail.storage.held import Span, joined, of_place, without
+from dovetail.storage.placement import Fragment
+from dovetail.storage.quorum.arithmetic import places_of
+from dovetail.storage.repair import plan
+from dovetail.storage.repair.plan import Attendance, Progress, Standing
 
 NODES = 8
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
-from dovetail.ledger import Quorum
 from dovetail.log.topic import TopicConfig, check_config, config_for_copies
+from dovetail.storage import Quorum
 
 NAMES = ("dovetail.ensemble", "dovetail.write.quorum", "dovetail.ack.quorum")
 READ = "dovetail.read.quorum"

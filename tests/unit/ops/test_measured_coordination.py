@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 from tests.unit.coordination.conformance import CoordinatorConformance
 from tests.unit.coordination.driving import CoordinatorFactory, open_file
 
-from dovetail.broker.measured import CoordinationMetrics, MeasuredCoordinator
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import CoordinationDown, LeaseLost
+from dovetail.node.measured import CoordinationMetrics, MeasuredCoordinator
 
 
 class TestMeasured(CoordinatorConformance):

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.monitoring import ROOT, RULES, alert_rules, all_expressions, dashboards, panels
 
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.outcome import _CODES
 
 OPERATIONS = ROOT / "docs" / "operations.md"

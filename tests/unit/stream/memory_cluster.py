@@ -7,22 +7,20 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from dovetail.stream import (
+from dovetail.election import (
     Algorithm,
     ClusterMember,
-    Event,
     Leadership,
     MemberName,
     MemoryLog,
     MemoryNetwork,
     MemorySharedLog,
-    MemorySource,
     MemoryTransport,
-    SharedStream,
     StreamSettings,
     Takeover,
     VoteFile,
 )
+from dovetail.stream import Event, MemorySource, SharedStream
 from dovetail.stream.handler import Handler
 
 #: Short, and long against a busy machine's hiccups.

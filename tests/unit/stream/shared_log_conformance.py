@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from dovetail.election import MemberName, SharedLog, Term
+from dovetail.election.fold import Announce, Challenge, Claim, LogState, Report
+from dovetail.election.identifiers import Incarnation
+from dovetail.election.shared_log import Entry
 from dovetail.errors import Fenced
-from dovetail.stream import MemberName, SharedLog, Term
-from dovetail.stream.fold import Announce, Challenge, Claim, LogState, Report
-from dovetail.stream.identifiers import Incarnation
-from dovetail.stream.shared_log import Entry
 
 DEADLINE_S = 20.0
 

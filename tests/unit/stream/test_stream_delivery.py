@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from dovetail.election.identifiers import Takeover, Term
 from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, WriteReport
-from dovetail.stream.identifiers import Takeover, Term
 
 
 class Place(NamedTuple):

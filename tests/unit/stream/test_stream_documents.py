@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from dovetail.election import StreamSettings
 from dovetail.settings.stream import SharedStreamSettings
-from dovetail.stream import SharedStream, StreamSettings
+from dovetail.stream import SharedStream
 
 DOCUMENT = Path(__file__).parent.parent.parent.parent / "docs" / "stream.md"
 

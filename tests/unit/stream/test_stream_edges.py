@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from dovetail.election import Algorithm, StreamSettings, Takeover, VoteFile
+from dovetail.election.election import Identity, Vote
+from dovetail.election.identifiers import Incarnation, MemberName, Term
+from dovetail.election.messages import MESSAGE_BYTES_MAX, Message, Resign, decode_message
+from dovetail.election.signature import WINDOW, Sealer
 from dovetail.errors import Damaged, InvalidSetting, ProtocolViolation, Refused
 from dovetail.settings.stream import SharedStreamSettings
-from dovetail.stream import Algorithm, StreamSettings, Takeover, VoteFile
-from dovetail.stream.election import Identity, Vote
-from dovetail.stream.identifiers import Incarnation, MemberName, Term
-from dovetail.stream.messages import MESSAGE_BYTES_MAX, Message, Resign, decode_message
-from dovetail.stream.signature import WINDOW, Sealer
 
 # --- settings -------------------------------------------------------------------------------------
 

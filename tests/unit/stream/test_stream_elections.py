@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dovetail.stream.bully import BullyElection, strength
-from dovetail.stream.election import (
+from dovetail.election.bully import BullyElection, strength
+from dovetail.election.election import (
     Append,
     AppendOutcome,
     Campaign,
@@ -24,11 +24,11 @@ from dovetail.stream.election import (
     Times,
     Vote,
 )
-from dovetail.stream.fold import Announce, Challenge, Claim, LogState, Moment, Record, Report
-from dovetail.stream.identifiers import Incarnation, MemberName, Term
-from dovetail.stream.lease import LeaseElection
-from dovetail.stream.majority import PATIENCE, MajorityElection, majority_of
-from dovetail.stream.messages import Ping, PingAnswer, Resign, VoteAnswer, VoteRequest
+from dovetail.election.fold import Announce, Challenge, Claim, LogState, Moment, Record, Report
+from dovetail.election.identifiers import Incarnation, MemberName, Term
+from dovetail.election.lease import LeaseElection
+from dovetail.election.majority import PATIENCE, MajorityElection, majority_of
+from dovetail.election.messages import Ping, PingAnswer, Resign, VoteAnswer, VoteRequest
 
 TIMES = Times(timeout_ms=1_000, heartbeat_ms=250, event_ping_ms=50, interval_ms=60_000)
 T = TIMES.timeout_ms

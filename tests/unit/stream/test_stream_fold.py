@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.stream.fold import (
+from dovetail.election.fold import (
     Announce,
     Challenge,
     Claim,
@@ -17,7 +17,7 @@ from dovetail.stream.fold import (
     encode_record,
     moment_of,
 )
-from dovetail.stream.identifiers import Incarnation, MemberName, Term
+from dovetail.election.identifiers import Incarnation, MemberName, Term
 
 A, B = MemberName("a"), MemberName("b")
 A1, A2, B1 = Incarnation("a1"), Incarnation("a2"), Incarnation("b1")

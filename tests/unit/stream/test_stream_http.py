@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from tests.etcd_server import free_ports
 
+from dovetail.election import HttpTransport, MemberName, StreamSettings, Term
+from dovetail.election.election import Identity
+from dovetail.election.health import health_routes
+from dovetail.election.http_transport import BODY_BYTES_MAX, SIGNATURE_HEADER
+from dovetail.election.identifiers import Incarnation
+from dovetail.election.messages import Message, PingAnswer, Resign
 from dovetail.errors import InvalidSetting, Unavailable
-from dovetail.stream import HttpTransport, MemberName, StreamSettings, Term
-from dovetail.stream.election import Identity
-from dovetail.stream.health import health_routes
-from dovetail.stream.http_transport import BODY_BYTES_MAX, SIGNATURE_HEADER
-from dovetail.stream.identifiers import Incarnation
-from dovetail.stream.messages import Message, PingAnswer, Resign
 
 SECRET = "a secret of sixteen bytes or more"
 

@@ -11,16 +11,9 @@ import pytest
 from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
 
 from dovetail.clock import SystemClock
+from dovetail.election import Algorithm, Leadership, MemberName, Takeover
 from dovetail.errors import Unavailable
-from dovetail.stream import (
-    Algorithm,
-    Event,
-    Leadership,
-    MemberName,
-    MemorySource,
-    SharedStream,
-    Takeover,
-)
+from dovetail.stream import Event, MemorySource, SharedStream
 
 
 def offsets(cluster: MemoryCluster) -> list[int]:

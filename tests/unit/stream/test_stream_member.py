@@ -8,8 +8,7 @@ from tests.unit.stream.memory_cluster import TIMEOUT_MS, MemoryCluster
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator
-from dovetail.errors import Fenced, InvalidSetting, Unavailable
-from dovetail.stream import (
+from dovetail.election import (
     Algorithm,
     Campaigner,
     ClusterMember,
@@ -21,7 +20,8 @@ from dovetail.stream import (
     Role,
     VoteFile,
 )
-from dovetail.stream.fold import Claim, Leave
+from dovetail.election.fold import Claim, Leave
+from dovetail.errors import Fenced, InvalidSetting, Unavailable
 from dovetail.stream.stream import campaigner_of
 
 
@@ -191,7 +191,7 @@ async def test_a_leader_trims_a_log_that_has_grown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S6: so that a new member has little to read; what was known stays known."""
-    monkeypatch.setattr("dovetail.stream.member.TRIM_RECORDS", 10)
+    monkeypatch.setattr("dovetail.election.member.TRIM_RECORDS", 10)
     async with MemoryCluster(tmp_path) as cluster:
         member = await cluster.start_member("a")
         leadership = await member.lead()

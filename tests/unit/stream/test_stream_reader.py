@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from dovetail.election import Position, StreamMetrics
 from dovetail.errors import Unavailable
-from dovetail.stream import Event, Position, RobustStreamHandler, StreamMetrics
+from dovetail.stream import Event, RobustStreamHandler
 
 
 class ScriptedSource:

@@ -21,8 +21,7 @@ from tests.unit.stream.shared_log_conformance import (
 from dovetail.clock import SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-from dovetail.errors import InvalidSetting, Unavailable
-from dovetail.stream import (
+from dovetail.election import (
     CoordinationSharedLog,
     KafkaSharedLog,
     MemberName,
@@ -30,6 +29,7 @@ from dovetail.stream import (
     MemorySharedLog,
     SharedLog,
 )
+from dovetail.errors import InvalidSetting, Unavailable
 
 
 @contextlib.asynccontextmanager
@@ -174,7 +174,7 @@ async def test_without_a_broker_opening_fails_clearly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S6: start fails, with the address in the message."""
-    monkeypatch.setattr("dovetail.stream.kafka_log.OPEN_S_MAX", 0.5)
+    monkeypatch.setattr("dovetail.election.kafka_log.OPEN_S_MAX", 0.5)
     log = KafkaSharedLog("127.0.0.1:1", topic="shared", environment="test", timeout_ms=500)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         await log.open(lambda _: None)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
-from dovetail.pipeline.codecs import Undecodable, Unencodable, codec_of
-from dovetail.pipeline.envelope import (
+from dovetail.teams.codecs import Undecodable, Unencodable, codec_of
+from dovetail.teams.envelope import (
     WORK_ID_BYTES_MAX,
     Work,
     WorkId,
@@ -17,7 +17,7 @@ from dovetail.pipeline.envelope import (
     place_of,
     work_of,
 )
-from dovetail.pipeline.outcome import (
+from dovetail.teams.outcome import (
     RECORD_BYTES_MAX,
     TRACEBACK_CHARACTERS_MAX,
     DeadLetter,
@@ -26,7 +26,7 @@ from dovetail.pipeline.outcome import (
     Postponed,
     outcome_of,
 )
-from dovetail.pipeline.team import Policy
+from dovetail.teams.team import Policy
 
 works = st.builds(
     Work,

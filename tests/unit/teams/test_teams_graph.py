@@ -6,11 +6,11 @@ from typing import Any, TypedDict
 import pytest
 
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound
-from dovetail.pipeline.connectors import SPRAY_ITEMS_MAX, Connector, ConnectorKind
-from dovetail.pipeline.envelope import WorkId
-from dovetail.pipeline.graph import Pipeline, Topics
-from dovetail.pipeline.team import Team
-from dovetail.pipeline.work_types import fits
+from dovetail.teams.connectors import SPRAY_ITEMS_MAX, Connector, ConnectorKind
+from dovetail.teams.envelope import WorkId
+from dovetail.teams.graph import Pipeline, Topics
+from dovetail.teams.team import Team
+from dovetail.teams.types import fits
 
 
 def same(job: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from xml.etree import ElementTree
 
-from dovetail.pipeline.graph import Pipeline
-from dovetail.pipeline.picture import as_svg, as_text, columns_of
-from dovetail.pipeline.team import Team
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.picture import as_svg, as_text, columns_of
+from dovetail.teams.team import Team
 
 
 def orders() -> Pipeline:

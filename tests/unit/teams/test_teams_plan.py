@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.pipeline.outcome import Failure, FailureKind
-from dovetail.pipeline.team import Policy
-from dovetail.pipeline.work_plan import Chunk, GivenUp, WorkPlan
+from dovetail.teams.outcome import Failure, FailureKind
+from dovetail.teams.plan import Chunk, GivenUp, WorkPlan
+from dovetail.teams.team import Policy
 
 POLICY = Policy(
     timeout_ms=1000,

@@ -6,9 +6,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from dovetail.pipeline.graph import Pipeline
-from dovetail.pipeline.metrics import PipelineMetrics
-from dovetail.pipeline.progress import (
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.metrics import PipelineMetrics
+from dovetail.teams.progress import (
     FinishedBatch,
     PipelineState,
     TeamMeter,
@@ -18,7 +18,7 @@ from dovetail.pipeline.progress import (
     pipeline_state,
     standing_by,
 )
-from dovetail.pipeline.report import (
+from dovetail.teams.report import (
     COLUMNS,
     Report,
     edges_of,
@@ -27,7 +27,7 @@ from dovetail.pipeline.report import (
     rows_of,
     shown_state,
 )
-from dovetail.pipeline.team import Team
+from dovetail.teams.team import Team
 
 A, B = ("t", 0), ("t", 1)
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.unit.timeline.store_conformance import NOW_MS
 
-from dovetail.timeline.memory_store import MemoryStores
 from dovetail.timeline.message import TimelineId
-from dovetail.timeline.store import Stores, TimelineStore
+from dovetail.timeline.stores.memory import MemoryStores
+from dovetail.timeline.stores.protocol import Stores, TimelineStore
 
 #: Timelines of tests that share a database.
 numbers = itertools.count(1_000)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dovetail.errors import NotFound
+from dovetail.timeline.engine.schedule import firing_at, new_schedule
 from dovetail.timeline.message import (
     BatchId,
     Extension,
@@ -20,8 +21,7 @@ from dovetail.timeline.message import (
     TimelineId,
     Version,
 )
-from dovetail.timeline.schedule import firing_at, new_schedule
-from dovetail.timeline.store import LeaseAsk, Stores, TimelineStore
+from dovetail.timeline.stores.protocol import LeaseAsk, Stores, TimelineStore
 
 NOW_MS = 1_700_000_000_000
 LEASE_MS = 30_000

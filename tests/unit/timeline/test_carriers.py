@@ -19,17 +19,17 @@ from tests.database_servers import PostgresServer
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.errors import NotFound, ProtocolViolation, Unavailable
-from dovetail.sdk import Draft, Message, connect
+from dovetail.timeline.client import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.health import Condition
-from dovetail.timeline.loader import ASK_MAX
+from dovetail.timeline.engine.health import Condition
+from dovetail.timeline.engine.loader import ASK_MAX
+from dovetail.timeline.engine.selection import MOST
 from dovetail.timeline.message import MessageId, NewMessage
-from dovetail.timeline.postgres_store import PostgresStore
-from dovetail.timeline.postgres_stores import PostgresStores
-from dovetail.timeline.selection import MOST
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.standing import Standing
-from dovetail.timeline.store import LeaseResult
+from dovetail.timeline.stores.postgres import PostgresStore
+from dovetail.timeline.stores.postgres_database import PostgresStores
+from dovetail.timeline.stores.protocol import LeaseResult
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
 MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))

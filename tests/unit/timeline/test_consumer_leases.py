@@ -5,9 +5,9 @@ from typing import Any
 
 from dovetail.clock import SystemClock
 from dovetail.errors import Unavailable
-from dovetail.sdk.consumer import Consumer, ConsumerOptions
-from dovetail.sdk.message import Message
 from dovetail.timeline import frames
+from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
+from dovetail.timeline.client.message import Message
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import Leased, MessageId, Status, Version
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.deal import (
+from dovetail.timeline.engine.deal import (
     BucketSet,
     Deal,
     Member,
@@ -18,7 +18,7 @@ from dovetail.timeline.deal import (
     part_of,
     span,
 )
-from dovetail.timeline.window import Attendee, Windows
+from dovetail.timeline.engine.window import Attendee, Windows
 
 members = st.lists(
     st.builds(Member, st.text(min_size=1, max_size=6), st.sampled_from(["", "a", "b", "c"])),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dovetail.errors import Unavailable
-from dovetail.sdk.finished import TELL_MAX, TELLING_MAX, Finished
+from dovetail.timeline.client.finished import TELL_MAX, TELLING_MAX, Finished
 from dovetail.timeline.message import Handle, MessageId, Release, Version
 
 

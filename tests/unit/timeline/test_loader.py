@@ -1,10 +1,10 @@
 """The loader, event by event."""
 
-from dovetail.timeline.deal import Member
-from dovetail.timeline.loader import LEAD_MS_MAX, LEAD_MS_MIN, NEVER_MS, Lead, Loader, Plan
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.loader import LEAD_MS_MAX, LEAD_MS_MIN, NEVER_MS, Lead, Loader, Plan
+from dovetail.timeline.engine.window import Windows
 from dovetail.timeline.message import Leased, MessageId, Version
-from dovetail.timeline.store import LeaseResult
-from dovetail.timeline.window import Windows
+from dovetail.timeline.stores.protocol import LeaseResult
 
 T = 1_000_000
 LEASE_MS = 30_000

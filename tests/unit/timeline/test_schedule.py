@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.schedule import firing_at, new_schedule, next_after
+from dovetail.timeline.engine.schedule import firing_at, new_schedule, next_after
 
 VIENNA = ZoneInfo("Europe/Vienna")
 

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 from tests.database_servers import PostgresServer
 from tests.unit.timeline.store_conformance import NOW_MS
 
-from dovetail.timeline.memory_store import MemoryStores
+from dovetail.timeline.engine.schedule import firing_at, new_schedule
 from dovetail.timeline.message import (
     BatchId,
     Extension,
@@ -37,10 +37,10 @@ from dovetail.timeline.message import (
     TimelineId,
     Version,
 )
-from dovetail.timeline.postgres_stores import PostgresStores
-from dovetail.timeline.schedule import firing_at, new_schedule
-from dovetail.timeline.sqlite_store import SqliteStores
-from dovetail.timeline.store import LeaseAsk, Stores, TimelineStore
+from dovetail.timeline.stores.memory import MemoryStores
+from dovetail.timeline.stores.postgres_database import PostgresStores
+from dovetail.timeline.stores.protocol import LeaseAsk, Stores, TimelineStore
+from dovetail.timeline.stores.sqlite import SqliteStores
 
 EXAMPLES = int(os.environ.get("MODEL_EXAMPLES", "25"))
 BUCKETS = 8

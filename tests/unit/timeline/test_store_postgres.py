@@ -29,9 +29,9 @@ from dovetail.timeline.message import (
     Status,
     TimelineId,
 )
-from dovetail.timeline.postgres_store import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
-from dovetail.timeline.postgres_stores import PostgresStores
-from dovetail.timeline.store import Stores, TimelineStore
+from dovetail.timeline.stores.postgres import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
+from dovetail.timeline.stores.postgres_database import PostgresStores
+from dovetail.timeline.stores.protocol import Stores, TimelineStore
 
 
 @pytest.fixture(scope="module")

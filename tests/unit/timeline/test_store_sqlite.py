@@ -9,10 +9,10 @@ import pytest
 from tests.unit.timeline.store_conformance import NOW_MS, StoreConformance, message, put
 
 from dovetail.errors import InvalidInput, StorageOut, Unavailable, Uncertain
-from dovetail.timeline._sqlite_thread import SqliteThread
 from dovetail.timeline.message import TimelineId
-from dovetail.timeline.sqlite_store import SqliteStore, SqliteStores
-from dovetail.timeline.store import Stores
+from dovetail.timeline.stores._sqlite_thread import SqliteThread
+from dovetail.timeline.stores.protocol import Stores
+from dovetail.timeline.stores.sqlite import SqliteStore, SqliteStores
 
 
 class TestSqlite(StoreConformance):

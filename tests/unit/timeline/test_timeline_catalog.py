@@ -11,8 +11,8 @@ from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseKeeper
 from dovetail.errors import InvalidInput, TopicExists, TopicUnknown, Unavailable
 from dovetail.timeline.catalog import Catalog
 from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.memory_store import MemoryStores
 from dovetail.timeline.message import TimelineId
+from dovetail.timeline.stores.memory import MemoryStores
 
 CONFIG = TimelineConfig(buckets=16)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.health import Degradation
+from dovetail.timeline.engine.health import Degradation
 from dovetail.timeline.metrics import TimelineMetrics
 
 DOC = Path(__file__).parents[3] / "docs" / "timeline.md"

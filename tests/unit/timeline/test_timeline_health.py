@@ -4,8 +4,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from dovetail.errors import Throttled, Unavailable
-from dovetail.timeline.drift import Drift, Target
-from dovetail.timeline.health import (
+from dovetail.timeline.engine.drift import Drift, Target
+from dovetail.timeline.engine.health import (
     FORGET_MS,
     SAMPLE,
     Condition,
@@ -14,7 +14,7 @@ from dovetail.timeline.health import (
     Health,
     StorageGate,
 )
-from dovetail.timeline.late_histogram import LateHistogram
+from dovetail.timeline.engine.late_histogram import LateHistogram
 
 T = 1_000_000
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import Throttled
-from dovetail.timeline.deal import Member
-from dovetail.timeline.loader import Push
+from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.loader import Push
+from dovetail.timeline.engine.selection import BEST, LOAD_MAX, MOST, Crowd, Load, preference
+from dovetail.timeline.engine.signals import Busyness, Lateness, Rate, suggested
 from dovetail.timeline.message import Leased, MessageId, Version
-from dovetail.timeline.selection import BEST, LOAD_MAX, MOST, Crowd, Load, preference
 from dovetail.timeline.session import ConsumerSession, RateLimit, Waiter
-from dovetail.timeline.signals import Busyness, Lateness, Rate, suggested
 
 
 def loads(**consumers: dict[str, int]) -> list[Load]:

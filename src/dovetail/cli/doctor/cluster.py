@@ -121,11 +121,11 @@ def judge_topics(fact: TopicsFact) -> Finding:
 
 def gather_copies(settings: "Settings") -> CopiesFact:
     """Asks the coordination service which storage nodes are away, and what they hold."""
-    from dovetail.broker.decommission import StorageState, state
-    from dovetail.broker.identity import STORAGE
-    from dovetail.broker.membership import NODES, Member
     from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+    from dovetail.coordination.membership import NODES, Member
     from dovetail.errors import DovetailError
+    from dovetail.storage.identity import STORAGE
+    from dovetail.storage.repair.decommission import StorageState, state
 
     where = settings.coordination
 

@@ -242,8 +242,8 @@ def gather_clock(target: "Target") -> ClockFact:
 
     async def ask() -> ClockFact:
         from dovetail.cli.timeline_client import login_of
-        from dovetail.sdk.link import NetworkLink
         from dovetail.timeline import frames
+        from dovetail.timeline.client.link import NetworkLink
 
         login = login_of(target)
         link = NetworkLink(target.bootstrap, client_id="dovetail-doctor", login=login)

@@ -17,8 +17,8 @@ from dovetail.access import (
     Rule,
 )
 from dovetail.errors import DovetailError, InvalidInput
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.partition import Partition

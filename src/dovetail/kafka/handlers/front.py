@@ -13,10 +13,11 @@ from typing import Any
 from dovetail.access import EVERYTHING, Access, Doorman
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka import messages as m
-from dovetail.kafka.apis import SUPPORTED, ApiKey, advertised_of
 from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import SUPPORTED, ApiKey, advertised_of
+from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.handlers import (
     acls,
     configs,
@@ -32,7 +33,6 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
-from dovetail.kafka.headers import RequestHeader, decode_header
 from dovetail.logging import get_logger
 from dovetail.wire import Connection, Reply
 

@@ -1,8 +1,8 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup: being a member."""
 
 from dovetail.access import Kind, Operation
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import group_code
 from dovetail.log.groups.coordinator import GroupCoordinator

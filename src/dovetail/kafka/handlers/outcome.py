@@ -5,7 +5,7 @@ a client should do, not how the error is called.
 """
 
 from dovetail import errors
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.log.groups.types import GroupError
 
 #: Looked up along the class tree: the nearest ancestor counts.

@@ -2,8 +2,8 @@
 
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.groups import coordinator_of, identity
 from dovetail.kafka.handlers.outcome import code_of, group_code

@@ -7,8 +7,8 @@ from functools import partial
 from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.batch import check_batch

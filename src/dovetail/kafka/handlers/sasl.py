@@ -3,8 +3,8 @@
 import asyncio
 
 from dovetail.access import Doorman, LoginFailed
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.logging import get_logger
 from dovetail.wire import Connection
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dovetail.access import CLUSTER_NAME, AccessRegistry, Credential, Kind, Mechanism, Operation
 from dovetail.access.credentials import from_salted
 from dovetail.errors import DovetailError, InvalidInput, NotFound
-from dovetail.kafka import messages as m
-from dovetail.kafka.error_codes import ErrorCode
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.outcome import code_of
 

@@ -1,6 +1,0 @@
-"""The broker room: one node, composed of the rooms below, with its health and its metrics."""
-
-from dovetail.broker.node import Endpoints, Node
-from dovetail.broker.serving import serve
-
-__all__ = ["Endpoints", "Node", "serve"]

@@ -1,0 +1,113 @@
+"""`dovetail node`: a node of a cluster in this process; what `up` is for one alone."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dovetail.cli.commands.up import (
+    AdvertisedHostOption,
+    AdvertisedPortOption,
+    DataDirOption,
+    HostOption,
+    HttpPortOption,
+    NoHttpOption,
+    PortOption,
+    ReadyJsonOption,
+    door_flags,
+    run_node,
+)
+from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+from dovetail.cli.program import program
+from dovetail.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from dovetail.settings import Settings
+
+EPILOG = examples(
+    "dovetail node --roles storage --node-id 1 --etcd 10.0.0.1:2379 --host 10.0.0.11",
+    "dovetail node --roles overseer,carrier --node-id 101 --etcd 10.0.0.1:2379 --host 10.0.0.21 "
+    "--set log.ensemble=3 --set log.write_quorum=3 --set log.ack_quorum=2",
+    "dovetail node --roles overseer,carrier,storage --node-id 7 --config node.toml",
+    "dovetail cluster start   # a whole cluster on this machine",
+)
+
+
+def node(
+    ctx: typer.Context,
+    roles: Annotated[
+        str | None,
+        typer.Option(
+            "--roles",
+            metavar="ROLE[,ROLE...]",
+            help="What this node does: carrier (serves clients), storage (keeps ledgers), overseer "
+            "(answers questions about the cluster).",
+        ),
+    ] = None,
+    node_id: Annotated[
+        int | None,
+        typer.Option(
+            "--node-id", min=1, help="Number of this node, unique in the cluster and kept for good."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Name of this node; default: dovetail-NUMBER."),
+    ] = None,
+    etcd: Annotated[
+        str | None,
+        typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
+    ] = None,
+    data_dir: DataDirOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    advertised_host: AdvertisedHostOption = None,
+    advertised_port: AdvertisedPortOption = None,
+    http_port: HttpPortOption = None,
+    no_http: NoHttpOption = False,
+    config_file: ConfigOption = None,
+    assignments: SetOption = None,
+    as_json: ReadyJsonOption = False,
+) -> None:
+    """Run a node of a cluster, which finds the others through etcd. Ctrl-C stops it.
+
+    Nodes connect to each other at the address that clients are told, so it must be one that the
+    others reach: --host with an address of this machine, or --advertised-host.
+    """
+    from dovetail.settings import Flag
+
+    given: dict[str, tuple[str, object]] = {
+        "node.roles": ("--roles", roles),
+        "node.node_id": ("--node-id", node_id),
+        "node.name": ("--name", name),
+        "coordination.kind": ("--etcd", None if etcd is None else "etcd"),
+        "coordination.endpoints": ("--etcd", etcd),
+    }
+    flags = [Flag(key, value, flag) for key, (flag, value) in given.items() if value is not None]
+    flags += door_flags(
+        data_dir=data_dir,
+        host=host,
+        port=port,
+        advertised_host=advertised_host,
+        advertised_port=advertised_port,
+        http_port=http_port,
+        no_http=no_http,
+    )
+    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    _check_is_member(settings)
+    if settings.origin("node.name").place == "default":
+        flags.append(Flag("node.name", f"dovetail-{settings.node.node_id}", "--node-id"))
+        settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+    run_node(settings, as_json=as_json)
+
+
+def _check_is_member(settings: "Settings") -> None:
+    if settings.coordination.kind != "etcd":
+        raise InvalidSetting(
+            "a node of a cluster finds the others through etcd: give its address with --etcd "
+            f"host:port (coordination.kind and .endpoints). For one node alone: {program()} up"
+        )
+    if settings.origin("node.node_id").place == "default":
+        raise InvalidSetting(
+            "every node of a cluster has a number of its own, which it keeps for good: give it "
+            "with --node-id (node.node_id)"
+        )

@@ -1,0 +1,102 @@
+"""The folder of a cluster on this machine.
+
+cluster.json        the plan; written before the first process starts
+cluster.lock        held by a command that starts or stops processes
+<name>/             the data of one process
+<name>.log          what that process says
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dovetail.cli.program import program
+from dovetail.errors import Damaged, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from dovetail.cli.local_cluster.plan import Plan
+
+FOLDER_DEFAULT = Path("dovetail-cluster")
+
+_PLAN = "cluster.json"
+_LOCK = "cluster.lock"
+
+
+class ClusterFolder:
+    """Where a cluster lives; `path` is absolute, because processes are recognised by it."""
+
+    def __init__(self, path: Path) -> None:
+        self.given = path
+        self.path = path.resolve()
+
+    def data(self, name: str) -> Path:
+        return self.path / name
+
+    def log(self, name: str) -> Path:
+        return self.path / f"{name}.log"
+
+    def hint(self) -> str:
+        """The option that names this folder, if it has to be named; begins with a space."""
+        return "" if self.given == FOLDER_DEFAULT else f" --data-dir {self.given}"
+
+    def find_plan(self) -> "Plan | None":
+        """The plan, or None if there is none yet. Raises `Damaged`."""
+        import msgspec
+
+        from dovetail.cli.local_cluster.plan import Plan
+
+        path = self.path / _PLAN
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Plan)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except msgspec.DecodeError as error:
+            raise Damaged(
+                f"{path} is not the plan of a cluster: {error}. `{program()} cluster "
+                f"stop{self.hint()}` still ends its processes; restore the file, or start anew in "
+                "another --data-dir"
+            ) from error
+
+    def plan(self) -> "Plan":
+        """The plan. Raises `NotFound` if there is no cluster here."""
+        plan = self.find_plan()
+        if plan is None:
+            raise NotFound(
+                f"there is no cluster in {self.path}; make one with `{program()} cluster "
+                f"start{self.hint()}`, or name its folder with --data-dir"
+            )
+        return plan
+
+    def write_plan(self, plan: "Plan") -> None:
+        """Replaces the plan; after a crash it is the old one or the new one."""
+        import msgspec
+
+        content = msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
+        draft = self.path / f"{_PLAN}.draft"
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / _PLAN)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other commands from starting or stopping processes. Raises `Unavailable`.
+
+        A folder that was deleted while its processes run has nothing left to lock.
+        """
+        if not self.path.is_dir():
+            yield
+            return
+        with (self.path / _LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Unavailable(
+                    f"another command is starting or stopping the cluster in {self.path}; "
+                    "try again when it is done"
+                ) from error
+            yield

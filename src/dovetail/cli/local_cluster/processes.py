@@ -1,0 +1,300 @@
+"""The processes of a cluster on this machine: found, started, signalled, ended.
+
+A process is recognised by the `--data-dir` on its own command line, below the cluster's folder, and
+not by a number in a file: what the system says can not be stale, a number can be another's by
+now, and a lost file leaves nothing behind that could not be ended.
+
+States, as seen from outside:
+
+    dead → running ⇄ paused        paused: stopped by SIGSTOP, it does not know it
+             │         │
+             └─────────┴→ dead     asked (SIGTERM, awake), or made to (SIGKILL)
+
+Survives: a start that was interrupted anywhere. The next one finds what runs and starts the rest.
+"""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dovetail.cli.local_cluster.etcd import etcd_binary
+from dovetail.cli.local_cluster.folder import ClusterFolder
+from dovetail.cli.local_cluster.plan import (
+    HOST,
+    KINDS,
+    Kind,
+    Plan,
+    Planned,
+    etcd_arguments,
+    node_arguments,
+)
+from dovetail.errors import InvalidSetting, Refused, Unavailable
+
+State = Literal["running", "paused", "dead"]
+
+#: From launch to ready. A node reads what its last life left; on this machine that takes seconds.
+START_S_MAX = 60.0
+
+#: A node that is asked to stop gives its partitions back; after this it is killed.
+STOP_S_MAX = 30.0
+
+#: A signal takes effect within milliseconds, unless the process sits in the disk.
+SIGNAL_S_MAX = 10.0
+
+#: Pause between two looks at a process that should change.
+LOOK_S = 0.05
+
+#: One answer over HTTP on this machine.
+_HTTP_S_MAX = 1.0
+
+#: Lines of a log that a failure is told with.
+_LOG_LINES = 12
+
+_ARGUMENT = "--data-dir="
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a process says of itself."""
+
+    ready: bool
+    reasons: tuple[str, ...] = ()
+
+
+def system_processes() -> Any:
+    """The module `psutil`. Raises `InvalidSetting` if it is not installed."""
+    try:
+        import psutil
+    except ModuleNotFoundError as error:
+        raise InvalidSetting(
+            "looking after the processes of a cluster needs the module 'psutil': install dovetail "
+            "with its extra `cluster` (pip install 'dovetail[cluster]')"
+        ) from error
+    return psutil
+
+
+def find(folder: ClusterFolder) -> dict[str, Any]:
+    """The processes that work on data below the folder (`psutil.Process`), by their names."""
+    psutil = system_processes()
+    prefix = f"{_ARGUMENT}{folder.path}{os.sep}"
+    found: dict[str, Any] = {}
+    for process in psutil.process_iter(["cmdline"]):
+        for argument in process.info["cmdline"] or ():
+            if argument.startswith(prefix):
+                found[argument.removeprefix(prefix)] = process
+    return found
+
+
+def state_of(process: Any) -> State:
+    """Whether a process works; a zombie is dead and only waits for its parent."""
+    psutil = system_processes()
+    try:
+        status = process.status()
+    except psutil.NoSuchProcess:
+        return "dead"
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return "dead"
+    return "paused" if status == psutil.STATUS_STOPPED else "running"
+
+
+def health_of(planned: Planned) -> Health:
+    """Asks a process over HTTP how it is; one that does not answer is not ready."""
+    etcd = planned.kind == "etcd"
+    port, path = (planned.port, "/health") if etcd else (planned.side_port, "/readyz")
+    try:
+        answer = json.loads(ask(port, path))
+    except (Unavailable, ValueError) as error:
+        return Health(False, (str(error),))
+    if etcd:
+        healthy = str(answer.get("health")) == "true"
+        return Health(healthy, () if healthy else (str(answer.get("reason", "no leader")),))
+    return Health(bool(answer.get("ready")), tuple(map(str, answer.get("reasons", ()))))
+
+
+def ask(port: int, path: str) -> bytes:
+    """The answer to a GET, whatever its status. Raises `Unavailable` if there is none."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=_HTTP_S_MAX)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException) as error:
+        raise Unavailable(f"no answer over HTTP: {error}") from error
+    finally:
+        connection.close()
+
+
+class Launched:
+    """A process that this command has started."""
+
+    def __init__(self, planned: Planned, process: "subprocess.Popen[bytes]") -> None:
+        self.planned = planned
+        self.started_s = time.monotonic()
+        self._process = process
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+
+def launch(folder: ClusterFolder, plan: Plan, planned: Planned) -> Launched:
+    """Starts a process in the background, in a session of its own."""
+    data_dir = str(folder.data(planned.name))
+    if planned.kind == "etcd":
+        command = [etcd_binary().path, *etcd_arguments(plan, planned, data_dir=data_dir)]
+        # etcd creates its folder open to its owner alone, and warns of any other.
+        folder.data(planned.name).mkdir(mode=0o700, exist_ok=True)
+    else:
+        command = [sys.executable, "-m", "dovetail", "node", "--json"]
+        command += node_arguments(plan, planned, data_dir=data_dir)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
+    with folder.log(planned.name).open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    return Launched(planned, process)
+
+
+def await_ready(
+    folder: ClusterFolder,
+    launched: Sequence[Launched],
+    on_ready: Callable[[Launched], None],
+) -> None:
+    """Returns when all are ready. Raises `Unavailable` for one that is not in time."""
+    waiting = list(launched)
+    while waiting:
+        for one in tuple(waiting):
+            health = health_of(one.planned)
+            if health.ready:
+                on_ready(one)
+                waiting.remove(one)
+                continue
+            name, code = one.planned.name, one.exit_code
+            if code is not None:
+                raise Unavailable(f"{name} ended with code {code}; {_last_words(folder, name)}")
+            if time.monotonic() - one.started_s > START_S_MAX:
+                raise Unavailable(
+                    f"{name} is not ready after {START_S_MAX:.0f} s: "
+                    f"{'; '.join(health.reasons)}; {_last_words(folder, name)}"
+                )
+        time.sleep(LOOK_S if waiting else 0)
+
+
+def pause(name: str, process: Any) -> None:
+    """SIGSTOP; returns when it stands. Raises `Refused` unless it runs."""
+    if state_of(process) != "running":
+        raise Refused(f"{name} is {state_of(process)}, so it can not be paused")
+    _send(process, signal.SIGSTOP)
+    _await_state(name, process, ("paused",))
+
+
+def resume(name: str, process: Any) -> None:
+    """SIGCONT; returns when it runs. Raises `Refused` unless it was paused."""
+    if state_of(process) != "paused":
+        raise Refused(f"{name} is {state_of(process)}, so there is nothing to resume")
+    _send(process, signal.SIGCONT)
+    _await_state(name, process, ("running", "dead"))
+
+
+def kill(name: str, process: Any) -> None:
+    """SIGKILL, also to one that is paused; returns when it is dead."""
+    _send(process, signal.SIGKILL)
+    _await_state(name, process, ("dead",))
+
+
+def stop(
+    processes: dict[str, Any],
+    *,
+    patience_s: float = STOP_S_MAX,
+    on_stopped: Callable[[str, bool], None] = lambda name, killed: None,
+) -> None:
+    """Ends all: brokers, then storage nodes, then etcd, so that each finds what it needs.
+
+    Paused ones are woken first: others may wait for them. One that does not end in time is killed,
+    which is as safe and only makes the next start recover; `on_stopped` is told the name and
+    whether so.
+    """
+    for process in processes.values():
+        _send(process, signal.SIGCONT)
+    for kind in reversed(KINDS):
+        names = [name for name in processes if kind_of(name) == kind]
+        # A member of etcd that leads hands over first, and waits for seconds for one that stops at
+        # the same time; one after the other they take a moment each.
+        for group in [[name] for name in names] if kind == "etcd" else [names]:
+            _stop_together({name: processes[name] for name in group}, patience_s, on_stopped)
+
+
+def _stop_together(
+    group: dict[str, Any], patience_s: float, on_stopped: Callable[[str, bool], None]
+) -> None:
+    for process in group.values():
+        _send(process, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    for name, process in group.items():
+        killed = not _reaches(process, ("dead",), deadline - time.monotonic())
+        if killed:
+            kill(name, process)
+        on_stopped(name, killed)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of a process by its name; what is none of ours is stopped with the brokers."""
+    stem = name.rpartition("-")[0]
+    return next((kind for kind in KINDS if kind == stem), "broker")
+
+
+def last_lines(folder: ClusterFolder, name: str, *, lines: int) -> list[str]:
+    """The end of a log; empty if there is none."""
+    path = folder.log(name)
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        # A line of a log has some 200 bytes; four times as many are room for long ones.
+        file.seek(max(0, size - lines * 800))
+        return file.read().decode(errors="replace").splitlines()[-lines:]
+
+
+def _last_words(folder: ClusterFolder, name: str) -> str:
+    said = "\n".join(f"  {line}" for line in last_lines(folder, name, lines=_LOG_LINES))
+    return f"the end of {folder.log(name)}:\n{said}" if said else "it has said nothing"
+
+
+def _send(process: Any, number: signal.Signals) -> None:
+    psutil = system_processes()
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.AccessDenied as error:
+        raise Refused(
+            f"process {process.pid} belongs to {process.username()}, not to you"
+        ) from error
+
+
+def _reaches(process: Any, wanted: Iterable[State], seconds_max: float) -> bool:
+    deadline = time.monotonic() + seconds_max
+    while state_of(process) not in wanted:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_S / 5)
+    return True
+
+
+def _await_state(name: str, process: Any, wanted: tuple[State, ...]) -> None:
+    if not _reaches(process, wanted, SIGNAL_S_MAX):
+        raise Unavailable(
+            f"{name} (process {process.pid}) is still {state_of(process)} {SIGNAL_S_MAX:.0f} s "
+            "after the signal; is its disk stuck?"
+        )

@@ -1,0 +1,260 @@
+"""Messages of a topic over HTTP: look at them by offset, time or key, and produce one."""
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from dovetail.console.desk import Desk
+from dovetail.console.kafka_link import Partition
+from dovetail.console.nouns.offsets import (
+    NUMBER_MAX,
+    Bounds,
+    Position,
+    all_bounds_of,
+    parse_position,
+    resolve,
+)
+from dovetail.console.nouns.records import NewRecord, ReadLimits, Record, Span, write
+from dovetail.console.web.content import (
+    SHOWN_BYTES_DEFAULT,
+    Content,
+    Given,
+    HeadersGiven,
+    HeaderShown,
+    ShownBytes,
+    given_bytes,
+    given_headers,
+    shown,
+    shown_headers,
+)
+from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
+from dovetail.errors import InvalidInput, TopicUnknown
+
+PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+#: Three of them, percent-encoded, must fit into the header block of a request (16 KiB).
+_Search = Annotated[str, Meta(max_length=300)]
+
+
+class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"start": "from"}):
+    """Which messages."""
+
+    partition: Annotated[
+        PartitionNumber | None, Meta(description="Only this partition; all without it.")
+    ] = None
+    start: Annotated[
+        str,
+        Meta(
+            max_length=100,
+            description="earliest, latest (the last ones), offset:N, time:MS or time:ISO.",
+        ),
+    ] = "latest"
+    before: Annotated[
+        Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | None,
+        Meta(description="Instead of `from`: the last ones below this offset; needs `partition`."),
+    ] = None
+    limit: Annotated[int, Meta(ge=1, le=500, description="Messages to show.")] = 50
+    key: Annotated[_Search | None, Meta(description="Only messages with this key.")] = None
+    key_base64: Annotated[
+        _Search | None, Meta(description="Only messages with this key, given in base64.")
+    ] = None
+    contains: Annotated[
+        _Search | None, Meta(description="Only messages whose value has this text.")
+    ] = None
+    scan: Annotated[
+        int, Meta(ge=1, le=100_000, description="Messages to look at, at most, in a search.")
+    ] = 10_000
+    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+
+
+class MessageShown(Struct, frozen=True):
+    """A message in a topic."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: str
+    key: Content | None
+    value: Content | None
+    headers: list[HeaderShown]
+
+
+class MessagePage(Struct, frozen=True):
+    """Messages, newest first.
+
+    `next` is where each partition goes on (`from=offset:N`), `previous` where this page begins in
+    it (`before=N`). `complete` is false if a limit ended the search before its end.
+    """
+
+    topic: str
+    messages: list[MessageShown]
+    scanned: int
+    complete: bool
+    next: dict[str, int]
+    previous: dict[str, int]
+
+
+class MessageNew(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to produce."""
+
+    value: Given | None = None
+    key: Given | None = None
+    headers: HeadersGiven = []
+    partition: PartitionNumber | None = None
+    timestamp_ms: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | None = None
+
+
+class MessageStored(Struct, frozen=True):
+    """Where a message lies."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+async def browse(desk: Desk, asked: Asked[MessagesQuery, None]) -> MessagePage:
+    """Nothing is consumed: no group moves. A search looks at `scan` messages at most."""
+    name, query = asked.path["topic"], asked.query
+    position = parse_position(query.start)
+    wanted = _filter(query)
+    bounds = await all_bounds_of(desk.kafka, _places(desk, name, query.partition))
+    searching = wanted is not None
+    backward = query.before is not None or position.kind == "latest"
+    if query.before is not None and query.partition is None:
+        raise InvalidInput("`before` is an offset of one partition; give `partition` too")
+    if backward:
+        spans = _last_spans(bounds, query, searching=searching)
+        limits = ReadLimits(scan=max(query.scan, query.limit))
+    else:
+        spans = await _first_spans(desk, bounds, position)
+        limits = ReadLimits(scan=query.scan, keep=query.limit)
+    if wanted is None:
+        reading = await desk.reader.read(name, spans, limits)
+    else:
+        reading = await desk.reader.read(name, spans, limits, wanted=wanted)
+    kept = sorted(reading.records, key=_age, reverse=True)
+    if backward:
+        kept = kept[: query.limit]
+    previous = {str(span.partition): span.start for span in spans}
+    if backward:
+        previous = {str(p): bound.end for (_, p), bound in bounds.items()} | previous
+        for record in kept:
+            previous[str(record.partition)] = record.offset
+    ahead = {str(partition): bound.end for (_, partition), bound in bounds.items()}
+    if not backward:
+        ahead |= {str(partition): offset for partition, offset in reading.next.items()}
+    return MessagePage(
+        topic=name,
+        messages=[_shown(record, query.value_bytes) for record in kept],
+        scanned=reading.scanned,
+        complete=reading.complete,
+        next=ahead,
+        previous=previous,
+    )
+
+
+def _places(desk: Desk, name: str, partition: int | None) -> list[Partition]:
+    count = desk.insight.topic(name).partitions
+    if partition is None:
+        return [(name, number) for number in range(count)]
+    if partition >= count:
+        raise TopicUnknown(f"topic {name!r} has partitions 0 to {count - 1}, and no {partition}")
+    return [(name, partition)]
+
+
+def _age(record: Record) -> tuple[int, int, int]:
+    return record.timestamp_ms, record.offset, record.partition
+
+
+def _filter(query: MessagesQuery) -> Callable[[Record], bool] | None:
+    """What a search is for; None if everything is wanted. Raises `InvalidInput`."""
+    if query.key is not None and query.key_base64 is not None:
+        raise InvalidInput("give `key` or `key_base64`, not both")
+    key = None if query.key is None else query.key.encode(errors="surrogateescape")
+    if query.key_base64 is not None:
+        try:
+            key = base64.b64decode(query.key_base64, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidInput(f"key_base64 is no base64: {error}") from error
+    if key is None and query.contains is None:
+        return None
+    text = (query.contains or "").encode(errors="surrogateescape")
+    return lambda record: (key is None or record.key == key) and text in (record.value or b"")
+
+
+def _last_spans(
+    bounds: dict[Partition, Bounds], query: MessagesQuery, *, searching: bool
+) -> list[Span]:
+    """The last records of each partition: so many as are shown, or so many as are searched."""
+    share = -(-query.scan // max(1, len(bounds))) if searching else query.limit
+    spans = []
+    for (_, number), bound in bounds.items():
+        end = bound.end if query.before is None else max(bound.first, min(query.before, bound.end))
+        spans.append(Span(number, max(bound.first, end - share), end))
+    return spans
+
+
+async def _first_spans(
+    desk: Desk, bounds: dict[Partition, Bounds], position: Position
+) -> list[Span]:
+    starts = await resolve(desk.kafka, position, bounds)
+    return [
+        Span(number, starts[name, number], bound.end) for (name, number), bound in bounds.items()
+    ]
+
+
+def _shown(record: Record, bytes_max: int) -> MessageShown:
+    return MessageShown(
+        partition=record.partition,
+        offset=record.offset,
+        timestamp_ms=record.timestamp_ms,
+        timestamp_type=record.timestamp_type,
+        key=shown(record.key, bytes_max),
+        value=shown(record.value, bytes_max),
+        headers=shown_headers(record.headers, bytes_max),
+    )
+
+
+async def produce(desk: Desk, asked: Asked[None, MessageNew]) -> MessageStored:
+    """Stored and acknowledged when this returns. Without a partition, the key decides."""
+    name, new = asked.path["topic"], asked.body
+    facts = desk.insight.topic(name)
+    if facts.internal:
+        raise InvalidInput(f"topic {name!r} is internal; only the node writes to it")
+    _places(desk, name, new.partition)
+    record = NewRecord(
+        topic=name,
+        key=given_bytes(new.key, "key"),
+        value=given_bytes(new.value, "value"),
+        headers=tuple(given_headers(new.headers)),
+        partition=new.partition,
+        timestamp_ms=new.timestamp_ms,
+    )
+    (written,) = await write(desk.kafka, [record])
+    return MessageStored(name, written.partition, written.offset, written.timestamp_ms)
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/v1/topics/{topic}/messages",
+        browse,
+        "Look at messages",
+        MessagePage,
+        query=MessagesQuery,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/topics/{topic}/messages",
+        produce,
+        "Produce a message",
+        MessageStored,
+        body=MessageNew,
+        status=201,
+        action="message.produce",
+        body_bytes_max=MESSAGE_BODY_BYTES_MAX,
+    ),
+)

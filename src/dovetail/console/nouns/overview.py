@@ -1,0 +1,214 @@
+"""The cluster at a glance: nodes, health with reasons, totals.
+
+Each total is asked on its own; one that can not be had is None and hides nothing of the others. The
+nodes are those that hold their lease, as they describe themselves; how long each takes to answer is
+known to overseers.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from dovetail import __version__
+from dovetail.console.desk import Desk
+from dovetail.console.nouns.dead import DeadQuery, dead_page
+from dovetail.console.nouns.groups import group_list
+from dovetail.console.nouns.timelines import timeline_list
+from dovetail.console.nouns.topics import topic_list
+from dovetail.console.web.endpoint import Asked, Endpoint
+from dovetail.coordination.membership import CARRIER_ROLE, Member
+from dovetail.errors import DovetailError, NotFound
+from dovetail.node.overseer import ClusterReport
+
+Result = TypeVar("Result")
+
+
+class ThisNode(Struct, frozen=True):
+    """The node that answers."""
+
+    id: int
+    name: str
+    version: str
+    roles: list[str]
+    uptime_ms: int
+    ready: bool
+    reasons: list[str]
+    kafka: str | None
+    http: str | None
+
+
+class ClusterKind(Struct, frozen=True):
+    """Whether the node is alone (`embedded`) or one of a cluster (`etcd`)."""
+
+    kind: str
+    overseer: bool
+
+
+class NodeShown(Struct, frozen=True):
+    """A node; `health` is healthy, degraded or leaving."""
+
+    id: int
+    name: str
+    address: str
+    http: str | None
+    roles: list[str]
+    version: str
+    health: str
+    reasons: list[str]
+    partitions: int
+    stored_bytes: int
+    latency_ms: float | None
+    topics: dict[str, int]
+
+
+class Degradation(Struct, frozen=True):
+    """What keeps a node from serving fully."""
+
+    where: str
+    reason: str
+
+
+class Totals(Struct, frozen=True):
+    """Sums over the cluster; None is unknown."""
+
+    topics: int | None = None
+    partitions: int | None = None
+    partitions_without_owner: int | None = None
+    records: int | None = None
+    records_per_s: float | None = None
+    bytes: int | None = None
+    groups: int | None = None
+    lag: int | None = None
+    timelines: int | None = None
+    waiting: int | None = None
+    due: int | None = None
+    leased: int | None = None
+    dead: int | None = None
+    term_highest: int | None = None
+
+
+class Overview(Struct, frozen=True):
+    """The cluster at a glance."""
+
+    node: ThisNode
+    cluster: ClusterKind
+    nodes: list[NodeShown]
+    degradations: list[Degradation]
+    totals: Totals
+
+
+async def show_overview(desk: Desk, _: Asked[None, None]) -> Overview:
+    """Answers also while the node starts, with what is known by then."""
+    return await overview(desk)
+
+
+async def overview(desk: Desk) -> Overview:
+    """The overview, as the page and the live stream show it."""
+    settings = desk.settings
+    ready, reasons = desk.node.ready()
+    insight = desk.node.insight
+    report = desk.node.cluster()
+    me = None if insight is None else insight.me()
+    members = {} if insight is None else insight.members()
+    nodes = [_node(member, report) for _, member in sorted(members.items())]
+    return Overview(
+        node=ThisNode(
+            id=settings.node.node_id,
+            name=settings.node.name,
+            version=__version__,
+            roles=settings.node.roles.split(","),
+            uptime_ms=round(desk.clock.monotonic_ms() - desk.started_ms),
+            ready=ready,
+            reasons=reasons,
+            kafka=None if me is None else f"{me.host}:{me.port}",
+            http=None if me is None else me.http,
+        ),
+        cluster=ClusterKind(settings.coordination.kind, report is not None),
+        nodes=nodes,
+        degradations=[Degradation(node.name, text) for node in nodes for text in node.reasons],
+        totals=Totals() if me is None or CARRIER_ROLE not in me.roles else await _totals(desk),
+    )
+
+
+def _node(member: Member, report: ClusterReport | None) -> NodeShown:
+    told = None
+    if report is not None:
+        told = next((node for node in report.nodes if node.node_id == member.node_id), None)
+    health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
+    return NodeShown(
+        id=member.node_id,
+        name=member.name,
+        address=f"{member.host}:{member.port}",
+        http=member.http,
+        roles=list(member.roles),
+        version=member.version,
+        health=health,
+        reasons=list(member.reasons),
+        partitions=member.partitions,
+        stored_bytes=member.stored_bytes,
+        latency_ms=None if told is None else told.latency_ms,
+        topics={} if told is None else told.topics,
+    )
+
+
+async def _totals(desk: Desk) -> Totals:
+    topics, groups, timelines, dead = await asyncio.gather(
+        _if_known(topic_list(desk, internal=False)),
+        _if_known(group_list(desk)),
+        _if_known(timeline_list(desk)),
+        _if_known(dead_page(desk, DeadQuery(limit=0, value_bytes=0))),
+    )
+    found: dict[str, Any] = {}
+    if topics is not None:
+        rows = topics.topics
+        found |= {
+            "topics": len(rows),
+            "partitions": sum(row.partitions for row in rows),
+            "partitions_without_owner": sum(row.partitions_without_owner for row in rows),
+            "records": _sum([row.records for row in rows]),
+            "records_per_s": _sum([row.records_per_s for row in rows]),
+            "bytes": sum(row.bytes for row in rows),
+            "term_highest": max((row.term_highest for row in rows), default=0),
+        }
+    if groups is not None:
+        found |= {"groups": len(groups.groups), "lag": _sum([row.lag for row in groups.groups])}
+    if timelines is not None:
+        ready = [row for row in timelines.timelines if row.state == "ready"]
+        found["timelines"] = len(timelines.timelines)
+        states = Counter[str]()
+        for row in ready:
+            states.update(waiting=row.waiting or 0, due=row.due or 0, leased=row.leased or 0)
+        found |= {name: states[name] for name in ("waiting", "due", "leased")}
+    if dead is not None:
+        found["dead"] = _sum([source.count for source in dead.sources])
+    return Totals(**found)
+
+
+async def _if_known(work: Coroutine[Any, Any, Result]) -> Result | None:
+    try:
+        return await work
+    except DovetailError:
+        return None
+
+
+def _sum(values: list[Any]) -> Any:
+    return None if None in values else sum(values)
+
+
+async def show_cluster(desk: Desk, _: Asked[None, None]) -> ClusterReport:
+    """The cluster as this overseer sees it; 404 on a node that is none."""
+    report = desk.node.cluster()
+    if report is None:
+        raise NotFound(
+            "this node is no overseer; ask one that has the role, or add it to node.roles"
+        )
+    return report
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/overview", show_overview, "The cluster at a glance", Overview),
+    Endpoint("GET", "/v1/cluster", show_cluster, "Nodes, topics and owners", ClusterReport),
+)

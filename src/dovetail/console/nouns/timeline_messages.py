@@ -1,0 +1,301 @@
+"""Messages of a timeline over HTTP: look them up, schedule, move, cancel; recurring schedules."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dovetail.console.desk import Desk
+from dovetail.console.web.content import (
+    SHOWN_BYTES_DEFAULT,
+    Content,
+    Given,
+    HeadersGiven,
+    HeaderShown,
+    ShownBytes,
+    given_bytes,
+    given_headers,
+    shown,
+    shown_headers,
+)
+from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
+from dovetail.errors import InvalidInput, NotFound, Refused
+from dovetail.timeline.config import check_name
+from dovetail.timeline.message import (
+    Key,
+    NewMessage,
+    Number,
+    Priority,
+    Shown,
+    Status,
+    TimeMs,
+    decode_headers,
+    encode_headers,
+)
+
+#: Messages that one answer shows.
+_LIMIT_MAX = 1_000
+
+
+class TimelineMessagesQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages: those of ids, that of a key, or the next ones."""
+
+    id: Annotated[
+        list[Number], Meta(max_length=_LIMIT_MAX, description="Ids; repeat it for several.")
+    ] = []
+    key: Annotated[Key | None, Meta(description="The message that has this unique key.")] = None
+    limit: Annotated[int, Meta(ge=1, le=_LIMIT_MAX, description="So many of the next ones.")] = 50
+    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+
+
+class TimelineMessage(Struct, frozen=True):
+    """A message of a timeline."""
+
+    id: int
+    state: str
+    due_ms: int
+    visible_ms: int
+    attempts: int
+    priority: int
+    bucket: int
+    key: str | None
+    holder: str | None
+    reason: str
+    died_ms: int | None
+    body: Content | None
+    headers: list[HeaderShown]
+
+
+class TimelineMessages(Struct, frozen=True):
+    """Messages; ids and keys that are not there are left out."""
+
+    messages: list[TimelineMessage]
+
+
+class TimelineMessageNew(Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to schedule: due at a time, after a delay, or now."""
+
+    body: Given
+    due_ms: TimeMs | None = None
+    delay_ms: TimeMs | None = None
+    key: Key | None = None
+    priority: Priority = 0
+    headers: HeadersGiven = []
+
+
+class Scheduled(Struct, frozen=True):
+    """The id; `created` is false if a message with this key was there already."""
+
+    id: int
+    created: bool
+
+
+class TimelineMove(Struct, frozen=True, forbid_unknown_fields=True):
+    """Another due time."""
+
+    due_ms: TimeMs
+
+
+class ScheduleNew(Struct, frozen=True, forbid_unknown_fields=True):
+    """A recurring schedule: `cron` with its `zone`, or `every_ms`."""
+
+    body: Given
+    cron: Annotated[str, Meta(max_length=200)] = ""
+    zone: Annotated[str, Meta(max_length=100)] = "UTC"
+    every_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    priority: Priority = 0
+    headers: HeadersGiven = []
+
+
+async def list_messages(desk: Desk, asked: Asked[TimelineMessagesQuery, None]) -> TimelineMessages:
+    """Nothing is taken: no lease is given."""
+    query = asked.query
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    found: list[Shown | None] = []
+    if query.id:
+        found += await timeline.look_up(*query.id)
+    if query.key is not None:
+        found.append(await timeline.look_up_key(query.key))
+    if not query.id and query.key is None:
+        found += await timeline.peek(query.limit)
+    return TimelineMessages([message_shown(m, query.value_bytes) for m in found if m is not None])
+
+
+def message_shown(message: Shown, bytes_max: int) -> TimelineMessage:
+    """A message for a reader."""
+    return TimelineMessage(
+        id=message.id,
+        state=message.state.name.lower(),
+        due_ms=message.due_ms,
+        visible_ms=message.visible_ms,
+        attempts=message.attempts,
+        priority=message.priority,
+        bucket=message.bucket,
+        key=message.key,
+        holder=message.holder,
+        reason=message.reason,
+        died_ms=message.died_ms or None,
+        body=shown(message.body, bytes_max),
+        headers=shown_headers(_headers(message.headers), bytes_max),
+    )
+
+
+def _headers(data: bytes) -> list[tuple[str, bytes | None]]:
+    try:
+        return list(decode_headers(data))
+    except InvalidInput:
+        # Another client wrote what is none; the message is still worth a look.
+        return [("(unreadable)", data)]
+
+
+async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -> Scheduled:
+    """Stored when this returns. A key that a message has which is still there: that one."""
+    new = asked.body
+    if new.due_ms is not None and new.delay_ms is not None:
+        raise InvalidInput("give due_ms or delay_ms, not both")
+    due_ms = new.due_ms if new.due_ms is not None else desk.clock.wall_ms() + (new.delay_ms or 0)
+    message = NewMessage(
+        due_ms=due_ms,
+        body=given_bytes(new.body, "body") or b"",
+        headers=_packed(new.headers),
+        key=new.key,
+        priority=new.priority,
+    )
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    (outcome,) = await timeline.insert([message])
+    if outcome.status not in (Status.OK, Status.EXISTS):
+        raise InvalidInput(_REFUSALS.get(outcome.status, outcome.status.name.lower()))
+    return Scheduled(outcome.id, outcome.status is Status.OK)
+
+
+_REFUSALS = {
+    Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
+    Status.TOO_FAR: "the message is due later than the timeline takes (ahead_ms_max)",
+}
+
+
+def _packed(headers: Any) -> bytes:
+    return encode_headers(tuple((name, value or b"") for name, value in given_headers(headers)))
+
+
+async def move_message(desk: Desk, asked: Asked[None, TimelineMove]) -> TimelineMessage:
+    """Gives a message another due time. Refused while a consumer holds it."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    number = asked.number("id")
+    status = await timeline.move(number, at=_moment(asked.body.due_ms))
+    _check(status, number)
+    (found,) = await timeline.look_up(number)
+    if found is None:
+        raise NotFound(f"message {number} was moved, and is gone by now")
+    return message_shown(found, SHOWN_BYTES_DEFAULT)
+
+
+def _moment(time_ms: int) -> float:
+    return time_ms / 1000
+
+
+async def cancel_message(desk: Desk, asked: Asked[None, None]) -> None:
+    """Removes a message that nobody holds, for good."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    number = asked.number("id")
+    (status,) = await timeline.cancel(number)
+    _check(status, number)
+
+
+def _check(status: Status, number: int) -> None:
+    if status is Status.OK:
+        return
+    if status is Status.GONE:
+        raise NotFound(f"no message {number} waits; it was done, cancelled, or never was")
+    if status is Status.LEASED:
+        raise Refused(f"a consumer holds message {number} now; try again when its lease ends")
+    raise Refused(f"message {number}: {_REFUSALS.get(status, status.name.lower())}")
+
+
+async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:
+    """Makes a message at every time of the cron line, or every so often; replaces one so named."""
+    new = asked.body
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    await timeline.put_schedule(
+        _schedule_name(asked.path["name"]),
+        given_bytes(new.body, "body") or b"",
+        cron=new.cron,
+        zone=new.zone,
+        every=f"{new.every_ms}ms" if new.every_ms else None,
+        headers={name: value or b"" for name, value in given_headers(new.headers)},
+        priority=new.priority,
+    )
+
+
+async def drop_schedule(desk: Desk, asked: Asked[None, None]) -> None:
+    """Ends a schedule; messages that it made stay."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    await timeline.drop_schedule(_schedule_name(asked.path["name"]))
+
+
+def _schedule_name(name: str) -> str:
+    try:
+        return msgspec.convert(name, Key)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{name[:100]!r} is no name of a schedule: {error}") from error
+
+
+_ONE = "/v1/timelines/{timeline}"
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        f"{_ONE}/messages",
+        list_messages,
+        "Look at messages",
+        TimelineMessages,
+        query=TimelineMessagesQuery,
+    ),
+    Endpoint(
+        "POST",
+        f"{_ONE}/messages",
+        schedule_message,
+        "Schedule a message",
+        Scheduled,
+        body=TimelineMessageNew,
+        status=201,
+        action="timeline.schedule",
+        body_bytes_max=MESSAGE_BODY_BYTES_MAX,
+    ),
+    Endpoint(
+        "PATCH",
+        f"{_ONE}/messages/{{id}}",
+        move_message,
+        "Move a message to another time",
+        TimelineMessage,
+        body=TimelineMove,
+        action="timeline.move",
+        numbers=("id",),
+    ),
+    Endpoint(
+        "DELETE",
+        f"{_ONE}/messages/{{id}}",
+        cancel_message,
+        "Cancel a message",
+        status=204,
+        action="timeline.cancel",
+        numbers=("id",),
+    ),
+    Endpoint(
+        "PUT",
+        f"{_ONE}/schedules/{{name}}",
+        put_schedule,
+        "Set a recurring schedule",
+        body=ScheduleNew,
+        status=204,
+        action="timeline.schedule.put",
+        body_bytes_max=MESSAGE_BODY_BYTES_MAX,
+    ),
+    Endpoint(
+        "DELETE",
+        f"{_ONE}/schedules/{{name}}",
+        drop_schedule,
+        "End a recurring schedule",
+        status=204,
+        action="timeline.schedule.drop",
+    ),
+)

@@ -1,0 +1,1 @@
+"""The web application of the console."""

@@ -1,0 +1,145 @@
+"""Taking and holding the coordinator's lease: the doing part of COORDINATOR.
+
+Two keys: the holder, bound to a lease, and the term, which stays. Both are written in one
+transaction, under the condition that nobody holds it and the term is the one that was read. An
+answer that was lost is looked up before it is believed to have failed.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from dovetail.clock import Clock
+from dovetail.coordination import ABSENT, Coordinator, LeaseKeeper, Put, Unchanged
+from dovetail.election.election import Effect, Identity
+from dovetail.election.identifiers import Term
+from dovetail.election.lease import LeaseElection
+from dovetail.errors import DovetailError, Uncertain
+from dovetail.logging import get_logger
+
+#: Pause before a watch that ended is opened again.
+WATCH_PAUSE_S = 0.2
+
+_log = get_logger("stream")
+
+#: Lets the election decide: it is called with the time and gives effects.
+Do = Callable[[Callable[[float], list[Effect]]], None]
+
+
+class Campaigner:
+    """Holds at most one lease for one member."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        name: str,
+        environment: str,
+        me: Identity,
+        timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        root = f"/streams/{name}/{environment}/"
+        self._holder_key, self._term_key = f"{root}holder", f"{root}term"
+        self._coordinator = coordinator
+        self._me = me
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._stack: AsyncExitStack | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, election: LeaseElection, do: Do) -> None:
+        """Begins to watch the holder."""
+        self._election, self._do = election, do
+        self._spawn(self._watch())
+
+    @property
+    def valid_until_ms(self) -> float | None:
+        """Until when the lease is surely held; None if it is not."""
+        return None if self._keeper is None else self._keeper.valid_until_ms
+
+    async def campaign(self, term_min: Term) -> None:
+        """Tries to take the lease, and tells the election."""
+        try:
+            term = await self._take(term_min)
+        except DovetailError as error:
+            _log.warning("the lease could not be asked for", reason=str(error))
+            term = None
+        if term is None or self._keeper is None:
+            await self.release()
+            self._do(lambda now: self._election.on_taken(now_ms=now))
+            return
+        keeper, won = self._keeper, term
+        self._spawn(self._wait_lost(keeper))
+        self._do(
+            lambda now: self._election.on_held(
+                won, valid_until_ms=keeper.valid_until_ms, now_ms=now
+            )
+        )
+
+    async def release(self) -> None:
+        """Gives the lease back, if one is held."""
+        stack, self._stack, self._keeper = self._stack, None, None
+        if stack is not None:
+            await stack.aclose()
+
+    async def close(self) -> None:
+        """Gives the lease back and ends all tasks."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.release()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, term_min: Term) -> Term | None:
+        holder = await self._coordinator.get(self._holder_key)
+        if holder is not None:
+            return None
+        found = await self._coordinator.get(self._term_key)
+        known = 0 if found is None else int(found.value)
+        term = Term(max(known + 1, term_min))
+        self._stack = AsyncExitStack()
+        self._keeper = await self._stack.enter_async_context(
+            LeaseKeeper(self._coordinator, ttl_ms=self._timeout_ms, clock=self._clock)
+        )
+        mine = self._me.incarnation.encode()
+        try:
+            outcome = await self._coordinator.transact(
+                [
+                    Put(self._holder_key, mine, self._keeper.id),
+                    Put(self._term_key, str(term).encode()),
+                ],
+                conditions=[
+                    Unchanged(self._holder_key, ABSENT),
+                    Unchanged(self._term_key, ABSENT if found is None else found.revision),
+                ],
+            )
+        except Uncertain:
+            holder = await self._coordinator.get(self._holder_key)
+            return term if holder is not None and holder.value == mine else None
+        return term if outcome.applied else None
+
+    async def _wait_lost(self, keeper: LeaseKeeper) -> None:
+        await keeper.lost.wait()
+        if keeper is self._keeper:
+            self._do(lambda now: self._election.on_lease_lost(now_ms=now))
+
+    async def _watch(self) -> None:
+        """Tells the election when the holder is gone; a hint, it also looks by itself."""
+        while True:
+            try:
+                seen = await self._coordinator.range(self._holder_key)
+                watching = self._coordinator.watch(self._holder_key, after=seen.revision)
+                async with watching as changes:
+                    async for events in changes:
+                        if any(event.value is None for event in events):
+                            self._do(lambda now: self._election.on_free(now_ms=now))
+            except DovetailError as error:
+                _log.warning("the lease is watched again", reason=str(error))
+            await asyncio.sleep(WATCH_PAUSE_S)

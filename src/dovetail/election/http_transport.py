@@ -1,0 +1,126 @@
+"""Messages between members over HTTP, signed with a shared secret.
+
+One POST is one message, and its response the answer. What is not signed, too large, meant for
+somebody else or seen before is refused, and a line is logged, not more than one a second of a kind.
+The same server answers `/health` and `/metrics`, which are not secret and not signed.
+"""
+
+import ssl
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from dovetail.clock import Clock, SystemClock
+from dovetail.election.election import Identity
+from dovetail.election.endpoint import serve
+from dovetail.election.identifiers import MemberName
+from dovetail.election.messages import MESSAGE_BYTES_MAX, Message
+from dovetail.election.settings import StreamSettings
+from dovetail.election.signature import Sealer
+from dovetail.election.transport import Directory, Receive
+from dovetail.errors import DovetailError, InvalidSetting, ProtocolViolation, Refused, Unavailable
+from dovetail.logging import RateLimitedLog, get_logger
+from dovetail.web import WebServer
+
+SIGNATURE_HEADER = "x-dovetail-signature"
+#: A message and its envelope.
+BODY_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * 1024
+
+
+class HttpTransport:
+    """The transport of a replica; `routes` are served beside the endpoint."""
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        *,
+        routes: Sequence[BaseRoute] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        settings.check()
+        settings.check_secret()
+        self._settings = settings
+        self._routes = list(routes)
+        self._clock = clock or SystemClock()
+        self._log = RateLimitedLog(get_logger("stream"), self._clock)
+        self._sealer: Sealer | None = None
+        self._receive: Receive | None = None
+        self._endpoint: WebServer | None = None
+
+    async def start(self, me: Identity, receive: Receive, directory: Directory) -> None:
+        try:
+            import httpx
+        except ModuleNotFoundError as error:
+            raise InvalidSetting(
+                "the HTTP transport needs httpx: install dovetail with its extra `stream` "
+                "(pip install 'dovetail[stream]')"
+            ) from error
+        self._sealer = Sealer(me, self._settings.shared_secret.encode(), directory)
+        self._receive = receive
+        self._client = httpx.AsyncClient(
+            timeout=self._settings.timeout_ms / 1000 / 2,
+            trust_env=False,
+            verify=self._authority(),
+        )
+        self._client_errors = (httpx.HTTPError, httpx.InvalidURL)
+        host, port = self._settings.listen_address
+        route = Route(self._settings.endpoint_path, self._on_request, methods=["POST"])
+        self._endpoint = await serve(
+            Starlette(routes=[route, *self._routes]),
+            host,
+            port,
+            certificate=self._settings.certificate_path,
+            key=self._settings.key_path,
+        )
+
+    async def send(self, to: MemberName, message: Message) -> Message | None:
+        assert self._sealer is not None
+        try:
+            body, signature = self._sealer.seal(to, message)
+            response = await self._client.post(
+                to, content=body, headers={SIGNATURE_HEADER: signature.decode()}
+            )
+        except Refused as error:
+            raise Unavailable(str(error)) from error
+        except self._client_errors as error:
+            raise Unavailable(f"{to} does not answer: {type(error).__name__} {error}") from error
+        if response.status_code != 200:
+            raise Unavailable(f"{to} refused a message: {response.status_code} {response.text}")
+        answered = response.headers.get(SIGNATURE_HEADER, "").encode()
+        try:
+            return self._sealer.open_answer(response.content, answered, signature)
+        except DovetailError as error:
+            raise Unavailable(f"the answer of {to} is not to be trusted: {error}") from error
+
+    async def close(self) -> None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            await endpoint.stop()
+            await self._client.aclose()
+
+    def _authority(self) -> ssl.SSLContext | bool:
+        if self._settings.endpoint_scheme == "http":
+            # Loading the authorities of the world takes a tenth of a second, for nothing.
+            return False
+        return ssl.create_default_context(cafile=self._settings.authority_path or None)
+
+    async def _on_request(self, request: Request) -> Response:
+        assert self._sealer is not None
+        assert self._receive is not None
+        signature = request.headers.get(SIGNATURE_HEADER, "").encode()
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > BODY_BYTES_MAX:
+                return Response("too large", status_code=413)
+        try:
+            message = self._sealer.open(bytes(body), signature)
+        except (Refused, ProtocolViolation) as error:
+            self._log.tell("refused", "a message was refused", reason=str(error))
+            return Response(str(error), status_code=403)
+        answer = await self._receive(message)
+        content, signed = self._sealer.seal_answer(answer, signature)
+        return Response(content, headers={SIGNATURE_HEADER: signed.decode()})

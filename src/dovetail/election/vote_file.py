@@ -1,0 +1,68 @@
+"""Term and vote on disk: one small file, replaced whole.
+
+Promise: when `write` returns, the vote is there after a power cut; a write that was cut short
+leaves the one before. A file that does not check is refused, never read as "no vote".
+
+Survives: a crash at any line. The draft is synced before it takes the name, and the folder after.
+"""
+
+import os
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from dovetail.election.election import Vote
+from dovetail.election.identifiers import MemberName, Term
+from dovetail.errors import Damaged
+
+
+class _Form(msgspec.Struct):
+    term: int
+    candidate: str | None
+
+
+class VoteFile:
+    """The file of one member."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> Vote:
+        """The vote on disk, or none if there is no file. Raises `Damaged`."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return Vote()
+        payload, _, checksum = content.rstrip(b"\n").rpartition(b" ")
+        if checksum != _checksum(payload):
+            raise Damaged(
+                f"{self._path} does not check: term and vote are not known. Restore the file, or "
+                "remove it if this member has been stopped for longer than an election takes"
+            )
+        try:
+            form = msgspec.json.decode(payload, type=_Form)
+        except msgspec.DecodeError as error:
+            raise Damaged(f"{self._path} is the file of another program: {error}") from error
+        candidate = None if form.candidate is None else MemberName(form.candidate)
+        return Vote(Term(form.term), candidate)
+
+    def write(self, vote: Vote) -> None:
+        """Replaces the vote. Raises `OSError`; then nothing may be said that rests on it."""
+        payload = msgspec.json.encode(_Form(vote.term, vote.candidate))
+        draft = self._path.with_name(self._path.name + ".draft")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(payload + b" " + _checksum(payload) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(self._path)
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _checksum(payload: bytes) -> bytes:
+    return f"{crc32c(payload):08x}".encode()

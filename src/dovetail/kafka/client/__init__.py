@@ -1,0 +1,1 @@
+"""A Kafka client of our own, over plain sockets."""

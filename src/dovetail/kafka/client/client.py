@@ -1,0 +1,301 @@
+"""A small Kafka client over plain sockets, for a Python worker of Spark.
+
+A worker reads and writes ranges of offsets that were planned elsewhere. It needs no group, no
+thread and no queue: requests go out, answers come in order, one connection to each broker. What
+it reads stays bytes until `decoder` makes columns of it.
+
+Promise: a call returns what the broker answered, or raises. What can pass (a leader that moved, a
+connection that broke, a broker that starts) is tried again until `timeout_s` is over; then the
+last reason is in the error. Nothing here repeats a write: see `producer`.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from dovetail.errors import TopicUnknown, Unavailable
+from dovetail.kafka.client.brokers import Brokers, parse_bootstrap
+from dovetail.kafka.client.connection import Connection, error_of
+from dovetail.kafka.codec import ApiKey, ErrorCode
+from dovetail.kafka.codec import messages as m
+
+Answer = TypeVar("Answer")
+#: A topic and the number of one of its partitions.
+Partition = tuple[str, int]
+
+EARLIEST, LATEST = -2, -1
+
+#: A call is given up after so long, tries included; Kafka's default.api.timeout.ms.
+TIMEOUT_S = 60.0
+#: Connections that wait for the next task: more than a worker reads and writes at once.
+_IDLE_MAX = 16
+#: Between two tries.
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
+
+
+class KafkaClient:
+    """Requests to a cluster. Not for two threads at once; `client_of` gives each its own."""
+
+    def __init__(
+        self, brokers: Brokers, *, client_id: str = "dovetail-spark", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Raises `InvalidInput` if the files of TLS can not be used here."""
+        self._bootstrap = parse_bootstrap(brokers.bootstrap)
+        self._login = brokers.login()
+        self._client_id = client_id
+        self.timeout_s = timeout_s
+        self._connections: dict[tuple[str, int], Connection] = {}
+        self._idle: list[Connection] = []
+        self._leaders: dict[Partition, tuple[str, int]] = {}
+
+    def retried(self, attempt: Callable[[], Answer]) -> Answer:
+        """The answer of `attempt`, tried again after what can pass until the time is over."""
+        deadline, pause_s = time.monotonic() + self.timeout_s, _PAUSE_S_MIN
+        while True:
+            try:
+                return attempt()
+            except Unavailable as error:
+                if time.monotonic() + pause_s > deadline:
+                    raise Unavailable(f"{error}; given up after {self.timeout_s:g} s") from error
+            self.forget_leaders()
+            # Workers that lost one broker do not come back in step.
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+            pause_s = min(pause_s * 2, _PAUSE_S_MAX)
+
+    def partitions(
+        self, topics: Iterable[str] | None, *, create: bool = False
+    ) -> dict[str, list[int]]:
+        """The partitions of topics, all topics for None. Raises `TopicUnknown`.
+
+        With `create`, a topic that is not there is made if the broker does so by itself.
+        """
+        wanted = None if topics is None else sorted(set(topics))
+        answer = self.retried(lambda: self._metadata(wanted, create=create))
+        return {
+            str(topic.name): sorted(p.partition_index for p in topic.partitions)
+            for topic in answer.topics
+            if wanted is not None or not topic.is_internal
+        }
+
+    def offsets(self, at_ms: Mapping[Partition, int]) -> dict[Partition, int]:
+        """The first offset not older than a time, for each partition; -1 if there is none.
+
+        `EARLIEST` and `LATEST` are the first offset and the one behind the last.
+        """
+        found: dict[Partition, int] = {}
+
+        def attempt() -> None:
+            for leader, mine in self._by_leader(set(at_ms) - set(found)).items():
+                request = m.ListOffsetsRequest(
+                    replica_id=-1, topics=_list_offsets_topics(mine, at_ms)
+                )
+                answer = self._connection(leader).call(ApiKey.LIST_OFFSETS, request)
+                for topic in answer.topics:
+                    for one in topic.partitions:
+                        doing = f"looking for an offset in {topic.name}-{one.partition_index}"
+                        self._check(one.error_code, doing)
+                        found[topic.name, one.partition_index] = one.offset
+
+        self.retried(attempt)
+        return found
+
+    def commit(
+        self,
+        group: str,
+        positions: Mapping[Partition, int],
+        *,
+        metadata: Mapping[Partition, str] | None = None,
+    ) -> None:
+        """Stores positions for a group, from outside of it. Raises `Refused`."""
+        if not positions:
+            return
+        texts = metadata or {}
+        topics = tuple(
+            m.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    m.OffsetCommitRequestPartition(
+                        partition_index=number,
+                        committed_offset=positions[topic, number],
+                        committed_metadata=texts.get((topic, number), ""),
+                    )
+                    for number in numbers
+                ),
+            )
+            for topic, numbers in _by_topic(positions).items()
+        )
+        request = m.OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+
+        def attempt() -> None:
+            answer = self._coordinator(group).call(ApiKey.OFFSET_COMMIT, request)
+            for topic in answer.topics:
+                for one in topic.partitions:
+                    self._check(one.error_code, f"committing positions of group {group!r}")
+
+        self.retried(attempt)
+
+    def committed(self, group: str) -> dict[Partition, tuple[int, str]]:
+        """The positions that are stored for a group, each with its metadata."""
+        request = m.OffsetFetchRequest(group_id=group, topics=None)
+
+        def attempt() -> dict[Partition, tuple[int, str]]:
+            answer = self._coordinator(group).call(ApiKey.OFFSET_FETCH, request)
+            self._check(answer.error_code, f"reading positions of group {group!r}")
+            return {
+                (topic.name, one.partition_index): (one.committed_offset, one.metadata or "")
+                for topic in answer.topics
+                for one in topic.partitions
+                if one.committed_offset >= 0
+            }
+
+        return self.retried(attempt)
+
+    def borrow(self, partition: Partition) -> Connection:
+        """A connection to who leads a partition, for the caller alone until it is given back."""
+        address = self._leader(partition)
+        for connection in self._idle:
+            if connection.address == address:
+                self._idle.remove(connection)
+                return connection
+        return self._new_connection(address)
+
+    def give_back(self, connection: Connection) -> None:
+        """Keeps a connection, on which no answer is outstanding, for the next who borrows."""
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def forget_leaders(self) -> None:
+        """The next request asks anew who leads what."""
+        self._leaders.clear()
+
+    def close(self) -> None:
+        """Closes every connection; a later call opens them again."""
+        for connection in (*self._connections.values(), *self._idle):
+            connection.close()
+
+    def _coordinator(self, group: str) -> Connection:
+        request = m.FindCoordinatorRequest(key=group)
+        answer = self._any(lambda connection: connection.call(ApiKey.FIND_COORDINATOR, request))
+        self._check(answer.error_code, f"finding the coordinator of group {group!r}")
+        return self._connection((answer.host, answer.port))
+
+    def _metadata(self, wanted: list[str] | None, *, create: bool) -> m.MetadataResponse:
+        request = m.MetadataRequest(
+            topics=None
+            if wanted is None
+            else tuple(m.MetadataRequestTopic(name=name) for name in wanted),
+            allow_auto_topic_creation=create,
+        )
+        answer: m.MetadataResponse = self._any(
+            lambda connection: connection.call(ApiKey.METADATA, request)
+        )
+        brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        for topic in answer.topics:
+            if create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise Unavailable(f"topic {topic.name!r} is being created")
+            self._check(topic.error_code, f"looking up topic {topic.name!r}")
+            for one in topic.partitions:
+                if one.leader_id in brokers:
+                    self._leaders[str(topic.name), one.partition_index] = brokers[one.leader_id]
+        return answer
+
+    def _any(self, ask: Callable[[Connection], Answer]) -> Answer:
+        """The answer of the first broker that has one. Raises `Unavailable`."""
+        known = dict.fromkeys([*self._connections, *self._bootstrap])
+        reasons = []
+        for address in known:
+            try:
+                return ask(self._connection(address))
+            except Unavailable as error:
+                reasons.append(str(error))
+        raise Unavailable("no broker answers: " + "; ".join(dict.fromkeys(reasons)))
+
+    def _leader(self, partition: Partition) -> tuple[str, int]:
+        if partition not in self._leaders:
+            answer = self._metadata([partition[0]], create=False)
+            numbers = {one.partition_index for one in answer.topics[0].partitions}
+            if partition[1] not in numbers:
+                raise TopicUnknown(f"topic {partition[0]!r} has no partition {partition[1]}")
+            if partition not in self._leaders:
+                raise Unavailable(f"{name_of(partition)} has no leader at the moment")
+        return self._leaders[partition]
+
+    def _by_leader(self, partitions: Iterable[Partition]) -> dict[tuple[str, int], list[Partition]]:
+        grouped: dict[tuple[str, int], list[Partition]] = {}
+        for partition in sorted(partitions):
+            grouped.setdefault(self._leader(partition), []).append(partition)
+        return grouped
+
+    def _connection(self, address: tuple[str, int]) -> Connection:
+        if address not in self._connections:
+            self._connections[address] = self._new_connection(address)
+        return self._connections[address]
+
+    def _new_connection(self, address: tuple[str, int]) -> Connection:
+        return Connection(
+            address, client_id=self._client_id, timeout_s=self.timeout_s, login=self._login
+        )
+
+    def _check(self, code: int, doing: str) -> None:
+        if code != ErrorCode.NONE:
+            raise error_of(code, doing)
+
+
+class _Kept:
+    """The clients of one thread; they are closed when it ends."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.clients: dict[Brokers, KafkaClient] = {}
+
+    def __del__(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+
+_of_thread = threading.local()
+
+
+def client_of(brokers: Brokers) -> KafkaClient:
+    """The client of this thread for a cluster, its connections kept from task to task."""
+    kept: _Kept | None = getattr(_of_thread, "kept", None)
+    # A forked worker must not share its parent's sockets.
+    if kept is None or kept.process != os.getpid():
+        kept = _of_thread.kept = _Kept()
+    if brokers not in kept.clients:
+        kept.clients[brokers] = KafkaClient(brokers)
+    return kept.clients[brokers]
+
+
+def name_of(partition: Partition) -> str:
+    """`topic-number`, as messages name it."""
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        grouped.setdefault(topic, []).append(number)
+    return grouped
+
+
+def _list_offsets_topics(
+    partitions: list[Partition], at_ms: Mapping[Partition, int]
+) -> tuple[m.ListOffsetsRequestTopic, ...]:
+    return tuple(
+        m.ListOffsetsRequestTopic(
+            name=topic,
+            partitions=tuple(
+                m.ListOffsetsRequestPartition(
+                    partition_index=number, timestamp=at_ms[topic, number]
+                )
+                for number in numbers
+            ),
+        )
+        for topic, numbers in _by_topic(partitions).items()
+    )

@@ -1,0 +1,214 @@
+"""One connection to a broker: requests out, answers in order; and what error codes mean.
+
+A connection is opened with its first request: TLS and login, where there are any, come before it.
+
+Versions are fixed, one for each request, and chosen so that Kafka 2.7 to 4 and Dovetail have them;
+topics go by name.
+"""
+
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from dovetail.buffers import Buffer
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    OffsetOutOfRange,
+    ProducerFenced,
+    ProtocolViolation,
+    Refused,
+    SequenceGap,
+    TopicUnknown,
+    Unavailable,
+)
+from dovetail.kafka.codec import (
+    ApiKey,
+    ErrorCode,
+    RequestHeader,
+    decode_response,
+    encode_request,
+)
+from dovetail.kafka.codec.headers import encode_header
+from dovetail.wire.login import NOBODY, ClientLogin, conversation
+
+VERSIONS = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.FETCH: 12,
+    ApiKey.LIST_OFFSETS: 6,
+    ApiKey.METADATA: 9,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+}
+
+#: A broker that is there answers a connection in milliseconds; another may be asked instead.
+_CONNECT_S_MAX = 5.0
+#: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
+_FRAME_BYTES_MAX = 256 * 1024 * 1024
+_CORRELATION_BYTES = 4
+
+_PASSING = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+}
+
+_KINDS: Mapping[int, type[DovetailError]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TopicUnknown,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceGap,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.PRODUCER_FENCED: ProducerFenced,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidInput,
+    ErrorCode.MESSAGE_TOO_LARGE: InvalidInput,
+    ErrorCode.RECORD_LIST_TOO_LARGE: InvalidInput,
+    ErrorCode.GROUP_ID_NOT_FOUND: NotFound,
+}
+
+
+def error_of(code: int, doing: str, detail: str | None = None) -> DovetailError:
+    """The error for a code that a broker answered with."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return Refused(f"{doing}: the broker answered error {code}")
+    kind = Unavailable if known in _PASSING else _KINDS.get(known, Refused)
+    return kind(f"{doing}: {known.name}" + (f" ({detail})" if detail else ""))
+
+
+class Connection:
+    """One connection to a broker; requests may be sent ahead, answers come in order."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        *,
+        client_id: str,
+        timeout_s: float,
+        login: ClientLogin = NOBODY,
+    ) -> None:
+        self.address = address
+        self._login = login
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._socket: socket.socket | None = None
+        self._correlation_id = 0
+
+    def send(self, api_key: ApiKey, body: Any) -> RequestHeader:
+        """Sends a request; its answer is for `receive`. Raises `Unavailable`, `Refused`."""
+        self._correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
+        header = RequestHeader(api_key, VERSIONS[api_key], self._correlation_id, self._client_id)
+        buffers = encode_request(header, body)
+        try:
+            _send(self._socket or self._open(), buffers)
+        except OSError as error:
+            self._broken(error)
+        return header
+
+    def receive(self, header: RequestHeader) -> Any:
+        """The answer to the oldest request that has none. Raises `Unavailable`."""
+        try:
+            return decode_response(header, self._read_frame())
+        except OSError as error:
+            self._broken(error)
+        except ProtocolViolation:
+            self.close()
+            raise
+
+    def call(self, api_key: ApiKey, body: Any) -> Any:
+        """Sends a request and waits for its answer. Raises `Unavailable`."""
+        return self.receive(self.send(api_key, body))
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def __str__(self) -> str:
+        return f"{self.address[0]}:{self.address[1]}"
+
+    def _open(self) -> socket.socket:
+        """A new connection, encrypted and logged in. Raises `OSError`, `Refused`."""
+        opened = self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            if self._login.tls is not None:
+                opened = self._socket = self._login.tls.wrap_socket(
+                    opened, server_hostname=self.address[0]
+                )
+            self._log_in(opened)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            raise
+        except ssl.SSLError as error:
+            self.close()
+            raise Refused(f"broker {self}: no TLS: {error}") from error
+        except DovetailError:
+            self.close()
+            raise
+        opened.settimeout(self._timeout_s)
+        return opened
+
+    def _log_in(self, through: socket.socket) -> None:
+        talk = conversation(self._login)
+        try:
+            key, version, body = next(talk)
+            while True:
+                frame = encode_header(RequestHeader(key, version, 0, self._client_id)) + body
+                through.sendall(len(frame).to_bytes(4, "big") + frame)
+                key, version, body = talk.send(self._read_frame()[_CORRELATION_BYTES:])
+        except StopIteration:
+            return
+
+    def _read_frame(self) -> memoryview:
+        length = int.from_bytes(self._read(4), "big", signed=True)
+        if not 0 < length <= _FRAME_BYTES_MAX:
+            raise ProtocolViolation(
+                f"{self}: a frame of {length} bytes; is this Kafka, and without TLS?"
+            )
+        return self._read(length)
+
+    def _read(self, size: int) -> memoryview:
+        if self._socket is None:
+            raise ConnectionResetError("the connection was closed")
+        view = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            count = self._socket.recv_into(view[at:])
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            at += count
+        return view
+
+    def _broken(self, error: OSError) -> NoReturn:
+        self.close()
+        raise Unavailable(f"broker {self}: {error}") from error
+
+
+def _send(through: socket.socket, buffers: list[Buffer]) -> None:
+    """All of them, none copied: a record batch is a megabyte."""
+    if isinstance(through, ssl.SSLSocket):
+        for buffer in buffers:
+            through.sendall(buffer)
+        return
+    sent = through.sendmsg(buffers)
+    for buffer in buffers:
+        if sent < len(buffer):
+            through.sendall(memoryview(buffer)[sent:])
+        sent = max(0, sent - len(buffer))

@@ -1,0 +1,345 @@
+"""Which requests are answered, in which versions: the one table.
+
+Transactions are neither here nor advertised. A request type that is not in `SUPPORTED`, or a
+version outside its range, is refused before its body is read.
+
+`lowest` and `highest` bound what is answered; `advertised_lowest` is what ApiVersions says. They
+differ for Produce alone: older librdkafka compresses only if Produce is advertised from version
+0, so Kafka 4 does that too while it answers from version 3 (KAFKA-18659). Where Kafka then closes
+the connection, we answer with `UNSUPPORTED_VERSION` in the version of the request.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.schema import VERSION_MAX
+
+#: Stands for the first flexible version of a request type that has none.
+NEVER: Final = VERSION_MAX + 1
+
+
+class ApiKey(IntEnum):
+    """Request types by Kafka's names."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_CLUSTER = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """A request type: its messages and its versions, all bounds inclusive."""
+
+    key: ApiKey
+    name: str
+    request: type[Any]
+    response: type[Any]
+    lowest: int
+    highest: int
+    flexible_since: int
+    advertised_lowest: int
+
+    def answers(self, version: int) -> bool:
+        """Whether requests of this version are answered with what they ask for."""
+        return self.lowest <= version <= self.highest
+
+    def decodes(self, version: int) -> bool:
+        """Whether requests of this version can at least be read, and so refused in kind."""
+        return self.advertised_lowest <= version <= self.highest
+
+    def flexible(self, version: int) -> bool:
+        """Whether this version has compact lengths and tagged fields."""
+        return version >= self.flexible_since
+
+
+def _api(
+    key: ApiKey,
+    request: type[Any],
+    response: type[Any],
+    *,
+    versions: tuple[int, int],
+    flexible_since: int,
+    advertised_lowest: int | None = None,
+) -> Api:
+    lowest, highest = versions
+    return Api(
+        key=key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        lowest=lowest,
+        highest=highest,
+        flexible_since=flexible_since,
+        advertised_lowest=lowest if advertised_lowest is None else advertised_lowest,
+    )
+
+
+_APIS: Final = (
+    _api(
+        ApiKey.PRODUCE,
+        m.ProduceRequest,
+        m.ProduceResponse,
+        versions=(3, 11),
+        flexible_since=9,
+        advertised_lowest=0,
+    ),
+    _api(ApiKey.FETCH, m.FetchRequest, m.FetchResponse, versions=(4, 16), flexible_since=12),
+    _api(
+        ApiKey.LIST_OFFSETS,
+        m.ListOffsetsRequest,
+        m.ListOffsetsResponse,
+        versions=(1, 9),
+        flexible_since=6,
+    ),
+    _api(
+        ApiKey.METADATA, m.MetadataRequest, m.MetadataResponse, versions=(0, 13), flexible_since=9
+    ),
+    _api(
+        ApiKey.OFFSET_COMMIT,
+        m.OffsetCommitRequest,
+        m.OffsetCommitResponse,
+        versions=(2, 9),
+        flexible_since=8,
+    ),
+    _api(
+        ApiKey.OFFSET_FETCH,
+        m.OffsetFetchRequest,
+        m.OffsetFetchResponse,
+        versions=(1, 9),
+        flexible_since=6,
+    ),
+    _api(
+        ApiKey.FIND_COORDINATOR,
+        m.FindCoordinatorRequest,
+        m.FindCoordinatorResponse,
+        versions=(0, 6),
+        flexible_since=3,
+    ),
+    _api(
+        ApiKey.JOIN_GROUP,
+        m.JoinGroupRequest,
+        m.JoinGroupResponse,
+        versions=(0, 9),
+        flexible_since=6,
+    ),
+    _api(
+        ApiKey.HEARTBEAT, m.HeartbeatRequest, m.HeartbeatResponse, versions=(0, 4), flexible_since=4
+    ),
+    _api(
+        ApiKey.LEAVE_GROUP,
+        m.LeaveGroupRequest,
+        m.LeaveGroupResponse,
+        versions=(0, 5),
+        flexible_since=4,
+    ),
+    _api(
+        ApiKey.SYNC_GROUP,
+        m.SyncGroupRequest,
+        m.SyncGroupResponse,
+        versions=(0, 5),
+        flexible_since=4,
+    ),
+    _api(
+        ApiKey.DESCRIBE_GROUPS,
+        m.DescribeGroupsRequest,
+        m.DescribeGroupsResponse,
+        versions=(0, 5),
+        flexible_since=5,
+    ),
+    _api(
+        ApiKey.LIST_GROUPS,
+        m.ListGroupsRequest,
+        m.ListGroupsResponse,
+        versions=(0, 5),
+        flexible_since=3,
+    ),
+    _api(
+        ApiKey.API_VERSIONS,
+        m.ApiVersionsRequest,
+        m.ApiVersionsResponse,
+        versions=(0, 4),
+        flexible_since=3,
+    ),
+    _api(
+        ApiKey.CREATE_TOPICS,
+        m.CreateTopicsRequest,
+        m.CreateTopicsResponse,
+        versions=(2, 7),
+        flexible_since=5,
+    ),
+    _api(
+        ApiKey.DELETE_TOPICS,
+        m.DeleteTopicsRequest,
+        m.DeleteTopicsResponse,
+        versions=(1, 6),
+        flexible_since=4,
+    ),
+    _api(
+        ApiKey.DELETE_RECORDS,
+        m.DeleteRecordsRequest,
+        m.DeleteRecordsResponse,
+        versions=(0, 2),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.INIT_PRODUCER_ID,
+        m.InitProducerIdRequest,
+        m.InitProducerIdResponse,
+        versions=(0, 5),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        m.OffsetForLeaderEpochRequest,
+        m.OffsetForLeaderEpochResponse,
+        versions=(2, 4),
+        flexible_since=4,
+    ),
+    _api(
+        ApiKey.DESCRIBE_CONFIGS,
+        m.DescribeConfigsRequest,
+        m.DescribeConfigsResponse,
+        versions=(1, 4),
+        flexible_since=4,
+    ),
+    _api(
+        ApiKey.ALTER_CONFIGS,
+        m.AlterConfigsRequest,
+        m.AlterConfigsResponse,
+        versions=(0, 2),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.CREATE_PARTITIONS,
+        m.CreatePartitionsRequest,
+        m.CreatePartitionsResponse,
+        versions=(0, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DELETE_GROUPS,
+        m.DeleteGroupsRequest,
+        m.DeleteGroupsResponse,
+        versions=(0, 2),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        m.IncrementalAlterConfigsRequest,
+        m.IncrementalAlterConfigsResponse,
+        versions=(0, 1),
+        flexible_since=1,
+    ),
+    _api(
+        ApiKey.OFFSET_DELETE,
+        m.OffsetDeleteRequest,
+        m.OffsetDeleteResponse,
+        versions=(0, 0),
+        flexible_since=NEVER,
+    ),
+    _api(
+        ApiKey.DESCRIBE_CLUSTER,
+        m.DescribeClusterRequest,
+        m.DescribeClusterResponse,
+        versions=(0, 1),
+        flexible_since=0,
+    ),
+    # Version 0 goes on in bytes that are no frames.
+    _api(
+        ApiKey.SASL_HANDSHAKE,
+        m.SaslHandshakeRequest,
+        m.SaslHandshakeResponse,
+        versions=(1, 1),
+        flexible_since=NEVER,
+    ),
+    _api(
+        ApiKey.SASL_AUTHENTICATE,
+        m.SaslAuthenticateRequest,
+        m.SaslAuthenticateResponse,
+        versions=(0, 2),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DESCRIBE_ACLS,
+        m.DescribeAclsRequest,
+        m.DescribeAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.CREATE_ACLS,
+        m.CreateAclsRequest,
+        m.CreateAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DELETE_ACLS,
+        m.DeleteAclsRequest,
+        m.DeleteAclsResponse,
+        versions=(1, 3),
+        flexible_since=2,
+    ),
+    _api(
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        m.DescribeUserScramCredentialsRequest,
+        m.DescribeUserScramCredentialsResponse,
+        versions=(0, 0),
+        flexible_since=0,
+    ),
+    _api(
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        m.AlterUserScramCredentialsRequest,
+        m.AlterUserScramCredentialsResponse,
+        versions=(0, 0),
+        flexible_since=0,
+    ),
+)
+
+SUPPORTED: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _APIS})
+
+
+def advertised() -> tuple[m.ApiVersionsResponseApi, ...]:
+    """The table as ApiVersions sends it."""
+    return tuple(advertised_of(api) for api in _APIS)
+
+
+def advertised_of(api: Api) -> m.ApiVersionsResponseApi:
+    """One request type as ApiVersions sends it."""
+    return m.ApiVersionsResponseApi(
+        api_key=api.key, min_version=api.advertised_lowest, max_version=api.highest
+    )

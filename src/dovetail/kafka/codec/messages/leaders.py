@@ -1,0 +1,28 @@
+"""Where a partition is led from now on, sent along with "not leader" errors (KIP-951)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from dovetail.kafka.codec.schema import Int32, String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderIdAndEpoch:
+    """The leader of a partition; -1 if unknown."""
+
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+#: Sent, or rather left out, when there is nothing to say about the leader.
+LEADER_UNKNOWN: Final = LeaderIdAndEpoch()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEndpoint:
+    """Address of a broker that is named as a leader."""
+
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None

@@ -1,0 +1,38 @@
+"""SaslHandshake and SaslAuthenticate: a client says who it is."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from dovetail.kafka.codec.schema import Bytes, Int16, Int64, String, Wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """How the client wants to prove it."""
+
+    mechanism: String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether that is offered, and what is."""
+
+    error_code: Int16
+    mechanisms: tuple[String, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateRequest:
+    """The client's next message."""
+
+    auth_bytes: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """The server's next message, or why there is none."""
+
+    error_code: Int16
+    error_message: String | None
+    auth_bytes: Bytes
+    session_lifetime_ms: Annotated[Int64, Wire(since=1)] = 0

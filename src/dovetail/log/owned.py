@@ -1,0 +1,391 @@
+"""The partitions that this carrier holds: the doing part of `claims.py`.
+
+Whenever the records or the carriers change it decides again, and then opens what it may claim,
+drops what another has claimed, and gives away what balance asks for. A partition that can not be
+opened is out of service and says why; the others are served (B18). If another carrier might do
+better, because this one does not reach the storage, it is handed on after a few attempts.
+
+    (vacant) --claim--> opening --opened--> open --give--> closing --named--> (the taker's)
+                           |                  |
+                           +--not ours--------+--another's term--> (forgotten)
+                           +--failed--> broken --again--> opening
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+from dovetail.coordination.protocol import Unchanged
+from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
+from dovetail.log.catalog import Catalog, partition_key
+from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, deal
+from dovetail.log.ownership import hand_on
+from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.peers import Peers
+from dovetail.log.topic import TopicConfig, TopicRecord
+from dovetail.logging import get_logger
+from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.selection import least_loaded
+
+_log = get_logger("log")
+
+#: Partitions that are opened or closed at the same time. Their writes share syncs, and each may
+#: hold 2 MB that it reads: 1000 partitions with 10 MB each need 340 MB at 128, 140 MB at 32.
+_AT_ONCE = 32
+
+#: A partition that could not be opened for want of something that may come back is tried again.
+REOPEN_MS = 1000
+
+#: One that is damaged is tried again too, for a peer of the damaged node that was away.
+_DAMAGED_AGAIN_MS = 30_000
+
+#: Attempts to open a partition before another carrier is asked to.
+_ATTEMPTS_ALONE = 3
+
+#: A partition that could not be mended for so long is handed on. A takeover takes milliseconds.
+_STUCK_MS = 5000
+
+#: Pause after losing a race for a partition; by then the view has the winner.
+_RACE_MS = 100
+
+#: How long a carrier that has given everything away stays, to tell clients where it went. They ask
+#: every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and with
+#: librdkafka that is a second later.
+_LINGER_MS = 300
+
+#: Told of a partition that is served from now on, or no more.
+Opened = Callable[[TopicRecord, int, Partition], None]
+Gone = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that this carrier has, or is working on."""
+
+    name: str
+    number: int
+    config: dict[str, str]
+    partition: Partition | None = None
+    #: Opening or giving; None while it is simply served.
+    work: "asyncio.Task[None] | None" = None
+
+
+class Holdings:
+    """Opens, serves and gives back partitions."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        peers: Peers,
+        claims: Claims,
+        *,
+        config_of: Callable[[TopicRecord], TopicConfig],
+    ) -> None:
+        self._catalog = catalog
+        self._peers = peers
+        self._claims = claims
+        self._config_of = config_of
+        self._context: PartitionContext
+        self._held: dict[Place, _Held] = {}
+        self._limit = asyncio.Semaphore(_AT_ONCE)
+        self._waiters: set[asyncio.Event] = set()
+        self._deciding: asyncio.Handle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._closed = False
+        #: What is served, by topic name and number.
+        self.open: dict[tuple[str, int], Partition] = {}
+        #: What is out of service, and why.
+        self.broken: dict[tuple[str, int], DovetailError] = {}
+        self.on_opened: list[Opened] = []
+        self.on_gone: list[Gone] = []
+
+    def start(self, context: PartitionContext) -> None:
+        """Decides from now on; the catalog has been read."""
+        self._context = context
+        self._peers.on_change.append(self.reconsider)
+        self._decide()
+
+    def reconsider(self) -> None:
+        """Something changed: decides soon, once for all that changed by then."""
+        for waiter in self._waiters:
+            waiter.set()
+        if self._deciding is None and not self._closed:
+            self._deciding = asyncio.get_running_loop().call_soon(self._decide)
+
+    async def settled(self, done: Callable[[], bool], *, timeout_ms: int | None = None) -> bool:
+        """Waits until `done`, which is asked after every change; whether it became so in time."""
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                while not done():
+                    changed.clear()
+                    await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(changed)
+        return True
+
+    def busy(self, place: Place) -> bool:
+        """Whether the partition is being opened or given away here."""
+        held = self._held.get(place)
+        return held is not None and held.work is not None and held.partition is None
+
+    async def close(self) -> None:
+        """Gives every partition back, to others where there are some."""
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for held in self._held.values():
+            if held.work is not None and held.partition is None:
+                held.work.cancel()
+        at_work = [held.work for held in self._held.values() if held.work is not None]
+        await asyncio.gather(*at_work, return_exceptions=True)
+        successors = self._successors()
+        for key in [*self.open]:
+            self._withdraw(*key)
+        await asyncio.gather(
+            *(
+                self._close(held.partition, successors.get(place))
+                for place, held in self._held.items()
+                if held.partition is not None
+            )
+        )
+        self._held.clear()
+        if successors:
+            await asyncio.sleep(_LINGER_MS / 1000)
+
+    # Deciding
+
+    def _decide(self) -> None:
+        self._deciding = None
+        if self._closed:
+            return
+        self.drop_what_is_not_ours()
+        now_ms = self._now()
+        try:
+            decision = self._claims.decide(
+                self._catalog.holdings(), self._peers.carriers(), self._held.keys(), now_ms=now_ms
+            )
+        except DovetailError as error:  # The user's own strategy failed.
+            _log.error("nothing is claimed", error=str(error))
+            decision = Decision(again_ms=now_ms + REOPEN_MS)
+        for place in decision.claim:
+            record = self._catalog.living(place.topic_id)
+            if record is not None and place not in self._held:
+                held = _Held(record.name, place.number, record.config)
+                self._held[place] = held
+                self._start(place, held, self._open(place, held))
+        for place, taker in decision.give:
+            self._give(place, taker)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if decision.again_ms is not None:
+            wait_s = max(decision.again_ms - now_ms, 1.0) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(wait_s, self.reconsider)
+
+    def drop_what_is_not_ours(self) -> None:
+        """Nothing is served that another has, by the records as last seen."""
+        if self._closed:
+            return
+        for place, held in [*self._held.items()]:
+            record = self._catalog.living(place.topic_id)
+            holding = self._catalog.holding(place)
+            partition = held.partition
+            if record is None:
+                self._forget(place, held)
+            elif partition is None:
+                continue
+            elif holding.term > partition.term and not (
+                partition.mending and holding.owner == self._context.node_id
+            ):
+                # Also under our own number: a former life, or one that has replaced us, claimed it.
+                # Unless it is being mended: then the claim may be our own.
+                partition.lose(NotOwner(f"{partition.name} belongs to node {holding.owner} now"))
+            elif record.config != held.config:
+                held.config = record.config
+                partition.config = self._config_of(record)
+
+    def _forget(self, place: Place, held: _Held) -> None:
+        """The topic was deleted."""
+        del self._held[place]
+        self._withdraw(held.name, held.number)
+        self.broken.pop((held.name, held.number), None)
+        if held.partition is not None:
+            held.partition.lose(NotOwner(f"topic {held.name!r} was deleted"))
+        if held.work is not None:
+            held.work.cancel()
+
+    def _withdraw(self, name: str, number: int) -> None:
+        if self.open.pop((name, number), None) is not None:
+            for listener in self.on_gone:
+                listener(name, number)
+
+    def lost(self, partition: Partition, error: NotOwner) -> None:
+        """A partition found out by itself that it is another's."""
+        for place, held in self._held.items():
+            if held.partition is partition:
+                _log.warning("partition lost", partition=partition.name, error=str(error))
+                held.partition = None
+                self._withdraw(held.name, held.number)
+                self._start(place, held, self._forget_later(place, held))
+                return
+
+    async def _forget_later(self, place: Place, held: _Held) -> None:
+        await asyncio.sleep(_RACE_MS / 1000)
+        self._done(place, held)
+
+    # Opening
+
+    async def _open(self, place: Place, held: _Held) -> None:
+        """Opens a partition, however long that takes, or finds that it is not ours."""
+        attempts, name = 0, f"{held.name}-{held.number}"
+        while True:
+            record = self._catalog.living(place.topic_id)
+            if record is None:
+                break
+            try:
+                async with self._limit:
+                    partition = await Partition.open(
+                        self._context,
+                        partition_key(*place),
+                        name,
+                        self._config_of(record),
+                        may_claim=self._may_claim,
+                        only_if=self._owner_is_gone,
+                    )
+                if self._catalog.holding(place).term > partition.term:
+                    raise NotOwner(f"{name} was claimed by another while it was opened")
+            except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
+                _log.info("partition not taken", partition=name, why=str(error))
+                await asyncio.sleep(_RACE_MS / 1000)
+                break
+            except DovetailError as error:
+                self._out_of_service(held, error)
+                if not error.retriable:
+                    await asyncio.sleep(_DAMAGED_AGAIN_MS / 1000)
+                    continue
+                attempts += 1
+                if attempts >= _ATTEMPTS_ALONE and await self._hand_on(place):
+                    break
+                await asyncio.sleep(REOPEN_MS / 1000)
+            else:
+                _log.info("partition taken", partition=name, term=partition.term)
+                held.work, held.partition, held.config = None, partition, record.config
+                self._serve(record, held, partition)
+                return
+        self.broken.pop((held.name, held.number), None)
+        self._done(place, held)
+
+    def _serve(self, record: TopicRecord, held: _Held, partition: Partition) -> None:
+        if self.broken.pop((held.name, held.number), None) is not None:
+            _log.info("partition back in service", partition=partition.name)
+        self.open[held.name, held.number] = partition
+        for listener in self.on_opened:
+            listener(record, held.number, partition)
+        self.reconsider()
+
+    def _out_of_service(self, held: _Held, error: DovetailError) -> None:
+        key = (held.name, held.number)
+        if key not in self.broken:
+            _log.error(
+                "partition out of service", partition=f"{held.name}-{held.number}", error=str(error)
+            )
+        self.broken[key] = error
+        self.reconsider()
+
+    def _may_claim(self, record: PartitionRecord) -> bool:
+        """Whether a partition is free for us, by its record as it is at this moment."""
+        if record.owner in (DELETED, self._context.node_id):
+            return record.owner != DELETED
+        return record.owner not in self._peers.carriers().alive
+
+    def _owner_is_gone(self, record: PartitionRecord) -> Sequence[Unchanged]:
+        if record.owner in (NOBODY, self._context.node_id):
+            return ()
+        return self._peers.absence_of(record.owner)
+
+    # Giving
+
+    def _give(self, place: Place, taker: int) -> None:
+        held = self._held.get(place)
+        if held is None or held.partition is None or held.work is not None:
+            return
+        partition = held.partition
+        _log.info("partition given", partition=partition.name, to=taker)
+        self._withdraw(held.name, held.number)
+
+        async def give() -> None:
+            await self._close(partition, taker)
+            self._done(place, held)
+
+        self._start(place, held, give())
+
+    def hand_on_stuck(self) -> None:
+        """Hands on what could not be mended for a while; called from time to time."""
+        for place, held in [*self._held.items()]:
+            partition = held.partition
+            if partition is None or partition.stuck_since_ms is None or held.work is not None:
+                continue
+            if self._now() - partition.stuck_since_ms >= _STUCK_MS:
+                successor = self._successors().get(place)
+                if successor is not None:
+                    self._peers.decline()
+                    self._give(place, successor)
+
+    async def _hand_on(self, place: Place) -> bool:
+        """Asks another carrier to take a partition that can not be opened here."""
+        successor = self._successors().get(place)
+        if successor is None:
+            return False
+        self._peers.decline()
+        try:
+            await hand_on(
+                self._context.coordinator,
+                partition_key(*place),
+                owner=self._context.node_id,
+                successor=successor,
+            )
+        except DovetailError:
+            return False
+        return True
+
+    def _successors(self) -> dict[Place, int]:
+        """Who should have what is held here, if this node had it no more."""
+        others = self._peers.carriers().willing - {self._context.node_id}
+        known = self._catalog.holdings()
+        try:
+            dealt = deal(self._held.keys(), known, others, self._claims.select)
+        except DovetailError as error:  # The user's own strategy failed; giving back must not.
+            _log.error("successors by load, not by the strategy", error=str(error))
+            dealt = deal(self._held.keys(), known, others, least_loaded)
+        return {place: order[0] for place, order in dealt.items()}
+
+    async def _close(self, partition: Partition, successor: int | None) -> None:
+        try:
+            async with self._limit:
+                await partition.close(successor=successor)
+        except DovetailError as error:
+            _log.warning("partition not closed cleanly", partition=partition.name, error=str(error))
+
+    def _done(self, place: Place, held: _Held) -> None:
+        if self._held.get(place) is held:
+            del self._held[place]
+        self.reconsider()
+
+    def _now(self) -> float:
+        return self._context.clock.monotonic_ms()
+
+    def _start(self, place: Place, held: _Held, work: Coroutine[None, None, None]) -> None:
+        """Works on a partition; a defect leaves it free to be claimed again, not forgotten."""
+        task = held.work = asyncio.get_running_loop().create_task(work)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if task.cancelled() or task.exception() is None:
+                return
+            _log.error("a partition met a defect", error=repr(task.exception()))
+            asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, held)
+
+        task.add_done_callback(ended)

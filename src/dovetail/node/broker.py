@@ -1,0 +1,222 @@
+"""The carrier's part of a node: the log, its groups, and their upkeep.
+
+Start, in two steps: entering reads what there is, so that clients can be told who is where; `start`
+takes over what is this carrier's, then its groups. In a cluster both may have to wait until enough
+storage nodes are there; what waits says so and goes on by itself.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+
+from dovetail.access import AccessRegistry
+from dovetail.clock import Clock
+from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.errors import InvalidInput, InvalidSetting
+from dovetail.kafka.codec.subscription import topics_of
+from dovetail.kafka.handlers import Backend, Broker
+from dovetail.log.groups.registry import GroupRegistry
+from dovetail.log.groups.types import GroupSettings
+from dovetail.log.peers import Peers
+from dovetail.log.service import Log
+from dovetail.log.topic import TopicConfig
+from dovetail.logging import get_logger
+from dovetail.node.metrics import LogCollector, Metrics
+from dovetail.settings import LogSettings, Settings
+from dovetail.storage import Ensembles, Quorum
+from dovetail.storage.quorum.arithmetic import check_quorum
+from dovetail.storage.quorum.ensembles import Nodes
+from dovetail.storage.repair.decommission import StorageStates
+from dovetail.storage.repair.repairer import Repairer, RepairSettings, StorageView
+from dovetail.storage.selection import selection_named
+
+_log = get_logger("carrier")
+
+#: How often it is looked whether a partition should be handed on, or a storage node is back.
+CHECK_MS = 1000
+
+
+class Carrier:
+    """Serves partitions; use as an async context manager."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        coordinator: Coordinator,
+        nodes: Nodes,
+        *,
+        metrics: Metrics,
+        clock: Clock,
+        peers: Peers | None,
+        states: StorageStates | None,
+        view: StorageView | None,
+    ) -> None:
+        """`peers` is as for `Log`; on one node alone there are no `states` and no `view`."""
+        self._settings = settings
+        self._coordinator = coordinator
+        self._metrics = metrics
+        self._clock = clock
+        self._view = view
+        self._stack = AsyncExitStack()
+        self._tasks: set[asyncio.Task[None]] = set()
+        removed = frozenset if states is None else states.removed
+        ensembles = Ensembles(nodes, removed=removed)
+        self.repairer: Repairer | None = None
+        if view is not None:
+            repair = RepairSettings(
+                after_ms=settings.storage.repair_after_ms,
+                bytes_per_second=settings.storage.repair_bytes_per_second,
+            )
+            self.repairer = Repairer(nodes, view, clock=clock, settings=repair)
+            ensembles.reader.on_damaged = self.repairer.doubt
+        self.log = Log(
+            node_id=settings.node.node_id,
+            coordinator=coordinator,
+            ensembles=ensembles,
+            clock=clock,
+            defaults=_defaults(settings.log),
+            tail_bytes_max=settings.log.tail_cache_bytes_max,
+            peers=peers,
+            select=selection_named(settings.log.selection),
+        )
+        self.groups = GroupRegistry(
+            self.log,
+            clock,
+            _group_settings(settings),
+            partitions=settings.groups.partitions,
+            topics_of=topics_of,
+        )
+
+    async def __aenter__(self) -> "Carrier":
+        """Reads what there is; nothing is served before `start`."""
+        try:
+            self._cluster_id = await _cluster_id(self._coordinator)
+            self._stack.push_async_callback(self.log.close)
+            await self.log.load()
+            self._stack.push_async_callback(self.groups.close)
+            self._stack.push_async_callback(self._end_tasks)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def start(self) -> None:
+        """Takes over what is this carrier's; serves that when it returns."""
+        self.log.on_deleted += [self._metrics.forget_topic, self.groups.forget_topic]
+        await self.log.start()
+        await self.groups.start()
+        self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
+        self._run(self._keep_up())
+        self._run(self._look_after())
+        if self.repairer is not None:
+            self._run(self.repairer.run(self.log.partitions))
+
+    def backend(
+        self,
+        brokers: Callable[[], dict[int, Broker]],
+        brokers_gone: Callable[[], dict[int, Broker]],
+        storage_nodes: Callable[[], int],
+        registry: AccessRegistry | None,
+    ) -> Backend:
+        """What the Kafka front works on; clients are told these addresses."""
+        log = self._settings.log
+        return Backend(
+            log=self.log,
+            groups=self.groups,
+            clock=self._clock,
+            metrics=self._metrics,
+            cluster_id=self._cluster_id,
+            node_id=self._settings.node.node_id,
+            brokers=brokers,
+            brokers_gone=brokers_gone,
+            topic_auto_create=log.topic_auto_create,
+            partitions_default=log.partitions_default,
+            storage_nodes=storage_nodes,
+            registry=registry,
+            node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
+        )
+
+    async def _keep_up(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.log.retention_check_ms / 1000)
+            try:
+                await self.log.maintain()
+                await self.groups.shorten()
+            except Exception as error:  # noqa: BLE001 - upkeep must outlive any one failure
+                _log.warning("upkeep failed; it is tried again", error=repr(error))
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_MS / 1000)
+            try:
+                self.log.holdings.hand_on_stuck()
+                self.welcome_back()
+            except Exception as error:  # noqa: BLE001 - as above
+                _log.warning("nothing was handed on", error=repr(error))
+
+    def welcome_back(self) -> None:
+        """Storage nodes that are back get what is being written.
+
+        Asked for whenever the nodes change, and from time to time: an append that was sent before
+        can still fail after its node came back, and nothing would change any more.
+        """
+        if self._view is None:
+            return
+        present = self._view.present().keys()
+        for partition in self.log.partitions():
+            for ledger in partition.open_ledgers:
+                for number in present & ledger.writer.down:
+                    ledger.writer.node_back(number)
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_tasks(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _defaults(settings: LogSettings) -> TopicConfig:
+    quorum = Quorum(settings.ensemble, settings.write_quorum, settings.ack_quorum)
+    try:
+        check_quorum(quorum)
+    except InvalidInput as error:
+        raise InvalidSetting(f"log.ensemble, .write_quorum, .ack_quorum: {error}") from error
+    return TopicConfig(
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        ledger_bytes_max=settings.ledger_bytes_max,
+        ledger_age_ms_max=settings.ledger_age_ms_max,
+        batch_bytes_max=settings.message_bytes_max,
+        quorum=quorum,
+    )
+
+
+def _group_settings(settings: Settings) -> GroupSettings:
+    limits = settings.groups
+    return GroupSettings(
+        session_timeout_ms_min=limits.session_timeout_ms_min,
+        session_timeout_ms_max=limits.session_timeout_ms_max,
+        initial_rebalance_delay_ms=limits.initial_rebalance_delay_ms,
+        offsets_retention_ms=limits.offsets_retention_ms,
+        group_size_max=limits.group_size_max,
+    )
+
+
+async def _cluster_id(coordinator: Coordinator) -> str:
+    """The id of this cluster, made when its coordination service is first used."""
+    key = "/cluster/id"
+    await coordinator.transact(
+        [Put(key, uuid.uuid4().hex[:22].encode())], conditions=[Unchanged(key, ABSENT)]
+    )
+    found = await coordinator.get(key)
+    if found is None:
+        raise InvalidSetting(f"{key} can not be written; is the namespace shared with others?")
+    return found.value.decode()

@@ -1,0 +1,206 @@
+"""What a node sees of its cluster from inside: more than a Kafka client gets to see.
+
+Topics in every state, terms, owners, the chains of ledgers with their storage nodes and sizes. All
+of it is the shared view of the coordination service, so any carrier answers for the whole cluster;
+only the bytes of a ledger that is being written are known to its owner alone, and are None
+elsewhere. Everything here only reads.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dovetail.clock import Clock
+from dovetail.coordination.membership import CARRIER_ROLE, Member, Membership
+from dovetail.errors import TopicUnknown, Unavailable
+from dovetail.log.service import Log
+from dovetail.log.topic import CONFIG_KEYS, TopicRecord
+from dovetail.node.broker import Carrier
+from dovetail.node.security import OwnWay
+from dovetail.storage.chain import PartitionRecord
+
+#: Sizes of all topics are read from the coordination service at most this often.
+SIZES_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """A partition, its owner and its chain."""
+
+    number: int
+    #: None if nobody alive owns it.
+    owner: int | None
+    term: int
+    ledgers: int
+    bytes_closed: int
+    #: Of the ledgers that are being written; None if another node writes them.
+    bytes_open: int | None
+    #: Storage nodes of the newest ledger, by place.
+    ensemble: tuple[int, ...]
+    write_quorum: int | None
+    ack_quorum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic in any state."""
+
+    name: str
+    id: str
+    state: str
+    internal: bool
+    created_ms: int
+    partitions: int
+    partitions_without_owner: int
+    term_highest: int
+    #: It was made so that neither age nor size ends its records.
+    kept_for_ever: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSetting:
+    """A setting of a topic and what it means."""
+
+    name: str
+    value: str
+    is_default: bool
+    doc: str
+
+
+class Insight:
+    """What a node sees of its cluster."""
+
+    def __init__(
+        self,
+        carrier: Carrier | None,
+        membership: Membership | None,
+        *,
+        describe: Callable[[], Member],
+        door: str,
+        own_way: OwnWay,
+        clock: Clock,
+    ) -> None:
+        """Without a `membership` the node is alone, and `describe` is all there is to say.
+
+        `door` is the address (host:port) at which this machine reaches the node's Kafka door.
+        """
+        self._carrier = carrier
+        self._membership = membership
+        self._describe = describe
+        self.door = door
+        self.own_way = own_way
+        self._clock = clock
+        self._sizes: dict[str, int] = {}
+        self._sizes_ms: float | None = None
+
+    def me(self) -> Member:
+        """This node, as it describes itself."""
+        return self._describe()
+
+    def members(self) -> Mapping[int, Member]:
+        """All nodes that hold their lease."""
+        if self._membership is None:
+            me = self._describe()
+            return {me.node_id: me}
+        return self._membership.members()
+
+    @property
+    def _log(self) -> Log:
+        if self._carrier is None:
+            others = [m.http for m in self.members().values() if CARRIER_ROLE in m.roles and m.http]
+            where = f"; ask {others[0]}" if others else ", and no broker is known now"
+            raise Unavailable(f"this node has no role 'carrier' and serves no topics{where}")
+        return self._carrier.log
+
+    def topics(self) -> list[TopicFacts]:
+        """All topics by name. Raises `Unavailable` on a node that is no carrier."""
+        alive = self._alive()
+        records = sorted(self._log.catalog.all(), key=lambda record: record.name)
+        return [self._facts(record, alive) for record in records]
+
+    def topic(self, name: str) -> TopicFacts:
+        """Raises `TopicUnknown`, `Unavailable`."""
+        return self._facts(self._log.topic(name), self._alive())
+
+    def settings(self, name: str) -> list[TopicSetting]:
+        """The settings of a topic by name, defaults filled in. Raises `TopicUnknown`."""
+        record = self._log.topic(name)
+        return [
+            TopicSetting(key, value, key not in record.config, CONFIG_KEYS[key].doc)
+            for key, value in sorted(self._log.config(record).as_strings().items())
+        ]
+
+    def owned(self, name: str, number: int) -> bool:
+        """Whether somebody alive owns a partition; not if there is no such partition."""
+        try:
+            record = self._log.topic(name)
+        except TopicUnknown:
+            return False
+        if not 0 <= number < record.partitions:
+            return False
+        return self._log.holding(record, number).owner in self._alive()
+
+    def _alive(self) -> frozenset[int]:
+        return frozenset(m.node_id for m in self.members().values() if CARRIER_ROLE in m.roles)
+
+    async def partitions(self, name: str) -> list[PartitionFacts]:
+        """Raises `TopicUnknown`, `Unavailable`."""
+        alive = self._alive()
+        record = self._log.topic(name)
+        chains = {chain.partition: chain for chain in await self._log.catalog.partitions(record.id)}
+        return [
+            self._partition(record, number, chains.get(number), alive)
+            for number in range(record.partitions)
+        ]
+
+    async def sizes(self) -> Mapping[str, int]:
+        """Bytes of each topic by name, without what others are writing; some seconds old."""
+        now_ms = self._clock.monotonic_ms()
+        if self._sizes_ms is None or now_ms - self._sizes_ms > SIZES_MS:
+            self._sizes_ms = now_ms
+            self._sizes = {
+                record.name: await self._size(record) for record in self._log.catalog.all()
+            }
+        return self._sizes
+
+    async def _size(self, record: TopicRecord) -> int:
+        chains = await self._log.catalog.partitions(record.id)
+        closed = sum(info.payload_bytes for chain in chains for info in chain.closed)
+        here = (self._bytes_open(record.name, number) for number in range(record.partitions))
+        return closed + sum(size or 0 for size in here)
+
+    def _facts(self, record: TopicRecord, alive: frozenset[int]) -> TopicFacts:
+        holdings = [self._log.holding(record, number) for number in range(record.partitions)]
+        return TopicFacts(
+            name=record.name,
+            id=record.id,
+            state=record.state.value,
+            internal=record.internal,
+            created_ms=record.created_ms,
+            partitions=record.partitions,
+            partitions_without_owner=sum(holding.owner not in alive for holding in holdings),
+            term_highest=max((holding.term for holding in holdings), default=0),
+            kept_for_ever={"retention.ms": "-1", "retention.bytes": "-1"}.items()
+            <= record.config.items(),
+        )
+
+    def _partition(
+        self, record: TopicRecord, number: int, chain: PartitionRecord | None, alive: frozenset[int]
+    ) -> PartitionFacts:
+        holding = self._log.holding(record, number)
+        ledgers = () if chain is None else chain.ledgers
+        newest = ledgers[-1].placement if ledgers else None
+        return PartitionFacts(
+            number=number,
+            owner=holding.owner if holding.owner in alive else None,
+            term=holding.term,
+            ledgers=len(ledgers),
+            bytes_closed=sum(info.payload_bytes for info in ledgers if info.closed),
+            bytes_open=self._bytes_open(record.name, number),
+            ensemble=() if newest is None else newest.fragments[-1].nodes,
+            write_quorum=None if newest is None else newest.quorum.write,
+            ack_quorum=None if newest is None else newest.quorum.ack,
+        )
+
+    def _bytes_open(self, name: str, number: int) -> int | None:
+        found = self._log.holdings.open.get((name, number))
+        return None if found is None else found.open_bytes

@@ -1,0 +1,494 @@
+"""One node in one process: every room, put together.
+
+Start, from the bottom up: coordination → storage → the door → the catalog of topics → announced to
+the others → partitions and groups. HTTP comes first, so that `/livez` answers while the rest
+recovers, and `/readyz` says what is still missing. Stop is the same backwards: the others are
+told, partitions are given back with their ledgers closed, what is on its way is answered, the door
+closes.
+"""
+
+import asyncio
+import gc
+import random
+import resource
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail import __version__
+from dovetail.clock import Clock, SystemClock
+from dovetail.coordination import Coordinator, EmbeddedCoordinator
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.coordination.membership import (
+    CARRIER_ROLE,
+    OVERSEER_ROLE,
+    STORAGE_ROLE,
+    Member,
+    Membership,
+)
+from dovetail.errors import InvalidSetting, ProtocolViolation
+from dovetail.kafka.handlers import Broker, FrontDoor
+from dovetail.log.catalog import Catalog
+from dovetail.logging import RateLimitedLog, get_logger
+from dovetail.node.broker import Carrier
+from dovetail.node.insight import Insight
+from dovetail.node.measured import MeasuredCoordinator
+from dovetail.node.metrics import Metrics, NodeCollector
+from dovetail.node.overseer import ClusterReport, Overseer
+from dovetail.node.security import Security, start_security
+from dovetail.node.sentry import Sentry
+from dovetail.node.timelines import running_timelines
+from dovetail.settings import Settings
+from dovetail.storage import (
+    Durability,
+    LedgerStore,
+    LocalStorageNode,
+    OneNode,
+    RealDisk,
+    StoreSettings,
+)
+from dovetail.storage.cluster import ClusterNodes
+from dovetail.storage.identity import (
+    Disks,
+    bind_disk,
+    disk_identity,
+    holds_ledgers,
+    lock_folder,
+)
+from dovetail.storage.quorum.ensembles import Nodes
+from dovetail.storage.repair.decommission import (
+    NodesThatStay,
+    SeenStorage,
+    StorageStates,
+    check_may_start,
+)
+from dovetail.storage.repair.upkeep import StorageUpkeep
+from dovetail.storage.selection import selection_named
+from dovetail.storage.service import StorageService, is_private
+from dovetail.timeline.frame_codec import is_timeline
+from dovetail.timeline.service import TimelineService
+from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
+
+_log = get_logger("node")
+
+#: Reasons of ill health that the others are told; the node's own `/readyz` has all.
+REASONS_TOLD_MAX = 5
+
+#: How often lines that were held back are summed up in the log.
+TELL_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a node listens. What clients are told is `settings.kafka.advertised`."""
+
+    kafka: str
+    http: str | None
+    data_dir: Path
+
+
+#: Serves the status and the metrics of a node over HTTP; yields the URL.
+HttpStarter = Callable[["Node", Settings], AbstractAsyncContextManager[str]]
+
+
+class Node:
+    """Use as an async context manager; it serves inside."""
+
+    def __init__(
+        self, settings: Settings, *, http: HttpStarter | None = None, clock: Clock | None = None
+    ) -> None:
+        """`http` serves health and metrics while the node lives; it is asked to start first."""
+        self._settings = settings
+        self._http = http
+        self._clock = clock or SystemClock()
+        self._metrics = Metrics()
+        self.registry = self._metrics.registry
+        self._stack = AsyncExitStack()
+        self._missing = ["starting"]
+        self._storage: LocalStorageNode | None = None
+        self._report_damage: list[str] = []
+        self._security = Security()
+        self._carrier: Carrier | None = None
+        self._front: FrontDoor | None = None
+        self._overseer: Overseer | None = None
+        self._membership: Membership | None = None
+        self._disks: Disks | None = None
+        self._states: StorageStates | None = None
+        self._view: SeenStorage | None = None
+        self._timelines: TimelineService | None = None
+        #: What the console shows beyond health; None until the door is open.
+        self.insight: Insight | None = None
+        #: Set when this node must not serve any more.
+        self.lost = asyncio.Event()
+        self._loud = RateLimitedLog(get_logger("wire"), self._clock)
+        self.registry.register(NodeCollector(settings, self.ready, lambda: self._storage))
+
+    # What `/livez` and `/readyz` ask
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self) -> tuple[bool, list[str]]:
+        """Whether clients are served, and if not fully, why."""
+        reasons = list(self._missing)
+        if self._storage is not None and self._storage.out_because is not None:
+            reasons.append(f"storage is out: {self._storage.out_because}")
+        reasons += [f"damaged: {place}" for place in self._report_damage]
+        if self._membership is not None and not (self._missing or self._membership.holds_lease()):
+            reasons.append("no lease: the coordination service does not answer")
+        if self._carrier is not None:
+            for (topic, number), error in self._carrier.log.broken().items():
+                reasons.append(f"partition {topic}-{number}: {error}")
+        if self._timelines is not None:
+            reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
+        return not reasons, reasons
+
+    def cluster(self) -> ClusterReport | None:
+        """The cluster, if this node is an overseer of it."""
+        return None if self._overseer is None else self._overseer.report()
+
+    # Life
+
+    async def __aenter__(self) -> "Node":
+        await self._stack.__aenter__()
+        try:
+            self.endpoints = await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._missing.append("stopping")
+        await self._stack.aclose()
+
+    async def _start(self) -> Endpoints:
+        settings = self._settings
+        _raise_file_limit()
+        data_dir = settings.node.data_dir
+        data_dir.mkdir(parents=True, exist_ok=True)
+        http_url = None
+        if self._http is not None and settings.http.enabled:
+            http_url = await self._stack.enter_async_context(self._http(self, settings))
+        coordinator = await self._start_coordination(data_dir)
+        self._security = await start_security(settings, coordinator)
+        self._stack.push_async_callback(self._security.stop)
+        roles = settings.node.roles.split(",")
+        service = None
+        if STORAGE_ROLE in roles:
+            ledgers = data_dir / "ledgers"
+            self._stack.callback(lock_folder(ledgers))
+            identity = disk_identity(ledgers)
+            await bind_disk(
+                coordinator,
+                settings.node.node_id,
+                identity,
+                holds_ledgers=holds_ledgers(ledgers),
+            )
+            await check_may_start(coordinator, settings.node.node_id)
+            self._storage = await self._start_storage(data_dir / "ledgers")
+            upkeep = StorageUpkeep(self._storage, settings.node.node_id, coordinator)
+            await upkeep.once()
+            keeping = asyncio.create_task(upkeep.run())
+            self._stack.callback(keeping.cancel)
+            service = StorageService(self._storage, identity=identity)
+        nodes = await self._start_nodes(coordinator, roles)
+        port_bound = await self._start_door(service)
+        host, port = settings.kafka.advertised(port_bound=port_bound)
+        here = Broker(settings.node.node_id, host, port)
+        if CARRIER_ROLE in roles:
+            self._carrier = await self._load_carrier(coordinator, nodes, here)
+        telling = asyncio.create_task(self._tell_held_back())
+        self._stack.callback(telling.cancel)
+        insight = self.insight = Insight(
+            self._carrier,
+            self._membership,
+            describe=lambda: self._describe(here, http_url),
+            door=settings.kafka.door(port_bound=port_bound),
+            own_way=self._security.own_way,
+            clock=self._clock,
+        )
+        if OVERSEER_ROLE in roles:
+            await self._start_overseer(coordinator, insight, here.node_id)
+        if self._membership is not None:
+            await self._announce(self._membership, coordinator, here, http_url)
+        if self._carrier is not None:
+            self._missing = ["taking partitions over"]
+            await self._carrier.start()
+            self._timelines = await self._stack.enter_async_context(
+                running_timelines(
+                    settings,
+                    coordinator,
+                    data_dir=data_dir,
+                    clock=self._clock,
+                    registry=self.registry,
+                    address=f"{host}:{port}",
+                )
+            )
+        # What lives now lives long: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._missing.clear()
+        return Endpoints(
+            kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
+        )
+
+    async def _start_nodes(self, coordinator: Coordinator, roles: list[str]) -> Nodes:
+        """The storage nodes that ledgers are dealt to."""
+        settings = self._settings
+        if settings.coordination.kind == "etcd":
+            return await self._join_cluster(coordinator)
+        if self._storage is None or CARRIER_ROLE not in roles:
+            raise InvalidSetting(
+                "a node that is not carrier and storage both is part of a cluster: set "
+                "coordination.kind to 'etcd'"
+            )
+        return OneNode(settings.node.node_id, self._storage)
+
+    async def _start_coordination(self, data_dir: Path) -> Coordinator:
+        settings = self._settings.coordination
+        coordinator: Coordinator
+        if settings.kind == "embedded":
+            coordinator = await EmbeddedCoordinator.open(
+                data_dir / "coordination.sqlite", clock=self._clock
+            )
+        else:
+            coordinator = await EtcdCoordinator.open(EtcdSettings.of(settings))
+        self._stack.push_async_callback(coordinator.close)
+        return MeasuredCoordinator(coordinator, self._metrics.coordination)
+
+    # In a cluster
+
+    async def _join_cluster(self, coordinator: Coordinator) -> Nodes:
+        node_id = self._settings.node.node_id
+        self._membership = Membership(
+            coordinator,
+            node_id=node_id,
+            clock=self._clock,
+            ttl_ms=self._settings.coordination.lease_ms,
+        )
+        await self._membership.start()
+        self._stack.push_async_callback(self._membership.stop)
+        disks = self._disks = Disks(coordinator)
+        await disks.start()
+        self._stack.push_async_callback(disks.stop)
+        nodes = ClusterNodes(
+            self._membership,
+            disks,
+            client_id=self._settings.node.name,
+            local=None if self._storage is None else (node_id, self._storage),
+            select=selection_named(self._settings.log.selection),
+            rng=random.SystemRandom(),
+            bytes_in_flight_max=2 * self._settings.kafka.request_bytes_in_flight_max,
+            tls=self._security.client_tls,
+        )
+        self._stack.push_async_callback(nodes.close)
+        self._states = StorageStates(coordinator, on_change=self._wake_repair)
+        await self._states.start()
+        self._stack.push_async_callback(self._states.stop)
+        self._view = SeenStorage(self._membership, self._states)
+        return NodesThatStay(nodes, self._states)
+
+    def _count_storage(self) -> int:
+        if self._disks is None or self._states is None:
+            return 1
+        return len(self._disks.numbers() - self._states.given_up())
+
+    def _wake_repair(self) -> None:
+        if self._carrier is not None and self._carrier.repairer is not None:
+            self._carrier.repairer.wake()
+
+    async def _announce(
+        self,
+        membership: Membership,
+        coordinator: Coordinator,
+        here: Broker,
+        http_url: str | None,
+    ) -> None:
+        """Makes this node known; the others count on it from now on, until it says that it goes."""
+
+        async def watch_number() -> None:
+            await membership.replaced.wait()
+            self.lost.set()
+
+        await membership.announce(lambda: self._describe(here, http_url))
+        if self._carrier is not None:
+            sentry = Sentry(membership, coordinator, node_id=here.node_id)
+            sentry.start()
+            self._stack.push_async_callback(sentry.stop)
+        self._stack.push_async_callback(membership.leave)
+        watching = asyncio.create_task(watch_number())
+        self._stack.callback(watching.cancel)
+
+    def _describe(self, here: Broker, http_url: str | None) -> Member:
+        return Member(
+            node_id=here.node_id,
+            host=here.host,
+            port=here.port,
+            roles=tuple(self._settings.node.roles.split(",")),
+            version=__version__,
+            name=self._settings.node.name,
+            http=http_url,
+            stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
+            partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+            storage_out=self._storage is not None and self._storage.out_because is not None,
+            reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
+        )
+
+    async def _start_overseer(
+        self, coordinator: Coordinator, insight: Insight, node_id: int
+    ) -> None:
+        if self._carrier is None:
+            catalog = Catalog(coordinator, on_change=lambda: None)
+            await catalog.start()
+            self._stack.push_async_callback(catalog.stop)
+        else:
+            catalog = self._carrier.log.catalog
+        self._overseer = Overseer(node_id, insight.members, catalog, tls=self._security.client_tls)
+        self._overseer.start()
+        self._stack.push_async_callback(self._overseer.stop)
+
+    def _nodes_changed(self) -> None:
+        """Storage nodes that are back get what is being written."""
+        self._wake_repair()
+        if self._carrier is not None:
+            self._carrier.welcome_back()
+
+    # The rooms
+
+    async def _load_carrier(self, coordinator: Coordinator, nodes: Nodes, here: Broker) -> Carrier:
+        membership = self._membership
+
+        def brokers() -> dict[int, Broker]:
+            known = None if membership is None else membership.members().values()
+            return {here.node_id: here} if known is None else _brokers_of(known)
+
+        def brokers_gone() -> dict[int, Broker]:
+            return {} if membership is None else _brokers_of(membership.gone())
+
+        carrier = Carrier(
+            self._settings,
+            coordinator,
+            nodes,
+            metrics=self._metrics,
+            clock=self._clock,
+            peers=membership,
+            states=self._states,
+            view=self._view,
+        )
+        await self._stack.enter_async_context(carrier)
+        if membership is not None:
+            membership.on_change.append(self._nodes_changed)
+        self._front = FrontDoor(
+            carrier.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
+            self._security.doorman,
+        )
+        return carrier
+
+    async def _start_storage(self, folder: Path) -> LocalStorageNode:
+        storage = self._settings.storage
+        settings = StoreSettings(
+            durability=Durability(storage.durability),
+            segment_bytes=storage.segment_bytes,
+            disk_free_bytes_min=storage.disk_free_bytes_min,
+            compaction_live_ratio=storage.compaction_live_ratio,
+        )
+        store = await asyncio.to_thread(
+            lambda: LedgerStore(RealDisk(folder), settings, random.SystemRandom())
+        )
+        report = store.report
+        self._report_damage = report.damaged
+        if report.torn_bytes:
+            _log.warning("cut the torn tail of the last write", bytes=report.torn_bytes)
+        for place in report.damaged:
+            _log.error("damaged on disk; what is intact around it is served", place=place)
+        _log.info(
+            "storage ready",
+            segments=report.segments,
+            scanned=report.segments_scanned,
+            bytes=store.bytes_on_disk(),
+        )
+        node = LocalStorageNode(store, on_group=self._metrics.group, on_out=self._on_out)
+        self._stack.push_async_callback(node.close)
+        return node
+
+    def _on_out(self, because: str) -> None:
+        if not self._metrics.storage_out._value.get():
+            _log.error("storage took itself out", because=because)
+            if self._membership is not None:
+                self._membership.renew()
+        self._metrics.storage_out.set(1)
+
+    async def _start_door(self, service: StorageService | None) -> int:
+        kafka = self._settings.kafka
+
+        def dispatch(connection: Connection, frame: memoryview) -> Reply:
+            if self._timelines is not None and is_timeline(frame):
+                return self._timelines(connection, frame, self._security.access_of(connection))
+            if service is not None and is_private(frame):
+                self._security.demand_node(connection)
+                return service(connection, frame)
+            if self._front is None:
+                raise ProtocolViolation("this node serves no Kafka clients, or not yet")
+            if self._membership is not None and not self._membership.holds_lease():
+                # What it knows may be long past, and a client that is told so stays with it. Sent
+                # away, it asks another node.
+                connection.close()
+                return None
+            return self._front(connection, frame)
+
+        server = WireServer(
+            dispatch,
+            Limits(
+                frame_bytes_max=kafka.frame_bytes_max,
+                frame_read_ms=kafka.frame_read_ms,
+                idle_ms=kafka.idle_ms,
+                connections_max=kafka.connections_max,
+            ),
+            ByteBudget(kafka.request_bytes_in_flight_max),
+            self,
+        )
+        port_bound = await server.start(kafka.host, kafka.port, tls=self._security.server_tls)
+        self._stack.push_async_callback(server.stop)
+        return port_bound
+
+    async def _tell_held_back(self) -> None:
+        """Sums up lines that were held back because somebody caused too many of them."""
+        while True:
+            await asyncio.sleep(TELL_MS / 1000)
+            self._loud.flush()
+
+    # What the wire room tells
+
+    def opened(self, connection: Connection) -> None:
+        self._metrics.connections.inc()
+
+    def closed(self, connection: Connection) -> None:
+        self._metrics.connections.dec()
+
+    def violation(self, connection: Connection, error: ProtocolViolation) -> None:
+        self._metrics.violations.inc()
+        self._loud.tell("violation", "connection closed", peer=connection.peer, why=str(error))
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        self._metrics.failures.inc()
+        _log.error("a request met a defect", peer=connection.peer, error=repr(error))
+
+    def moved(self, bytes_in: int, bytes_out: int) -> None:
+        self._metrics.moved(bytes_in, bytes_out)
+
+
+def _brokers_of(members: Iterable[Member]) -> dict[int, Broker]:
+    return {
+        member.node_id: Broker(member.node_id, member.host, member.port)
+        for member in members
+        if CARRIER_ROLE in member.roles
+    }
+
+
+def _raise_file_limit() -> None:
+    """Takes as many file handles as the system allows: each connection and segment needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

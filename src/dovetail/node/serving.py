@@ -1,0 +1,87 @@
+"""Running a node as a process: the loop, the signals, the exit code."""
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+
+import uvloop
+
+from dovetail import tracing
+from dovetail.logging import get_logger
+from dovetail.node.node import Endpoints, HttpStarter, Node
+from dovetail.settings import Settings
+
+_log = get_logger("node")
+
+#: Buffers up to this size come from memory that is kept; the largest that glibc allows.
+MMAP_THRESHOLD_BYTES = 32 * 1024 * 1024
+
+#: So much free memory is kept; it is as much as the tail cache turns over in some 0.2 s.
+TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+#: The node must not go on, but may be started again.
+_EXIT_LOST = 1
+
+#: What a shell shows for a process that a second SIGINT ended.
+_EXIT_NOW = 130
+
+
+def serve(
+    settings: Settings, on_ready: Callable[[Endpoints], None], *, http: HttpStarter | None = None
+) -> int:
+    """Serves until SIGTERM or SIGINT; a second signal exits at once. Returns the exit code.
+
+    Raises `DovetailError` if the node can not start.
+    """
+    _keep_freed_memory()
+    tracing.use(settings.tracing, service=f"dovetail-{settings.node.name}")
+    try:
+        return uvloop.run(_serve(settings, on_ready, http))
+    finally:
+        tracing.end()
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc keep what the frames of large requests leave, instead of giving it back at once.
+
+    Taking a megabyte anew from the system costs 0.6 ms of page faults here, more than writing and
+    syncing it: 1 KiB messages went from 250 to 680 MB/s, the node's system time from 2.8 to 0.4 s
+    a gigabyte. Elsewhere than on glibc nothing happens.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+async def _serve(
+    settings: Settings, on_ready: Callable[[Endpoints], None], http: HttpStarter | None
+) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            os._exit(_EXIT_NOW)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    async with Node(settings, http=http) as node:
+        on_ready(node.endpoints)
+        _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
+        lost = asyncio.create_task(node.lost.wait())
+        asked = asyncio.create_task(stopping.wait())
+        await asyncio.wait({lost, asked}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (lost, asked):
+            task.cancel()
+        _log.info("stopping")
+    _log.info("stopped")
+    return _EXIT_LOST if node.lost.is_set() else 0

@@ -1,0 +1,133 @@
+"""The timelines of a node: stores and service made from its settings.
+
+On one node they lie in files of their own below the data folder. In a cluster every carrier serves
+every timeline, so their store must be one that all of them reach: PostgreSQL. Without it a node of
+a cluster serves no timelines, and says so.
+"""
+
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from dovetail import __version__
+from dovetail.clock import Clock
+from dovetail.coordination import Coordinator
+from dovetail.coordination.etcd import EtcdSettings
+from dovetail.errors import InvalidSetting
+from dovetail.logging import get_logger
+from dovetail.settings import Settings
+from dovetail.timeline.engine.selection import Crowd
+from dovetail.timeline.service import TimelineService
+from dovetail.timeline.standing import Standing
+from dovetail.timeline.stores.postgres_database import PostgresStores
+from dovetail.timeline.stores.protocol import Stores
+from dovetail.timeline.stores.sqlite import SqliteStores
+
+_log = get_logger("timeline")
+
+_TAG = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+#: Labels that our own series have.
+_TAGS_TAKEN = frozenset(
+    {
+        "direction",
+        "filter",
+        "le",
+        "op",
+        "partner",
+        "request",
+        "role",
+        "state",
+        "target",
+        "timeline",
+        "type",
+        "window",
+    }
+)
+
+
+@asynccontextmanager
+async def running_timelines(
+    settings: Settings,
+    coordinator: Coordinator,
+    *,
+    data_dir: Path,
+    clock: Clock,
+    registry: CollectorRegistry,
+    address: str = "",
+) -> AsyncIterator[TimelineService | None]:
+    """Serves timelines inside; None where they are switched off or have no store.
+
+    `address` is where clients are told to reach this node.
+
+    Raises `InvalidSetting`, `Unavailable`.
+    """
+    tags = parse_tags(settings.timeline.tags)
+    stores = await _stores(settings, data_dir)
+    if stores is None:
+        yield None
+        return
+    async with AsyncExitStack() as stack:
+        standing = None
+        etcd = None
+        if settings.coordination.kind == "etcd":
+            etcd = EtcdSettings.of(settings.coordination)
+            standing = Standing(coordinator, ttl_ms=settings.coordination.lease_ms, clock=clock)
+            await stack.enter_async_context(standing)
+        service = TimelineService(
+            coordinator,
+            stores,
+            node=settings.node.name,
+            clock=clock,
+            registry=registry,
+            tags=tags,
+            drift_ms_max=settings.timeline.drift_ms_max,
+            # It chooses buckets, for each message: no secret, and the system's own takes a call.
+            rng=random.Random(random.SystemRandom().getrandbits(128)),  # noqa: S311
+            address=address,
+            version=__version__,
+            roles=settings.node.roles.split(","),
+            crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
+            standing=standing,
+            dated=etcd.addresses if etcd else (),
+            dated_tls=etcd.tls() if etcd else None,
+            tls=settings.security.client_tls(),
+        )
+        yield await stack.enter_async_context(service)
+
+
+async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
+    timeline = settings.timeline
+    if not timeline.enabled:
+        return None
+    if timeline.store == "postgres":
+        if not timeline.dsn:
+            raise InvalidSetting(
+                "timeline.store is 'postgres', so timeline.dsn must say where it is, such as "
+                "postgresql://user:password@host:5432/database"
+            )
+        return await PostgresStores.connect(timeline.dsn, schema=timeline.schema_name)
+    if settings.coordination.kind != "embedded":
+        _log.info(
+            "this node serves no timelines: in a cluster they need timeline.store = 'postgres'"
+        )
+        return None
+    return SqliteStores(data_dir / "timelines")
+
+
+def parse_tags(text: str) -> dict[str, str]:
+    """Labels of the form `stage=test,zone=a`. Raises `InvalidSetting`."""
+    tags: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.strip().partition("=")
+        if not equals or not _TAG.fullmatch(name):
+            raise InvalidSetting(
+                f"timeline.tags: {part!r} is no label; write name=value,name=value"
+            )
+        if name in _TAGS_TAKEN or name in tags:
+            raise InvalidSetting(f"timeline.tags: the label {name!r} is taken")
+        tags[name] = value
+    return tags

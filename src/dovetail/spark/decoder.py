@@ -1,0 +1,180 @@
+"""Record batches to Arrow: what a fetch answered becomes one `pyarrow.RecordBatch`.
+
+A loop over batches, never over messages: headers are read and checksums compared here, records
+are inflated by C libraries and taken apart by `records`. The buffers that come out are the
+columns; nothing is copied once more.
+
+Columns and types are those of Spark's Kafka source. Offsets may have gaps (compaction, control
+records of transactions, which are passed over). A batch cut off at the end of an answer, which
+Kafka allows, is left for the next fetch.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from dovetail.buffers import Buffer
+from dovetail.errors import ChecksumMismatch, InvalidBatch
+from dovetail.kafka.client.compression import inflate
+from dovetail.spark import records
+from dovetail.spark._plain_records import Headers, Section, Strings
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = _HEADER.size
+#: The length counts what lies behind it.
+_LENGTH_FROM = 12
+_CHECKED_FROM = 21
+_CODEC_MASK = 0x07
+_APPEND_TIME = 0x08
+_CONTROL = 0x20
+
+HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+#: As Spark makes it of `SPARK_SCHEMA` in `source`; a batch must have exactly this.
+COLUMNS = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+COLUMNS_WITH_HEADERS = COLUMNS.append(pa.field("headers", HEADERS_TYPE))
+
+
+class BatchView(NamedTuple):
+    """A batch where it lies: its header's fields, and its records, still compressed."""
+
+    base_offset: int
+    offset_end: int
+    attributes: int
+    base_ms: int
+    ms_max: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    records: memoryview
+
+    @property
+    def control(self) -> bool:
+        """Whether it holds marks of transactions and no messages."""
+        return bool(self.attributes & _CONTROL)
+
+    def records_checksum(self) -> int:
+        """Of the records alone: a broker that sets the time rewrites the header."""
+        return crc32c(self.records)
+
+    def section(self) -> Section:
+        """The records, inflated. Raises `InvalidBatch`."""
+        stamped = bool(self.attributes & _APPEND_TIME)
+        plain = inflate(self.records, self.attributes & _CODEC_MASK)
+        return plain, self.record_count, self.base_offset, self.base_ms, stamped, self.ms_max
+
+
+def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
+    """The whole batches in what a fetch answered. Raises `InvalidBatch`."""
+    view, at = memoryview(data), 0
+    while at + HEADER_BYTES <= len(view):
+        fields = _HEADER.unpack_from(view, at)
+        base_offset, length, _, magic, checksum, attributes, last_delta = fields[:7]
+        if magic != 2:
+            raise InvalidBatch(f"{where}: record format {magic} at offset {base_offset}, not 2")
+        end = at + _LENGTH_FROM + length
+        if length < HEADER_BYTES - _LENGTH_FROM:
+            raise InvalidBatch(f"{where}: a batch of length {length} at offset {base_offset}")
+        if end > len(view):
+            return
+        if crc32c(view[at + _CHECKED_FROM : end]) != checksum:
+            raise ChecksumMismatch(
+                f"{where}: the batch at offset {base_offset} changed on its way: its checksum "
+                "does not match"
+            )
+        yield BatchView._make(
+            (
+                base_offset,
+                base_offset + last_delta + 1,
+                attributes,
+                *fields[7:],
+                view[at + HEADER_BYTES : end],
+            )
+        )
+        at = end
+
+
+def to_arrow(
+    batches: list[BatchView],
+    *,
+    topic: str,
+    partition: int,
+    offset_min: int,
+    offset_end: int,
+    columns: pa.Schema = COLUMNS,
+) -> pa.RecordBatch:
+    """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`.
+
+    `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
+    """
+    wanted = [batch for batch in batches if not batch.control]
+    try:
+        sections = [batch.section() for batch in wanted]
+        rows, offsets, times, keys, values, headers = records.decode(
+            sections, offset_min, offset_end, "headers" in columns.names
+        )
+    except ValueError as error:
+        first = wanted[0].base_offset if wanted else offset_min
+        raise InvalidBatch(
+            f"{topic}-{partition}: records from offset {first} on are malformed: {error}"
+        ) from error
+    makers: dict[str, Callable[[], pa.Array]] = {
+        "key": lambda: _strings(keys, rows, pa.binary()),
+        "value": lambda: _strings(values, rows, pa.binary()),
+        "topic": lambda: pa.repeat(topic, rows),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "offset": lambda: pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
+        "timestamp": lambda: pa.Array.from_buffers(
+            COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]
+        ),
+        "timestampType": lambda: _timestamp_types(wanted, offset_min, offset_end, rows),
+        "headers": lambda: _headers(headers, rows),
+    }
+    return pa.RecordBatch.from_arrays([makers[name]() for name in columns.names], schema=columns)
+
+
+def _headers(given: Headers | None, rows: int) -> pa.Array:
+    assert given is not None, "they were asked for"
+    ends, names, contents = given
+    count = len(ends) and memoryview(ends).cast("i")[-1]
+    pairs = pa.StructArray.from_arrays(
+        [_strings(names, count, pa.string()), _strings(contents, count, pa.binary())],
+        fields=list(HEADERS_TYPE.value_type),
+    )
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(ends)], children=[pairs])
+
+
+def _timestamp_types(
+    batches: list[BatchView], offset_min: int, offset_end: int, rows: int
+) -> pa.Array:
+    """0 where the producer gave the time, 1 where the broker did; a topic rarely mixes them."""
+    kinds = {bool(batch.attributes & _APPEND_TIME) for batch in batches}
+    if len(kinds) < 2:
+        return pa.repeat(pa.scalar(int(kinds == {True}), pa.int32()), rows)
+    parts = []
+    for batch in batches:
+        inside = records.decode([batch.section()], offset_min, offset_end, False)[0]
+        kind = int(bool(batch.attributes & _APPEND_TIME))
+        parts.append(pa.repeat(pa.scalar(kind, pa.int32()), inside))
+    return pa.concat_arrays(parts)
+
+
+def _strings(column: Strings, rows: int, kind: pa.DataType) -> pa.Array:
+    offsets, data, valid = column
+    bits = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])

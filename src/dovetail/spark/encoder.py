@@ -1,0 +1,119 @@
+"""Arrow columns to record batches: what a sink is given becomes what a Produce request carries.
+
+A loop over batches, never over rows: `records` writes the records, C libraries compress them.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from dovetail.buffers import Buffer
+from dovetail.kafka.client.compression import deflate
+from dovetail.spark import records
+from dovetail.spark._plain_records import Column, HeaderColumn
+
+_FRONT = struct.Struct(">qiibI")
+_BODY = struct.Struct(">hiqqqhii")
+#: Checksum and what stands before it, behind the length.
+_FRONT_COUNTED = 9
+_SEQUENCE_END = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns of rows that are to be written, as buffers; `batch` keeps them alive."""
+
+    batch: pa.RecordBatch
+    keys: Column | None
+    values: Column | None
+    headers: HeaderColumn | None
+    times: Buffer | None
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "Rows":
+        """Of a batch with columns `value` and, if they are there, `key`, `headers`, `timestamp`."""
+        names = batch.schema.names
+        times = None
+        if "timestamp" in names:
+            stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+            if stamps.null_count == 0:
+                times = memoryview(stamps.buffers()[1])[stamps.offset * 8 :]
+        return cls(
+            batch,
+            _column(batch.column("key")) if "key" in names else None,
+            _column(batch.column("value")),
+            _headers(batch.column("headers")) if "headers" in names else None,
+            times,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A record batch, and which sequence numbers it takes."""
+
+    data: bytes
+    sequence: int
+    count: int
+    #: Of the records alone; see `BatchView.records_checksum`.
+    records_checksum: int
+
+
+def encode_batches(
+    rows: Rows,
+    chosen: Buffer,
+    *,
+    codec: int,
+    bytes_max: int,
+    now_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    sequence: int,
+) -> Iterator[EncodedBatch]:
+    """Batches of the rows named by `chosen` (32 bits each), each of up to `bytes_max` bytes.
+
+    A row that alone is larger makes a batch of its own; the broker judges it.
+    """
+    start, count_all = 0, len(memoryview(chosen).cast("B")) // 4
+    while start < count_all:
+        body, count, base_ms, ms_max = records.encode(
+            rows.keys, rows.values, rows.headers, rows.times, now_ms, chosen, start, bytes_max
+        )
+        body = deflate(body, codec)
+        checked = _BODY.pack(
+            codec,
+            count - 1,
+            base_ms,
+            ms_max,
+            producer_id,
+            producer_epoch,
+            sequence % _SEQUENCE_END,
+            count,
+        )
+        checksum = crc32c(body, crc32c(checked))
+        front = _FRONT.pack(0, _FRONT_COUNTED + len(checked) + len(body), -1, 2, checksum)
+        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, crc32c(body))
+        start += count
+        sequence += count
+
+
+def _column(given: pa.Array) -> Column:
+    array = given if given.type == pa.binary() else given.cast(pa.binary())
+    valid, offsets, data = array.buffers()
+    # An array of nothing but nulls may have no data.
+    return offsets, data if data is not None else b"", valid, array.offset
+
+
+def _headers(given: pa.Array) -> HeaderColumn:
+    if given.null_count:
+        # The place of a null list may hold anything.
+        given = pa.array([pairs or [] for pairs in given.to_pylist()], given.type)
+    pairs = given.values
+    return (
+        given.buffers()[1],
+        given.offset,
+        _column(pairs.field(0)),
+        _column(pairs.field(1)),
+    )

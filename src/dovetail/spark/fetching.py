@@ -1,0 +1,138 @@
+"""Reading a range of offsets: fetch after fetch, the next always on its way.
+
+While one answer is decoded the broker already works on the next; that is all the concurrency that
+a task needs. A reader has a connection of its own for as long as it reads, so that two readers in
+one thread do not take each other's answers.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dovetail.errors import OffsetOutOfRange, ProtocolViolation, Unavailable
+from dovetail.kafka.client.client import KafkaClient, Partition, name_of
+from dovetail.kafka.client.connection import Connection, error_of
+from dovetail.kafka.codec import ApiKey, ErrorCode, RequestHeader
+from dovetail.kafka.codec import messages as m
+from dovetail.spark.decoder import BatchView, batches_in
+
+#: What one fetch asks for. More gains nothing: the next one is on its way while this is decoded.
+FETCH_BYTES = 4 * 1024 * 1024
+_FETCH_WAIT_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one fetch brought: whole batches, and the bounds of the partition at that moment."""
+
+    batches: list[BatchView]
+    log_start: int
+    high_watermark: int
+
+
+def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> Iterator[Fetched]:
+    """Batches from `start` on until `end` is reached.
+
+    Raises `OffsetOutOfRange` where the partition does not hold the position, `InvalidBatch` for
+    what is no batch, `Unavailable` if what was promised does not come in time.
+    """
+    reader = _Reader(client, partition)
+    position, empty_since = start, None
+    try:
+        while position < end:
+            fetched = reader.read(position)
+            if fetched.batches:
+                empty_since = None
+                position = fetched.batches[-1].offset_end
+                if position < end:
+                    reader.ask(position)
+                yield fetched
+                continue
+            now = time.monotonic()
+            empty_since = empty_since or now
+            if now - empty_since > client.timeout_s:
+                raise Unavailable(
+                    f"reading {name_of(partition)}: nothing came at offset {position} for "
+                    f"{client.timeout_s:g} s, and {end} was promised; the partition ends at "
+                    f"{fetched.high_watermark}"
+                )
+    finally:
+        reader.close()
+
+
+class _Reader:
+    """Asks for one partition, on a connection that nobody else uses meanwhile."""
+
+    def __init__(self, client: KafkaClient, partition: Partition) -> None:
+        self._client = client
+        self._partition = partition
+        self._connection: Connection | None = None
+        self._asked: RequestHeader | None = None
+
+    def ask(self, position: int) -> None:
+        """Sends the next request; what goes wrong is met by `read`."""
+        if self._connection is None:
+            self._connection = self._client.borrow(self._partition)
+        try:
+            self._asked = self._connection.send(
+                ApiKey.FETCH, _fetch_request(self._partition, position)
+            )
+        except Unavailable:
+            self._drop()
+
+    def read(self, position: int) -> Fetched:
+        """What is at `position`, tried again after what can pass."""
+        return self._client.retried(lambda: self._read(position))
+
+    def close(self) -> None:
+        """Gives the connection back, unless an answer is still to come on it."""
+        if self._connection is not None and self._asked is None:
+            self._client.give_back(self._connection)
+            self._connection = None
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._asked = None
+
+    def _read(self, position: int) -> Fetched:
+        doing = f"reading {name_of(self._partition)} at offset {position}"
+        if self._asked is None:
+            self.ask(position)
+        if self._connection is None or self._asked is None:
+            raise Unavailable(f"{doing}: no connection to its leader")
+        asked, self._asked = self._asked, None
+        try:
+            answer: m.FetchResponse = self._connection.receive(asked)
+        except (Unavailable, ProtocolViolation):
+            self._drop()
+            raise
+        one = answer.responses[0].partitions[0] if answer.responses else None
+        code = one.error_code if one is not None and not answer.error_code else answer.error_code
+        if one is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise OffsetOutOfRange(
+                f"{doing}: it holds {one.log_start_offset} to {one.high_watermark}"
+            )
+        if one is None or code != ErrorCode.NONE:
+            self._drop()
+            raise error_of(code, doing)
+        batches = [
+            batch
+            for data in one.records or ()
+            for batch in batches_in(data, where=name_of(self._partition))
+            if batch.offset_end > position
+        ]
+        return Fetched(batches, one.log_start_offset, one.high_watermark)
+
+
+def _fetch_request(partition: Partition, position: int) -> m.FetchRequest:
+    wanted = m.FetchRequestPartition(
+        partition=partition[1], fetch_offset=position, partition_max_bytes=FETCH_BYTES
+    )
+    return m.FetchRequest(
+        max_wait_ms=_FETCH_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES,
+        topics=(m.FetchRequestTopic(topic=partition[0], partitions=(wanted,)),),
+    )

@@ -1,0 +1,102 @@
+"""Which offsets a batch reads, and how they are split into tasks. Pure.
+
+Positions travel as Spark keeps them in its checkpoint, {"topic": {"0": 12}}: what Spark's Kafka
+source writes, so that they can be read by people and by other tools.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dovetail.errors import Damaged
+from dovetail.kafka.client.client import Partition
+
+Positions = Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def to_document(positions: Positions) -> dict[str, dict[str, int]]:
+    """Positions as the checkpoint keeps them, in an order that does not change."""
+    document: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(positions.items()):
+        document.setdefault(topic, {})[str(number)] = offset
+    return document
+
+
+def from_document(document: Mapping[str, Mapping[str, int]]) -> dict[Partition, int]:
+    """Positions of a checkpoint. Raises `Damaged`."""
+    try:
+        return {
+            (topic, int(number)): int(offset)
+            for topic, numbers in document.items()
+            for number, offset in numbers.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"the checkpoint's positions are none: {document!r}") from error
+
+
+def limited(start: Positions, latest: Positions, rows_max: int | None) -> dict[Partition, int]:
+    """Ends of the next batch: all there is, or `rows_max` shared out by what each has.
+
+    `start` has every partition of `latest`. One whose end lies before its start (it was made anew,
+    and that is allowed) goes back to its end.
+    """
+    start = {key: min(start[key], end) for key, end in latest.items()}
+    waiting = {key: end - start[key] for key, end in latest.items()}
+    total = sum(waiting.values())
+    if rows_max is None or total <= rows_max:
+        return {key: start[key] + count for key, count in waiting.items()}
+    shares = {key: count * rows_max // total for key, count in waiting.items()}
+    # What rounding left over goes to those that have most; nobody with data waits for ever.
+    left = rows_max - sum(shares.values())
+    for key in sorted(waiting, key=lambda key: (shares[key] - waiting[key], key)):
+        more = min(left, waiting[key] - shares[key], 1)
+        shares[key] += more
+        left -= more
+    return {key: start[key] + shares[key] for key in waiting}
+
+
+def split(start: Positions, end: Positions, partitions_min: int | None) -> list[OffsetRange]:
+    """Ranges for tasks: one for each partition that has something, or more to make `minimum`.
+
+    Depends on nothing but its arguments: a batch that is run again is cut in the same places.
+    """
+    whole = [
+        OffsetRange(topic, number, start[topic, number], end[topic, number])
+        for topic, number in sorted(end)
+        if end[topic, number] > start[topic, number]
+    ]
+    total = sum(one.end - one.start for one in whole)
+    if partitions_min is None or len(whole) >= partitions_min:
+        return whole
+    ranges = []
+    for one in whole:
+        size = one.end - one.start
+        # Rounded up, so that there are never fewer than asked for where there are rows for it.
+        parts = min(size, max(1, -(-size * partitions_min // total)))
+        cuts = [one.start + size * part // parts for part in range(parts + 1)]
+        ranges += [OffsetRange(one.topic, one.partition, low, high) for low, high in pairwise(cuts)]
+    return ranges
+
+
+def lost(start: Positions, first: Positions, latest: Positions) -> list[str]:
+    """What a query still had to read and can not any more, in words."""
+    found = []
+    for (topic, number), offset in sorted(start.items()):
+        name = f"{topic}-{number}"
+        if (topic, number) not in latest:
+            found.append(f"{name} is gone (its position was {offset})")
+        elif offset < first[topic, number]:
+            found.append(f"{name} begins at {first[topic, number]} (its position was {offset})")
+        elif offset > latest[topic, number]:
+            found.append(f"{name} ends at {latest[topic, number]} (its position was {offset})")
+    return found

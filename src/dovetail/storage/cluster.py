@@ -1,0 +1,123 @@
+"""The storage nodes of a cluster, as ledgers need them: found by number, chosen by strategy (L12).
+
+A node is reached at the address that it announced last; connections are made when they are first
+needed, and made anew when a node comes back elsewhere. A node that is not there now is still a
+node: reads and recovery ask it, and are told that it does not answer.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Sequence
+
+from dovetail.coordination.membership import STORAGE_ROLE, Membership
+from dovetail.errors import Unavailable
+from dovetail.storage import StorageNode
+from dovetail.storage.identity import Disks
+from dovetail.storage.remote import RemoteStorageNode
+from dovetail.storage.selection import Candidate, Selection
+from dovetail.wire.login import ClientLogin
+from dovetail.wire.peer import PeerSettings
+
+
+class ClusterNodes:
+    """`Nodes` of a cluster, seen from one of its nodes."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        disks: Disks,
+        *,
+        client_id: str,
+        local: tuple[int, StorageNode] | None,
+        select: Selection,
+        rng: random.Random,
+        bytes_in_flight_max: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`bytes_in_flight_max` is for one storage node; no less than the door lets in."""
+        self._membership = membership
+        self._disks = disks
+        self._client_id = client_id
+        self._local = local
+        self._select = select
+        self._rng = rng
+        self._peer_settings = PeerSettings(
+            refused_ms_max=_REFUSED_MS,
+            bytes_in_flight_max=bytes_in_flight_max,
+            login=ClientLogin(tls),
+        )
+        self._turn = rng.randrange(1 << 32)
+        self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def node(self, number: int) -> StorageNode:
+        if self._local is not None and number == self._local[0]:
+            return self._local[1]
+        member = self._membership.members().get(number)
+        known = self._remote.get(number)
+        if member is None or STORAGE_ROLE not in member.roles:
+            if known is None:
+                raise Unavailable(f"storage node {number} is not there")
+            return known[1]
+        identity = self._disks.identity(number)
+        if identity is None:
+            raise Unavailable(f"the disk of storage node {number} is not known yet")
+        address = (member.host, member.port)
+        if known is not None and known[0] != address:
+            self._start_closing(known[1])
+            known = None
+        if known is None:
+            known = (
+                address,
+                # Whoever else listens there one day must not answer in its name: an empty disk
+                # would deny what this one acknowledged.
+                RemoteStorageNode(
+                    *address,
+                    client_id=self._client_id,
+                    identity=identity,
+                    settings=self._peer_settings,
+                    rng=self._rng,
+                ),
+            )
+            self._remote[number] = known
+        return known[1]
+
+    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+        """The first that the strategy names, of those that take new data."""
+        candidates = [
+            Candidate(member.node_id, member.stored_bytes // _LOAD_STEP_BYTES)
+            for member in self._membership.members().values()
+            if STORAGE_ROLE in member.roles and not member.leaving and member.node_id not in without
+        ]
+        if len(candidates) < count:
+            raise Unavailable(
+                f"{count} storage nodes are needed and {len(candidates)} are there; start more, "
+                "or lower the topic's ensemble"
+            )
+        self._turn += 1
+        return tuple(self._select(candidates, self._turn))[:count]
+
+    def away(self) -> tuple[int, ...]:
+        """Those that joined once and do not hold their lease now."""
+        there = self._membership.storage()
+        return tuple(sorted(number for number in self._disks.numbers() if number not in there))
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for _, remote in self._remote.values():
+            await remote.close()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _start_closing(self, remote: RemoteStorageNode) -> None:
+        task = asyncio.create_task(remote.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+#: A storage process that has not listened for so long is given up for now: its ledgers go on with
+#: the others, and it gets what is being written when it is back.
+_REFUSED_MS = 300
+
+#: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
+_LOAD_STEP_BYTES = 64 * 1024 * 1024

@@ -1,0 +1,1 @@
+"""One storage node's disk: segment files, their index, and recovery at start."""

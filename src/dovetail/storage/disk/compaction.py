@@ -1,0 +1,117 @@
+"""Giving room back: what lives in a segment that is mostly dead is moved, then the segment goes.
+
+A damaged segment is kept as it is, because what is intact in it may be the last copy. It is let go
+once everything that should be on this node is known to be readable (wholeness.py): then what
+still lives in it is moved like any other, and what was stored anew since stays where it is now.
+
+Survives: a crash at any point. What was moved is on the disk before the place that it came from
+goes; until then it lies in two places, and the newer one is read.
+"""
+
+from collections.abc import Callable
+
+from dovetail.buffers import Buffer
+from dovetail.errors import Damaged, DovetailError
+from dovetail.storage.disk.frame import Record
+from dovetail.storage.disk.index import EntryIndex
+from dovetail.storage.disk.run import Run, bytes_in_file
+from dovetail.storage.disk.segment import Segment
+
+#: Bytes that one step moves, so that appends wait little behind it.
+COMPACTION_STEP_BYTES = 4 * 1024 * 1024
+
+
+class Compaction:
+    """One segment at a time, step by step, on the store's thread."""
+
+    def __init__(
+        self,
+        index: EntryIndex,
+        segments: dict[int, Segment],
+        *,
+        live_ratio: float,
+        write: Callable[[list[tuple[Record, Buffer]]], DovetailError | None],
+        settle: Callable[[], bool],
+        drop: Callable[[Segment], None],
+    ) -> None:
+        """`write` stores records; `settle` is true when they are on the disk for sure."""
+        self._index = index
+        self._segments = segments
+        self._live_ratio = live_ratio
+        self._write = write
+        self._settle = settle
+        self._drop = drop
+        self._victim: Segment | None = None
+        self._moving: list[tuple[Run, int]] = []
+        #: Damaged segments go too, with what can not be read of these ledgers.
+        self.lets_damage_go = False
+        self.settled: frozenset[int] = frozenset()
+
+    def forget(self, segment: Segment) -> None:
+        """The segment is gone by another way."""
+        if segment is self._victim:
+            self._give_up()
+
+    def step(self, active: Segment) -> bool:
+        """Moves some live entries; True if there is more. No room or damage ends the attempt."""
+        if self._victim is None and not self._pick(active):
+            return False
+        victim = self._victim
+        assert victim is not None
+        try:
+            records = self._next_records(victim)
+        except Damaged:
+            self._give_up()
+            self.lets_damage_go = False
+            return False
+        if records and self._write(records) is not None:
+            self._give_up()
+            return False
+        if not self._moving:
+            if not self._settle():
+                return False
+            self._give_up()
+            self._index.forget_segment(victim)
+            victim.damaged = False
+            self._drop(victim)
+        return True
+
+    def _next_records(self, victim: Segment) -> list[tuple[Record, Buffer]]:
+        records: list[tuple[Record, Buffer]] = []
+        moved = 0
+        while self._moving and moved < COMPACTION_STEP_BYTES:
+            run, at = self._moving.pop()
+            if not self._index.has(run.ledger):
+                continue
+            if at + 1 < run.count:
+                self._moving.append((run, at + 1))
+            row = self._index.row(run, at)
+            place = self._index.place(run.ledger, row.entry) if victim.damaged else None
+            if place is not None and place != (victim, row):
+                continue  # It was stored anew.
+            try:
+                record, payload = victim.read_entry(row)
+            except Damaged:
+                if run.ledger in self.settled:
+                    continue
+                self._index.note_lost(run.ledger, row, segment=victim.number)
+                raise
+            records.append((record, payload))
+            moved += len(payload)
+        return records
+
+    def _pick(self, active: Segment) -> bool:
+        for segment in self._segments.values():
+            if segment is active or segment.readers:
+                continue
+            if segment.damaged and not self.lets_damage_go:
+                continue
+            live = [run for run in segment.runs if self._index.has(run.ledger)]
+            if segment.damaged or bytes_in_file(live) < self._live_ratio * segment.position:
+                self._victim = segment
+                self._moving = [(run, 0) for run in live]
+                return True
+        return False
+
+    def _give_up(self) -> None:
+        self._victim, self._moving = None, []

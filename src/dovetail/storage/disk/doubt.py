@@ -1,0 +1,74 @@
+"""What a storage node may have lost without knowing what it was.
+
+A start that finds damage knows where, not what: entries of any ledger may have lain there. Until
+that is settled, "not here" would be a lie that a recovery believes, so the node says `Damaged`.
+
+    unexamined   every ledger is in doubt
+    examined     those ledgers are in doubt that the chains named after the start: a ledger is in a
+                 chain before any node holds it, so no other one can have been here. What comes
+                 later is not in doubt at all.
+    (gone)       all that should be here is here again (storage/repair/wholeness.py says so)
+
+How far a ledger is in doubt. Where others hold copies: all that is missing, for they can answer.
+Where this node holds the only copy nobody else can, and the doubt should not go further than it
+must: its one writer sends entries in order, so an intact one *behind* the damage proves that what
+was lost lies below it. The same rule holds as long as nothing was examined.
+"""
+
+from collections.abc import Mapping
+
+from dovetail.storage.disk.index import EntryIndex
+from dovetail.storage.disk.segment import Segment
+from dovetail.storage.identifiers import LedgerId
+
+
+class Doubts:
+    """What is in doubt on one node; asked from any thread, each answer by one reading of state."""
+
+    def __init__(
+        self, index: EntryIndex, segments: Mapping[int, Segment], damage_end: tuple[int, int] | None
+    ) -> None:
+        """`damage_end` is the segment of the last damage, and where it ends there."""
+        self._index = index
+        #: The ledgers with an intact entry behind all damage.
+        self._behind = frozenset() if damage_end is None else _behind(segments, *damage_end)
+        #: The ledgers in doubt, True where others hold copies; None is all of them.
+        self._ledgers: Mapping[int, bool] | None = None if damage_end is not None else {}
+
+    def may_have_lost(self, ledger: int, entry: int) -> bool:
+        """Whether an entry that is not here may be among what is damaged."""
+        ledgers = self._ledgers
+        if ledgers is not None and ledger not in ledgers:
+            return False
+        entry_last = self._index.entry_last(ledger)
+        copied = ledgers is not None and ledgers[ledger]
+        if copied or entry_last is None or ledger not in self._behind:
+            return True
+        return entry < entry_last
+
+    def ledgers(self) -> set[LedgerId] | None:
+        """The ledgers that may have lost entries, or have; None while nothing was examined."""
+        if self._ledgers is None:
+            return None
+        return {LedgerId(n) for n in self._ledgers.keys() | self._index.ledgers_with_loss()}
+
+    def examine(self, ledgers: Mapping[int, bool]) -> None:
+        """Only these can have lost something; True where other nodes hold copies."""
+        if self._ledgers is None:
+            self._ledgers = dict(ledgers)
+
+    def settle(self) -> None:
+        """Everything that should be here is here."""
+        self._ledgers = {}
+
+
+def _behind(segments: Mapping[int, Segment], number: int, position: int) -> frozenset[int]:
+    """The ledgers that have an entry behind this place."""
+    behind = {run.ledger for s in segments.values() if s.number > number for run in s.runs}
+    if number in segments:
+        behind.update(
+            run.ledger
+            for run in segments[number].runs
+            if run.rows is not None and run.rows.positions[-1] >= position
+        )
+    return frozenset(behind)

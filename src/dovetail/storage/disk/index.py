@@ -1,0 +1,275 @@
+"""Which entries a store has, and where; shared by the writing thread and the readers.
+
+One lock covers the tables, never the reading of entries from the disk. A segment that is dropped
+while somebody reads it keeps its file open until the last reader is done.
+"""
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from heapq import merge
+from itertools import islice
+from typing import NamedTuple
+
+from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
+from dovetail.storage.disk.files import Disk
+from dovetail.storage.disk.frame import RECORD_BYTES
+from dovetail.storage.disk.run import Row, Rows, Run, load_rows
+from dovetail.storage.disk.segment import Segment, index_name
+from dovetail.storage.held import HELD_SPANS_MAX, Held, Span, joined, without
+from dovetail.storage.identifiers import Entry, EntryId, Term
+
+#: Neighbouring entries are read in one go when no more than this lies between them.
+READ_GAP_BYTES_MAX = 64 * 1024
+
+#: Rows of sealed runs that are kept in memory: 16 MiB is a million entries.
+ROWS_CACHE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Stretch(NamedTuple):
+    """Entries that lie near each other in one segment."""
+
+    segment: Segment
+    rows: list[Row]
+
+
+class EntryIndex:
+    """The runs of every live ledger."""
+
+    def __init__(
+        self, disk: Disk, segments: dict[int, Segment], *, deleted: Container[int]
+    ) -> None:
+        self._disk = disk
+        self._segments = segments
+        self._ledgers: dict[int, list[Run]] = {}
+        #: Entries that were found not to check, by ledger, with the segment and position.
+        self._lost: dict[int, dict[int, tuple[int, int]]] = {}
+        self._rows_cache: OrderedDict[tuple[int, int], Rows] = OrderedDict()
+        self._rows_cache_bytes = 0
+        self.lock = threading.RLock()
+        for segment in segments.values():
+            for run in segment.runs:
+                if run.ledger not in deleted:
+                    self.add(run)
+
+    # Changed by the writing thread
+
+    def add(self, run: Run) -> None:
+        """Makes a run known; its ledger lives."""
+        with self.lock:
+            self._ledgers.setdefault(run.ledger, []).append(run)
+
+    def forget_ledger(self, ledger: int) -> set[int]:
+        """The ledger is deleted; returns the segments in which it lay."""
+        with self.lock:
+            self._lost.pop(ledger, None)
+            return {run.segment for run in self._ledgers.pop(ledger, [])}
+
+    def forget_segment(self, segment: Segment) -> None:
+        """What lives in the segment lies elsewhere too, from now on only there."""
+        with self.lock:
+            for ledger in {run.ledger for run in segment.runs} & self._ledgers.keys():
+                runs = self._ledgers[ledger]
+                self._ledgers[ledger] = [run for run in runs if run.segment != segment.number]
+                lost = self._lost.get(ledger, {})
+                for entry in [e for e, place in lost.items() if place[0] == segment.number]:
+                    del lost[entry]
+            segment.runs.clear()
+
+    def drop(self, segment: Segment) -> bool:
+        """Takes the segment out; True if nobody reads it, so that its file can be closed."""
+        with self.lock:
+            del self._segments[segment.number]
+            segment.dropped = True
+            return segment.readers == 0
+
+    # Asked by anybody
+
+    def has(self, ledger: int) -> bool:
+        """Whether the ledger has entries here."""
+        return ledger in self._ledgers
+
+    def ledgers(self) -> set[int]:
+        """All ledgers with entries here."""
+        with self.lock:
+            return set(self._ledgers)
+
+    def entry_last(self, ledger: int) -> int | None:
+        """The highest entry of the ledger."""
+        with self.lock:
+            runs = self._ledgers.get(ledger)
+            return max(run.last for run in runs) if runs else None
+
+    def place(self, ledger: int, entry: int) -> tuple[Segment, Row] | None:
+        """Where the entry lies, or None."""
+        with self.lock:
+            found = self._find(ledger, entry)
+            if found is None:
+                return None
+            run, rows, at = found
+            return self._segments[run.segment], rows.row(at)
+
+    def row(self, run: Run, at: int) -> Row:
+        """A row of a run, from memory or from the index file."""
+        with self.lock:
+            return self._rows(run).row(at)
+
+    def held(self, ledger: int, *, first: int, last: int) -> Held:
+        """What is here of the entries from `first` to `last`, `HELD_SPANS_MAX` spans at most."""
+        with self.lock:
+            runs = [r for r in self._ledgers.get(ledger, ()) if r.first <= last and r.last >= first]
+            spans = joined(merge(*(self._spans(run, first, last) for run in runs)))
+            found = list(islice(spans, HELD_SPANS_MAX + 1))
+            lost = sorted(
+                Span(entry, entry)
+                for entry in self._lost.get(ledger, {})
+                if not self._is_here(ledger, entry)
+            )
+        more = EntryId(found[-1].first) if len(found) > HELD_SPANS_MAX else None
+        told = without(found[:HELD_SPANS_MAX], lost)
+        if len(told) > HELD_SPANS_MAX:  # What was lost has cut spans in two.
+            more = EntryId(told[HELD_SPANS_MAX].first)
+        return Held(tuple(told[:HELD_SPANS_MAX]), more)
+
+    def _spans(self, run: Run, first: int, last: int) -> Iterator[Span]:
+        if run.last - run.first + 1 == run.count:
+            yield Span(max(first, run.first), min(last, run.last))
+            return
+        entries = self._rows(run).entries
+        for at in range(bisect_left(entries, first), len(entries)):
+            if entries[at] > last:
+                return
+            yield Span(entries[at], entries[at])
+
+    # Damage
+
+    def note_lost(self, ledger: int, row: Row, *, segment: int) -> None:
+        """The entry does not check any more where it lies."""
+        with self.lock:
+            self._lost.setdefault(ledger, {})[row.entry] = (segment, row.position)
+
+    def ledgers_with_loss(self) -> set[int]:
+        """The ledgers of which an entry that was here can not be read any more."""
+        with self.lock:
+            return {
+                ledger
+                for ledger, entries in self._lost.items()
+                if any(not self._is_here(ledger, entry) for entry in entries)
+            }
+
+    def _is_here(self, ledger: int, entry: int) -> bool:
+        """Whether an entry that was lost in one place has been stored in another since."""
+        found = self._find(ledger, entry)
+        if found is None:
+            return False
+        run, rows, at = found
+        return (run.segment, rows.positions[at]) != self._lost[ledger][entry]
+
+    def read(self, ledger: int, first: int, *, last: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first` on without a gap. Raises as `LedgerStore.read`."""
+        with self._kept_open(ledger, first, last=last, bytes_max=bytes_max) as stretches:
+            return [entry for stretch in stretches for entry in self._read(ledger, stretch)]
+
+    def _read(self, ledger: int, stretch: Stretch) -> list[Entry]:
+        try:
+            return _read_stretch(stretch)
+        except Damaged:
+            for row in stretch.rows:
+                if not stretch.segment.checks(row):
+                    self.note_lost(ledger, row, segment=stretch.segment.number)
+            raise
+
+    @contextmanager
+    def _kept_open(
+        self, ledger: int, first: int, *, last: int, bytes_max: int
+    ) -> Iterator[list[Stretch]]:
+        """Where entries from `first` on lie, without a gap; their files stay open meanwhile."""
+        with self.lock:
+            found = self._stretches(ledger, first, last, bytes_max)
+            for stretch in found:
+                stretch.segment.readers += 1
+        try:
+            yield found
+        finally:
+            with self.lock:
+                for segment, _ in found:
+                    segment.readers -= 1
+                    if segment.dropped and segment.readers == 0:
+                        segment.file.close()
+
+    def _stretches(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Stretch]:
+        if ledger not in self._ledgers:
+            raise LedgerUnknown(f"ledger {ledger} is not on this storage node")
+        stretches: list[Stretch] = []
+        entry, taken = first, 0
+        while entry <= last and (taken < bytes_max or not taken):
+            found = self._find(ledger, entry)
+            if found is None:
+                break
+            run, rows, at = found
+            end = -1
+            while at < run.count and entry <= last and (taken < bytes_max or not taken):
+                row = rows.row(at)
+                if row.entry != entry:
+                    break
+                if not 0 <= row.position - end <= READ_GAP_BYTES_MAX or end < 0:
+                    stretches.append(Stretch(self._segments[run.segment], []))
+                stretches[-1].rows.append(row)
+                end = row.position + RECORD_BYTES + row.length
+                taken += row.length
+                entry += 1
+                at += 1
+        if not stretches:
+            raise EntryUnknown(f"ledger {ledger} has no entry {first} on this storage node")
+        return stretches
+
+    def _find(self, ledger: int, entry: int) -> tuple[Run, Rows, int] | None:
+        for run in reversed(self._ledgers.get(ledger, ())):
+            if run.first <= entry <= run.last:
+                rows = self._rows(run)
+                at = rows.index_of(entry)
+                if at is not None:
+                    return run, rows, at
+        return None
+
+    def _rows(self, run: Run) -> Rows:
+        if run.rows is not None:
+            return run.rows
+        key = (run.segment, run.rows_at)
+        cached = self._rows_cache.get(key)
+        if cached is not None:
+            self._rows_cache.move_to_end(key)
+            return cached
+        file = self._disk.open(index_name(run.segment))
+        try:
+            rows = load_rows(file, run)
+        finally:
+            file.close()
+        if rows is None:
+            raise Damaged(
+                f"{index_name(run.segment)} does not check; remove that file and restart the "
+                "node, which builds it anew"
+            )
+        self._rows_cache[key] = rows
+        self._rows_cache_bytes += 16 * len(rows)
+        while self._rows_cache_bytes > ROWS_CACHE_BYTES_MAX and len(self._rows_cache) > 1:
+            _, dropped = self._rows_cache.popitem(last=False)
+            self._rows_cache_bytes -= 16 * len(dropped)
+        return rows
+
+
+def _read_stretch(stretch: Stretch) -> list[Entry]:
+    """The entries of a stretch, read in one go and sliced. Raises `Damaged`."""
+    segment, rows = stretch
+    start = rows[0].position
+    end = rows[-1].position + RECORD_BYTES + rows[-1].length
+    data = memoryview(segment.file.read(start, end - start))
+    entries = []
+    for row in rows:
+        record, payload = segment.decode(data, row.position - start, row)
+        entries.append(
+            Entry(EntryId(row.entry), Term(record.term), EntryId(record.confirmed), payload)
+        )
+    return entries

@@ -1,0 +1,137 @@
+"""One segment file: its handle, its runs, and the state that it starts with.
+
+A segment is born in two synced steps: its head, then its first record, which holds all state that
+earlier segments would be needed for (fences, and ledgers that are deleted but still lie somewhere).
+So the newest segment alone tells the state, and old segments can go in any order.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dovetail.errors import Damaged
+from dovetail.storage.disk.files import Disk, File
+from dovetail.storage.disk.frame import (
+    HEAD,
+    RECORD_BYTES,
+    Kind,
+    Record,
+    decode_record,
+    encode_head,
+    encode_record,
+)
+from dovetail.storage.disk.run import Row, Run, encode_index
+
+#: Deletions that are remembered although nothing is left to hide: a writer that slept through the
+#: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
+DELETED_KEPT = 10_000
+
+
+class StoreState(msgspec.Struct):
+    """What a storage node remembers beside entries."""
+
+    fences: dict[int, int] = {}
+    #: Deleted ledgers, oldest first, each with the group that deleted it.
+    deleted: dict[int, int] = {}
+
+    def forget_deleted(self, lying: set[int]) -> None:
+        """Lets old deletions go whose ledgers lie nowhere any more."""
+        gone = [ledger for ledger in self.deleted if ledger not in lying]
+        for ledger in gone[:-DELETED_KEPT]:
+            del self.deleted[ledger]
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A segment file; `position` is the end of what is written."""
+
+    number: int
+    file: File
+    salt: int
+    position: int
+    runs: list[Run] = field(default_factory=list)
+    readers: int = 0
+    dropped: bool = False
+    #: Set when an entry in it does not check; it is kept as it is for repair.
+    damaged: bool = False
+
+    def read_entry(self, row: Row) -> tuple[Record, memoryview]:
+        """The entry at `row`. Raises `Damaged` if it does not check."""
+        data = memoryview(self.file.read(row.position, RECORD_BYTES + row.length))
+        return self.decode(data, 0, row)
+
+    def checks(self, row: Row) -> bool:
+        """Whether the entry at `row` can be read."""
+        try:
+            self.read_entry(row)
+        except Damaged:
+            return False
+        return True
+
+    def decode(self, data: memoryview, at: int, row: Row) -> tuple[Record, memoryview]:
+        """The entry of `row`, which lies at `at` in `data`."""
+        found = decode_record(data[: at + RECORD_BYTES + row.length], at, self.salt)
+        if found is None or found.record.entry != row.entry or len(found.payload) != row.length:
+            self.damaged = True
+            raise Damaged(
+                f"entry {row.entry} in {segment_name(self.number)} at byte {row.position} "
+                "does not check; the disk has changed it"
+            )
+        return found.record, found.payload
+
+
+def segment_name(number: int) -> str:
+    """The segment's file."""
+    return f"{number:010d}.segment"
+
+
+def index_name(number: int) -> str:
+    """The file with the sealed segment's rows."""
+    return f"{number:010d}.index"
+
+
+def segment_numbers(disk: Disk) -> list[int]:
+    """The segments on the disk, in order."""
+    return sorted(int(name[:10]) for name in disk.names() if name.endswith(".segment"))
+
+
+def create_segment(
+    disk: Disk, number: int, *, salt: int, state: StoreState, group: int, reserve_bytes: int
+) -> Segment:
+    """A new segment, durable with its first record."""
+    file = disk.open(segment_name(number), create=True)
+    try:
+        file.reserve(0, reserve_bytes)
+        file.write(0, [encode_head(number, salt)])
+        file.sync()
+        disk.sync_names()
+        payload = msgspec.msgpack.encode(state)
+        record = Record(Kind.STATE, ledger=0, entry=0, term=0, confirmed=0)
+        head = encode_record(record, payload, salt=salt, group=group, group_last=True)
+        written = file.write(HEAD.size, [head, payload])
+        file.sync()
+    except OSError:
+        file.close()
+        disk.remove(segment_name(number))
+        raise
+    return Segment(number, file, salt, HEAD.size + written)
+
+
+def write_index(disk: Disk, segment: Segment, runs: Iterable[Run]) -> None:
+    """Writes the index of a sealed segment and lets its rows go from memory."""
+    kept = list(runs)
+    file = disk.open(index_name(segment.number), create=True)
+    try:
+        file.truncate(0)
+        head, *rest = encode_index(kept, segment=segment.number, segment_bytes=segment.position)
+        file.write(len(head), rest)
+        file.sync()
+        # The head comes last: where it checks, the rows are on the disk.
+        file.write(0, [head])
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_names()
+    for run in kept:
+        run.rows = None

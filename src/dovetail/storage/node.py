@@ -1,0 +1,293 @@
+"""A storage node as the rest of the house sees it, and the local one with its group commit.
+
+Group commit: one thread takes everything that waits, writes it, syncs once and answers all of it.
+While it syncs, the next group gathers. So the number of syncs follows the disk's speed, and the
+number of appends to a sync follows the load; nobody waits for a timer.
+
+Answers are callbacks and not futures: an append costs the event loop one call, and the order of
+answers is the order of appends.
+"""
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Protocol, cast
+
+from dovetail.buffers import Buffer
+from dovetail.errors import (
+    Damaged,
+    DovetailError,
+    EntryUnknown,
+    LedgerUnknown,
+    StorageOut,
+    Unavailable,
+)
+from dovetail.storage.disk.store import (
+    Append,
+    Command,
+    DeleteLedger,
+    Fence,
+    GroupReport,
+    LedgerStore,
+    LetDamageGo,
+    Outcome,
+)
+from dovetail.storage.held import Held
+from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
+
+#: Bytes that share one sync at most. Syncs get slower with size, and the first waits for the last.
+GROUP_BYTES_MAX = 32 * 1024 * 1024
+
+#: Threads for reads of what is not in memory. Reads wait for the disk, not for the processor.
+READ_THREADS = 4
+
+#: After these, segments may have become dead.
+_MAKES_ROOM = (DeleteLedger, LetDamageGo)
+
+Answer = Callable[[DovetailError | None], None]
+
+
+class StorageNode(Protocol):
+    """Where entries are kept; local or, through frames, remote."""
+
+    def append(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        term: Term,
+        confirmed: EntryId,
+        payload: Buffer,
+        answer: Answer,
+    ) -> None:
+        """Stores an entry; `answer` gets None when it is durable, or the error."""
+        ...
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        """Refuses lower terms from now on. Raises `Fenced` if a higher one has fenced."""
+        ...
+
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        """Entries from `first` on without a gap, at least one; see `LedgerStore.read`."""
+        ...
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        """Fences, then reads; None is "not here, and the old writer can not store it any more".
+
+        Raises `Fenced` if a higher term has fenced.
+        """
+        ...
+
+    async def delete(self, ledger: LedgerId) -> None:
+        """Forgets the ledger; no error if it is not there."""
+        ...
+
+    async def ledgers(self) -> set[LedgerId]:
+        """The ledgers that are here."""
+        ...
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        """What can be read here of the entries from `first` to `last`, a page at a time.
+
+        An entry that is not told is missing or damaged; nothing is fenced by asking.
+        """
+        ...
+
+
+class LocalStorageNode:
+    """The storage node of this process: a `LedgerStore` on a thread of its own."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        *,
+        on_group: Callable[[GroupReport], None] = lambda _: None,
+        on_out: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Starts the thread; call it inside the event loop that is to get the answers."""
+        self._store = store
+        self._on_group = on_group
+        self._on_out = on_out
+        self._loop = asyncio.get_running_loop()
+        self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
+        self._closed = False
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="ledger-read")
+        self._thread = threading.Thread(target=self._work, name="ledger-commit", daemon=True)
+        self._thread.start()
+
+    @property
+    def out_because(self) -> str | None:
+        """Why the node took itself out, or None while it works."""
+        return self._store.out_because
+
+    def bytes_on_disk(self) -> int:
+        """Bytes in segment files."""
+        return self._store.bytes_on_disk()
+
+    def append(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        term: Term,
+        confirmed: EntryId,
+        payload: Buffer,
+        answer: Answer,
+    ) -> None:
+        command = Append(ledger, entry, term, confirmed, payload)
+        self._submit(command, cast("Callable[[Outcome], None]", answer))
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        state = await self._ask(Fence(ledger, term))
+        assert isinstance(state, LedgerState)
+        return state
+
+    async def delete(self, ledger: LedgerId) -> None:
+        await self._ask(DeleteLedger(ledger))
+
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        try:
+            return await self._loop.run_in_executor(
+                self._readers,
+                lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
+            )
+        except OSError as error:
+            what = f"entry {first} of ledger {ledger} can not be read: {error}"
+            if error.errno == errno.EIO:
+                raise Damaged(what) from error
+            raise Unavailable(what) from error
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        await self.fence(ledger, term)
+        try:
+            return (await self.read(ledger, entry, last=entry, bytes_max=1))[0]
+        except (EntryUnknown, LedgerUnknown):
+            return None
+
+    async def ledgers(self) -> set[LedgerId]:
+        return self._store.ledgers()
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        return await self._loop.run_in_executor(
+            self._readers, lambda: self._store.held(ledger, first=first, last=last)
+        )
+
+    # Damage, seen from this node alone (storage/repair/wholeness.py)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether something on the disk does not check, be it known what or not."""
+        return self._store.damaged
+
+    def doubted(self) -> set[LedgerId] | None:
+        """The ledgers that may have lost entries, or have; None while nothing was examined."""
+        return self._store.doubts.ledgers()
+
+    def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
+        """Only these can have lost something; True where other nodes hold copies."""
+        self._store.doubts.examine({int(ledger): copied for ledger, copied in ledgers.items()})
+
+    async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
+        """Everything that should be here can be read: damaged segments go (`LetDamageGo`)."""
+        await self._ask(LetDamageGo(settled))
+
+    async def close(self) -> None:
+        """Commits what waits, then gives the files back."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+        self._readers.shutdown(wait=True)
+        self._store.close()
+
+    def _submit(self, command: Command, answer: Callable[[Outcome], None]) -> None:
+        if self._closed:
+            self._loop.call_soon(answer, StorageOut("the storage node is closed"))
+            return
+        self._waiting.put((command, answer))
+
+    async def _ask(self, command: Command) -> Outcome:
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def respond(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self._submit(command, respond)
+        outcome = await future
+        if isinstance(outcome, DovetailError):
+            raise outcome
+        return outcome
+
+    # On the thread
+
+    def _work(self) -> None:
+        may_compact = True
+        while True:
+            group, stop = self._gather(wait=not may_compact)
+            if group:
+                commands = [command for command, _ in group]
+                outcomes = self._commit(commands)
+                self._answer_on_loop(group, outcomes)
+                may_compact = may_compact or any(isinstance(c, _MAKES_ROOM) for c in commands)
+            if stop:
+                return
+            if may_compact:
+                may_compact = self._compact()
+
+    def _gather(
+        self, *, wait: bool
+    ) -> tuple[list[tuple[Command, Callable[[Outcome], None]]], bool]:
+        """Everything that waits, up to a group's size, and whether to stop after it."""
+        group: list[tuple[Command, Callable[[Outcome], None]]] = []
+        size = 0
+        while size < GROUP_BYTES_MAX:
+            try:
+                item = self._waiting.get(block=wait and not group)
+            except Empty:
+                break
+            if item is None:
+                return group, True
+            group.append(item)
+            if isinstance(item[0], Append):
+                size += len(item[0].payload)
+        return group, False
+
+    def _commit(self, commands: Sequence[Command]) -> list[Outcome]:
+        try:
+            return self._store.commit(commands)
+        except Exception as error:  # noqa: BLE001 - a defect must not leave writers waiting
+            self._store.out_because = f"the storage node has failed: {error!r}; restart it"
+            return [StorageOut(self._store.out_because) for _ in commands]
+
+    def _compact(self) -> bool:
+        try:
+            return self._store.compact_step()
+        except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
+            self._store.out_because = f"the storage node has failed: {error!r}; restart it"
+            return False
+
+    def _answer_on_loop(
+        self, group: list[tuple[Command, Callable[[Outcome], None]]], outcomes: list[Outcome]
+    ) -> None:
+        report, out_because = self._store.group_report, self._store.out_because
+
+        def answer() -> None:
+            self._on_group(report)
+            if out_because is not None:
+                self._on_out(out_because)
+            for (_, respond), outcome in zip(group, outcomes, strict=True):
+                respond(outcome)
+
+        try:
+            self._loop.call_soon_threadsafe(answer)
+        except RuntimeError:  # The loop is closed: nobody waits for answers any more.
+            self._closed = True

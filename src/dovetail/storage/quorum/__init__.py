@@ -1,0 +1,1 @@
+"""Ledgers on several storage nodes: the quorum protocol."""

@@ -1,0 +1,226 @@
+"""Finding the end of an unclosed ledger on a quorum, pure: events in, effects out.
+
+Promises:
+- The end that is found is not below any entry that was, or will ever be, acknowledged to the old
+  writer; every entry up to it is held by Qa nodes when it is found.
+- Two recoveries of a ledger that both end find ends that agree, or one of them is refused: the
+  higher term fences the lower one.
+
+    FENCING   every node of the last fragment is fenced with our term, until no write set has Qa
+              nodes left that could still acknowledge to the old writer
+    READING   the next entry is asked for, by reads that fence as well: a node that says "no" now
+              will never store that entry for the old writer
+                found               → WRITING it back to its whole write set
+                Qw - Qa + 1 noes    → DONE, the end is the entry before
+                neither             → wait; if no more answers can come: STUCK, try again later
+    WRITING   Qa nodes hold it      → READING the next
+              too few can           → failed nodes are replaced from this entry on; the new ones
+                                      are written to, but their "no" proves nothing
+
+The first entry to ask for is the one behind the highest `confirmed` that any node has seen, and
+never below the first entry of the last fragment: a fragment begins at the first unconfirmed entry,
+so all before it are confirmed.
+
+Not here: closing the ledger by compare-and-set, which is where recoveries finally agree.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from dovetail.buffers import Buffer
+from dovetail.errors import DovetailError, Unavailable
+from dovetail.storage.quorum.arithmetic import Quorum, fence_holds, places_of
+from dovetail.storage.quorum.writer import Replace
+
+
+@dataclass(frozen=True, slots=True)
+class AskFence:
+    """Effect: fence the ledger on this node."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskEntry:
+    """Effect: fence and read this entry on this node, in one step."""
+
+    node: int
+    entry: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBack:
+    """Effect: append the entry on this node under our term."""
+
+    node: int
+    entry: int
+    payload: Buffer
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Effect: the last entry is known; -1 if there is none."""
+
+    entry_last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Effect: it can not go on; try again later, or not at all if the error says so."""
+
+    error: DovetailError
+
+
+Effect = AskFence | AskEntry | WriteBack | Replace | Done | Stuck
+
+
+class _Phase(Enum):
+    FENCING = "fencing"
+    READING = "reading"
+    WRITING = "writing"
+    ENDED = "ended"
+
+
+class QuorumRecovery:
+    """One attempt at one ledger. `nodes` are the ensemble of its last fragment, by place."""
+
+    def __init__(self, quorum: Quorum, nodes: Sequence[int], *, fragment_first: int) -> None:
+        self._quorum = quorum
+        #: Who may hold what the old writer sent: only their "no" proves anything.
+        self._sources = list(nodes)
+        #: Who is to hold what was found; differs where a node was replaced.
+        self._targets = list(nodes)
+        self._phase = _Phase.FENCING
+        self._fenced: set[int] = set()
+        self._failed_sources: set[int] = set()
+        self._failed_targets: set[int] = set()
+        self._confirmed = fragment_first - 1
+        self._entry = fragment_first
+        self._payload: Buffer = b""
+        self._noes: set[int] = set()
+        self._held: set[int] = set()
+        self._changing = False
+        self._why: DovetailError | None = None
+
+    def start(self) -> list[Effect]:
+        """Asks every node at once."""
+        return [AskFence(node) for node in self._sources]
+
+    def on_fenced(self, node: int, confirmed: int) -> list[Effect]:
+        """The node refuses the old writer from now on, and knows this much to be confirmed."""
+        self._fenced.add(self._sources.index(node))
+        if self._phase is not _Phase.FENCING:
+            return []
+        self._confirmed = max(self._confirmed, confirmed)
+        if not fence_holds(self._quorum, self._fenced):
+            return self._if_hopeless()
+        return self._read(self._confirmed + 1)
+
+    def on_entry(self, node: int, entry: int, payload: Buffer | None) -> list[Effect]:
+        """The node's answer to a fencing read; None is "not here"."""
+        if self._phase is not _Phase.READING or entry != self._entry:
+            return []
+        if payload is not None:
+            return self._write_back(payload)
+        self._noes.add(self._sources.index(node))
+        if len(self._noes) >= self._quorum.noes_needed:
+            self._phase = _Phase.ENDED
+            return [Done(self._entry - 1)]
+        return self._if_hopeless()
+
+    def on_stored(self, node: int, entry: int) -> list[Effect]:
+        """The node holds the entry that was written back."""
+        if self._phase is not _Phase.WRITING or entry != self._entry or node not in self._targets:
+            return []
+        self._held.add(self._targets.index(node))
+        return self._if_held()
+
+    def on_failed(self, node: int, why: DovetailError | None = None) -> list[Effect]:
+        """No answer will come from this node."""
+        self._why = why or self._why
+        self._failed_sources.add(node)
+        self._failed_targets.add(node)
+        return self._if_hopeless()
+
+    def on_replaced(self, nodes: Sequence[int]) -> list[Effect]:
+        """These nodes are to hold the ledger from the entry on that is being written back.
+
+        The metadata learns it when the ledger is closed and not before: a later recovery must ask
+        the nodes that the old writer wrote to, not these.
+        """
+        self._changing = False
+        changed = {place for place, node in enumerate(nodes) if node != self._targets[place]}
+        self._targets = list(nodes)
+        self._failed_targets.difference_update(self._targets[place] for place in changed)
+        self._held -= changed
+        writes = self._writes([p for p in places_of(self._quorum, self._entry) if p in changed])
+        return [*writes, *self._if_held()]
+
+    def on_refused(self, error: DovetailError) -> list[Effect]:
+        """A higher term is at work, or there is no other node: this attempt is over."""
+        if self._phase is _Phase.ENDED:
+            return []
+        self._phase = _Phase.ENDED
+        return [Stuck(error)]
+
+    def _read(self, entry: int) -> list[Effect]:
+        self._phase, self._entry = _Phase.READING, entry
+        self._noes.clear()
+        asks = [
+            AskEntry(self._sources[place], entry)
+            for place in places_of(self._quorum, entry)
+            if self._sources[place] not in self._failed_sources
+        ]
+        return [*asks, *self._if_hopeless()]
+
+    def _write_back(self, payload: Buffer) -> list[Effect]:
+        self._phase, self._payload = _Phase.WRITING, payload
+        self._held.clear()
+        writes = self._writes(places_of(self._quorum, self._entry))
+        return [*writes, *self._if_hopeless()]
+
+    def _writes(self, places: Sequence[int]) -> list[Effect]:
+        return [
+            WriteBack(self._targets[place], self._entry, self._payload, self._confirmed)
+            for place in places
+            if self._targets[place] not in self._failed_targets
+        ]
+
+    def _if_held(self) -> list[Effect]:
+        if self._changing or len(self._held) < self._quorum.ack:
+            return self._if_hopeless()
+        self._confirmed = self._entry
+        return self._read(self._entry + 1)
+
+    def _if_hopeless(self) -> list[Effect]:
+        """What to do when the answers that can still come are too few."""
+        if self._phase is _Phase.ENDED or self._changing or not self._hopeless():
+            return []
+        if self._phase is _Phase.WRITING:
+            self._changing = True
+            failed = frozenset(self._failed_targets.intersection(self._targets))
+            return [Replace(failed, self._entry)]
+        self._phase = _Phase.ENDED
+        return [
+            Stuck(
+                Unavailable(
+                    f"too few storage nodes answer: {len(self._failed_sources)} of "
+                    f"{len(self._sources)} failed at entry {self._entry} ({self._why}); it is "
+                    "tried again later"
+                )
+            )
+        ]
+
+    def _hopeless(self) -> bool:
+        if self._phase is _Phase.FENCING:
+            alive = {p for p, node in enumerate(self._sources) if node not in self._failed_sources}
+            return not fence_holds(self._quorum, alive | self._fenced)
+        places = places_of(self._quorum, self._entry)
+        if self._phase is _Phase.READING:
+            # A node that has not answered may still have it, or be the missing "no".
+            heard = self._noes | {p for p in places if self._sources[p] in self._failed_sources}
+            return heard.issuperset(places)
+        able = {p for p in places if self._targets[p] not in self._failed_targets}
+        return len(self._held | able) < self._quorum.ack

@@ -1,0 +1,315 @@
+"""A storage node in another process: the `StorageNode` protocol over private requests.
+
+Two connections to the node. Appends, fences and deletes go over one, reads over the other, because
+a door answers each connection in order, and a read of old data must not hold up the answers to
+appends.
+
+Appends are gathered while the event loop turns once, and leave in one frame. So the busier it is,
+the more entries share a frame, and nobody waits for a timer. Their answers come in the order of the
+appends. The exception are those that are refused here, because too much is on its way (`Throttled`)
+or they can not be sent at all: they are answered in the next turn.
+
+What a broken connection means to a caller:
+
+    append, fence, delete      sent: `Uncertain`        not sent: `Unavailable`
+    reads, ledgers, held       sent: `Unavailable`      not sent: `Unavailable`
+
+A recovery read that was lost may have fenced; it is repeated or not, the fence harms nobody else.
+Repeating any of them is safe: the storage node sees to that.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from dovetail.buffers import Buffer
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    ProtocolViolation,
+    Unavailable,
+    Uncertain,
+)
+from dovetail.storage import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
+from dovetail.storage import calls as private
+from dovetail.storage.calls import AppendHead, PrivateKey
+from dovetail.storage.held import Held
+from dovetail.storage.node import Answer
+from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request
+
+Result = TypeVar("Result")
+
+
+class RemoteStorageNode:
+    """See the module; `LocalStorageNode` is the same nearby."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str,
+        identity: str | None = None,
+        settings: PeerSettings | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Connects when first used; call it inside the event loop.
+
+        `identity` is who must answer there, if that is known: an address can change hands.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._address = f"{host}:{port}"
+        self._identity = identity
+        hello = private.encode_request(private.Hello(private.VERSION))
+        greeting = Greeting(
+            Request(PrivateKey.HELLO, private.VERSION, hello, Unavailable), self._judge
+        )
+
+        def connect() -> Peer:
+            return Peer(
+                host,
+                port,
+                greeting=greeting,
+                client_id=client_id,
+                settings=settings or PeerSettings(),
+                rng=rng or random.SystemRandom(),
+            )
+
+        self._writes, self._reads = connect(), connect()
+        #: The next frame of appends.
+        self._heads: list[AppendHead] = []
+        self._payloads: list[Buffer] = []
+        self._answers: list[Answer] = []
+        self._payload_bytes = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether an append would leave at once; false before the first one."""
+        return self._writes.connected
+
+    # Appends
+
+    def append(
+        self,
+        ledger: LedgerId,
+        entry: EntryId,
+        *,
+        term: Term,
+        confirmed: EntryId,
+        payload: Buffer,
+        answer: Answer,
+    ) -> None:
+        size = len(payload)
+        if ledger < 0 or entry < 0 or term < 0 or confirmed < -1:
+            error = _bad_numbers(f"entry {entry} of ledger {ledger}, term {term}, {confirmed=}")
+            self._loop.call_soon(answer, error)
+            return
+        if self._heads and self._payload_bytes + size > private.APPEND_BYTES_MAX:
+            self._send_appends()
+        self._heads.append(AppendHead(ledger, entry, term, confirmed, size))
+        self._payloads.append(payload)
+        self._answers.append(answer)
+        self._payload_bytes += size
+        if len(self._heads) == private.APPENDS_MAX:
+            self._send_appends()
+        elif len(self._heads) == 1:
+            self._loop.call_soon(self._send_appends)
+
+    def _send_appends(self) -> None:
+        if not self._heads:  # A full frame has left before its turn.
+            return
+        body = private.encode_request(private.Appends(self._heads), self._payloads)
+        answers = self._answers
+        self._heads, self._payloads, self._answers = [], [], []
+        self._payload_bytes = 0
+
+        def resolve(data: memoryview) -> None:
+            self._tell(answers, _outcomes(data, count=len(answers)))
+
+        def reject(error: DovetailError) -> None:
+            self._tell(answers, [error] * len(answers))
+
+        try:
+            self._writes.call(
+                Request(PrivateKey.APPEND, private.VERSION, body, Uncertain),
+                on_answer=resolve,
+                on_error=reject,
+            )
+        except DovetailError as error:
+            self._loop.call_soon(reject, error)
+
+    def _tell(self, answers: list[Answer], outcomes: list[DovetailError | None]) -> None:
+        """Answers all; a defect of one who waits is none of the others' business."""
+        for answer, outcome in zip(answers, outcomes, strict=True):
+            try:
+                answer(outcome)
+            except Exception as error:  # noqa: BLE001 - the others must have their answers
+                context = {"message": "the answer to an append met a defect", "exception": error}
+                self._loop.call_exception_handler(context)
+
+    # The others
+
+    async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
+        if ledger < 0 or term < 0:
+            raise _bad_numbers(f"ledger {ledger}, term {term}")
+
+        def decode(data: memoryview) -> LedgerState | DovetailError:
+            found = _without_payload(private.LedgerFenced, data)
+            if isinstance(found, DovetailError):
+                return found
+            return LedgerState(found.entry_last, found.confirmed, found.fenced)
+
+        message = private.FenceLedger(ledger, term)
+        return await self._ask(self._writes, PrivateKey.FENCE, message, Uncertain, decode)
+
+    async def delete(self, ledger: LedgerId) -> None:
+        if ledger < 0:
+            raise _bad_numbers(f"ledger {ledger}")
+
+        def decode(data: memoryview) -> private.LedgerDeleted | DovetailError:
+            return _without_payload(private.LedgerDeleted, data)
+
+        message = private.DeleteLedger(ledger)
+        await self._ask(self._writes, PrivateKey.DELETE, message, Uncertain, decode)
+
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]:
+        """As the protocol says; one answer has at most `READ_BYTES_MAX`, whatever is asked for."""
+        if ledger < 0 or first < 0 or last < -1:
+            raise _bad_numbers(f"ledger {ledger}, entries {first} to {last}")
+
+        def decode(data: memoryview) -> list[Entry] | DovetailError:
+            entries = _entries(data, first)
+            if isinstance(entries, list) and not 0 < len(entries) <= last - first + 1:
+                raise ProtocolViolation(f"{len(entries)} entries, asked from {first} to {last}")
+            return entries
+
+        bytes_max = min(max(bytes_max, 0), private.READ_BYTES_MAX)
+        message = private.ReadEntries(ledger, first, last, bytes_max)
+        return await self._ask(self._reads, PrivateKey.READ, message, Unavailable, decode)
+
+    async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
+        if ledger < 0 or entry < 0 or term < 0:
+            raise _bad_numbers(f"entry {entry} of ledger {ledger}, term {term}")
+
+        def decode(data: memoryview) -> list[Entry] | DovetailError:
+            entries = _entries(data, entry)
+            if isinstance(entries, list) and len(entries) > 1:
+                raise ProtocolViolation(f"{len(entries)} entries, asked for entry {entry}")
+            return entries
+
+        message = private.ReadForRecovery(ledger, entry, term)
+        key = PrivateKey.RECOVERY_READ
+        found = await self._ask(self._reads, key, message, Unavailable, decode)
+        return found[0] if found else None
+
+    async def ledgers(self) -> set[LedgerId]:
+        def decode(data: memoryview) -> set[LedgerId] | DovetailError:
+            found = _without_payload(private.LedgersListed, data)
+            return found if isinstance(found, DovetailError) else set(found.ledgers)
+
+        message = private.ListLedgers()
+        return await self._ask(self._reads, PrivateKey.LEDGERS, message, Unavailable, decode)
+
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
+        if ledger < 0 or first < 0 or last < -1:
+            raise _bad_numbers(f"ledger {ledger}, entries {first} to {last}")
+
+        def decode(data: memoryview) -> Held | DovetailError:
+            found = _without_payload(private.HeldTold, data)
+            return found if isinstance(found, DovetailError) else _held(found, first, last)
+
+        message = private.AskHeld(ledger, first, last)
+        return await self._ask(self._reads, PrivateKey.HELD, message, Unavailable, decode)
+
+    async def close(self) -> None:
+        """Ends both connections; what is on its way is lost, later calls are `Unavailable`."""
+        self._send_appends()
+        await self._writes.close()
+        await self._reads.close()
+
+    async def _ask(
+        self,
+        peer: Peer,
+        key: PrivateKey,
+        message: private.PrivateRequest,
+        lost: type[DovetailError],
+        decode: Callable[[memoryview], Result | DovetailError],
+    ) -> Result:
+        body = private.encode_request(message)
+        return await peer.ask(Request(key, private.VERSION, body, lost), decode)
+
+    def _judge(self, data: memoryview) -> DovetailError | None:
+        """Why the node that answered the greeting is not to be talked to, if so."""
+        try:
+            welcome = _without_payload(private.Welcome, data)
+        except ProtocolViolation as violation:
+            return Unavailable(f"{self._address} is no storage node: {violation}")
+        if isinstance(welcome, DovetailError):
+            return welcome
+        if welcome.version != private.VERSION:
+            return Unavailable(
+                f"{self._address} speaks version {welcome.version} of the private requests, this "
+                f"node {private.VERSION}; run the same release on both"
+            )
+        if self._identity is not None and welcome.identity != self._identity:
+            return Unavailable(
+                f"{self._address} is storage node {welcome.identity!r}, not {self._identity!r}"
+            )
+        return None
+
+
+def _outcomes(data: memoryview, *, count: int) -> list[DovetailError | None]:
+    found = _without_payload(private.AppendOutcomes, data)
+    if isinstance(found, DovetailError):
+        return [found] * count
+    if len(found.outcomes) != count:
+        raise ProtocolViolation(f"{len(found.outcomes)} outcomes of {count} appends")
+    return [None if failed is None else private.error_of(failed) for failed in found.outcomes]
+
+
+def _entries(data: memoryview, first: EntryId) -> list[Entry] | DovetailError:
+    """The entries of an answer, which must be those from `first` on."""
+    found = private.decode_answer(private.EntriesRead, data)
+    if isinstance(found, DovetailError):
+        return found
+    message, payloads = found
+    cut = private.cut_payloads(payloads, [head.payload_bytes for head in message.heads])
+    entries: list[Entry] = []
+    for expected, (head, payload) in enumerate(zip(message.heads, cut, strict=True), first):
+        if head.entry != expected:
+            raise ProtocolViolation(f"entry {head.entry} where {expected} was asked for")
+        entries.append(Entry(head.entry, head.term, head.confirmed, payload))
+    return entries
+
+
+def _held(found: private.HeldTold, first: EntryId, last: EntryId) -> Held:
+    """What was told, which must be in order, apart, and of what was asked."""
+    border = first - 2
+    for span in found.spans:
+        if not border + 2 <= span.first <= span.last <= last:
+            raise ProtocolViolation(f"entries {span.first} to {span.last} where more were told")
+        border = span.last
+    if found.next == NO_ENTRY:
+        return Held(tuple(found.spans))
+    if not max(border, first) < found.next <= last:
+        raise ProtocolViolation(f"more entries from {found.next} on, asked from {first} to {last}")
+    return Held(tuple(found.spans), found.next)
+
+
+def _without_payload(
+    kind: type[private.Answered], data: memoryview
+) -> private.Answered | DovetailError:
+    found = private.decode_answer(kind, data)
+    if isinstance(found, DovetailError):
+        return found
+    message, payloads = found
+    if payloads:
+        raise ProtocolViolation(f"{len(payloads)} bytes behind an answer that has no payload")
+    return message
+
+
+def _bad_numbers(what: str) -> InvalidInput:
+    return InvalidInput(f"{what}: ids and terms are not negative")

@@ -1,0 +1,1 @@
+"""Keeping every ledger at full strength."""

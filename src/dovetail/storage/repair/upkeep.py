@@ -1,0 +1,62 @@
+"""What a node with the storage role does about its own disk, at start and from time to time.
+
+Before it serves: what no chain names goes (`sweeping.py`), and after damage the ledgers that are in
+doubt are found (`wholeness.py`), so that nobody is told "not here" of what may have been lost. Then
+the same again and again; often while there is damage, seldom otherwise.
+"""
+
+import asyncio
+from typing import Protocol
+
+from dovetail.coordination.protocol import Coordinator
+from dovetail.errors import DovetailError
+from dovetail.logging import get_logger
+from dovetail.storage import LedgerId, StorageNode
+from dovetail.storage.repair.sweeping import sweep
+from dovetail.storage.repair.wholeness import DamagedNode, mend_damage
+
+_log = get_logger("storage")
+
+#: Garbage is rare (a node was away at a deletion) and costs only room; a sweep reads all chains.
+SWEEP_MS = 10 * 60 * 1000
+
+#: While the node is damaged: how soon it sees that owners have copied what it lacked.
+DAMAGED_MS = 3_000
+
+
+class OwnStorage(StorageNode, DamagedNode, Protocol):
+    """The storage node of this process."""
+
+
+class StorageUpkeep:
+    """Keeps one storage node clean and honest."""
+
+    def __init__(self, node: OwnStorage, number: int, coordinator: Coordinator) -> None:
+        self._node = node
+        self._number = number
+        self._coordinator = coordinator
+        #: Ledgers that may lack entries here because of damage.
+        self.doubted: frozenset[LedgerId] = frozenset()
+
+    async def once(self) -> None:
+        """Sweeps, and goes a step towards wholeness. Raises `Damaged` or `CoordinationDown`."""
+        swept = await sweep(self._node, self._coordinator)
+        if swept.deleted:
+            _log.info("ledgers that no chain names are gone", ledgers=len(swept.deleted))
+        was_damaged = self._node.damaged
+        doubted = await mend_damage(self._node, self._number, here=swept.here, chains=swept.chains)
+        if doubted and doubted != self.doubted:
+            _log.warning("ledgers wait for repair from other nodes", ledgers=len(doubted))
+        elif was_damaged and not doubted:
+            _log.info("all that should be here is here again; damaged segments go")
+        self.doubted = doubted
+
+    async def run(self) -> None:
+        """For ever; cancel it to end. The first time is the caller's: `once`, before it serves."""
+        while True:
+            wait_ms = DAMAGED_MS if self._node.damaged else SWEEP_MS
+            await asyncio.sleep(wait_ms / 1000)
+            try:
+                await self.once()
+            except (DovetailError, OSError) as error:
+                _log.warning("not swept; it is tried again", error=str(error))

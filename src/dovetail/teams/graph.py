@@ -1,0 +1,302 @@
+"""A pipeline: teams and their connectors, checked when it is built, before anything runs.
+
+What is refused, each with the names in question: a team that is connected and not listed, two
+teams of one name, two that share a topic, a cycle that nobody named, a team that would get one id
+twice (the second would be dropped as a repetition), results that do not fit the next team's jobs.
+
+`stages` is the pipeline as it travels to workers: frozen, with names of topics instead of teams.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from dovetail.errors import InvalidInput, NotFound
+from dovetail.teams.codecs import Codec
+from dovetail.teams.connectors import Connector, ConnectorKind
+from dovetail.teams.team import Policy, Team, WorkKind
+from dovetail.teams.types import fits, item_type, job_type, name_of, result_type
+
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
+
+
+def delays_topic(pipeline: str) -> str:
+    """The topic for works of a pipeline that are not due yet."""
+    return f"{pipeline}.delays"
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of one team."""
+
+    input: str
+    results: str
+    dead: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A team that works are forwarded to."""
+
+    input_topic: str
+    codec: Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A team as it travels to workers."""
+
+    pipeline: str
+    team: str
+    work: Callable[..., Any]
+    kind: WorkKind
+    codec: Codec
+    policy: Policy
+    workers: int
+    remember_ms: int
+    topics: Topics
+    connectors: tuple[Connector, ...]
+    targets: dict[str, Target]
+
+    @property
+    def delays_topic(self) -> str:
+        """Where works go that are not due yet."""
+        return delays_topic(self.pipeline)
+
+    @property
+    def group(self) -> str:
+        """The group under which its positions are committed, for lag tools."""
+        return f"dovetail.{self.pipeline}.{self.team}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One way from a team to a team."""
+
+    source: str
+    target: str
+    connector: Connector
+    #: For a route: whether this is the way of results for which the condition holds.
+    holds: bool = True
+
+
+class Pipeline:
+    """Teams that are run together. Raises `InvalidInput` if they do not fit."""
+
+    def __init__(self, name: str, *teams: Team) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidInput(
+                f"a pipeline's name {name!r} must be 1 to 60 letters, digits, '-' and '_'"
+            )
+        if not teams:
+            raise InvalidInput(f"pipeline {name!r} has no teams")
+        self.name = name
+        self.teams: dict[str, Team] = {}
+        for team in teams:
+            if self.teams.setdefault(team.name, team) is not team:
+                raise InvalidInput(f"pipeline {name!r} has two teams named {team.name!r}")
+        self._check_listed()
+        self.edges = tuple(self._edges())
+        self._check_topics()
+        self._check_cycles()
+        self._check_ids()
+        self._check_types()
+
+    @property
+    def entry(self) -> str:
+        """The team that works are submitted to if none is named: the first that is listed."""
+        return next(iter(self.teams))
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether a connector or a long backoff makes works wait in a timeline."""
+        return any(edge.connector.after_ms for edge in self.edges) or any(
+            team.policy.may_postpone for team in self.teams.values()
+        )
+
+    def team(self, name: str | None = None) -> Team:
+        """A team by name, the entry for None. Raises `NotFound`."""
+        chosen = self.entry if name is None else name
+        if chosen not in self.teams:
+            raise NotFound(
+                f"pipeline {self.name!r} has no team {chosen!r}; it has {', '.join(self.teams)}"
+            )
+        return self.teams[chosen]
+
+    def topics(self, name: str | None = None) -> Topics:
+        """The topics of a team. Raises `NotFound`."""
+        team = self.team(name)
+        prefix = f"{self.name}.{team.name}"
+        return Topics(
+            team.input_topic or f"{prefix}.input",
+            team.results_topic or f"{prefix}.results",
+            team.dead_topic or f"{prefix}.dead",
+        )
+
+    def stages(self) -> list[Stage]:
+        """What travels to the workers, in the order of declaration."""
+        return [self._stage(team) for team in self.teams.values()]
+
+    def ends(self, name: str | None = None) -> list[str]:
+        """Where a work submitted to a team ends under its own id: the teams to ask for a result.
+
+        A team counts if no connector of it keeps the id: it has none, or sprays, or gives others.
+        """
+        found, waiting, seen = [], [self.team(name).name], set()
+        while waiting:
+            current = waiting.pop(0)
+            if current in seen:
+                continue
+            seen.add(current)
+            onward = [
+                edge.target
+                for edge in self.edges
+                if edge.source == current
+                and edge.connector.kind is not ConnectorKind.SPRAY
+                and edge.connector.id_suffix is None
+                and edge.connector.cycle is None
+            ]
+            waiting += onward
+            if not onward:
+                found.append(current)
+        return found
+
+    def _stage(self, team: Team) -> Stage:
+        names = {target for connector in team.connectors for target in connector.targets}
+        return Stage(
+            pipeline=self.name,
+            team=team.name,
+            work=team.work,
+            kind=team.kind,
+            codec=team.codec,
+            policy=team.policy,
+            workers=team.workers,
+            remember_ms=team.remember_ms,
+            topics=self.topics(team.name),
+            connectors=team.connectors,
+            targets={
+                name: Target(self.topics(name).input, self.teams[name].codec)
+                for name in sorted(names)
+            },
+        )
+
+    def _edges(self) -> Iterator[Edge]:
+        for team in self.teams.values():
+            for connector in team.connectors:
+                yield Edge(team.name, connector.target, connector)
+                if connector.otherwise is not None:
+                    yield Edge(team.name, connector.otherwise, connector, holds=False)
+
+    def _check_listed(self) -> None:
+        for team in self.teams.values():
+            for other in team.next_teams:
+                if self.teams.get(other.name) is not other:
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: team {team.name!r} leads to {other.name!r}, "
+                        "which is not listed; add it to the pipeline"
+                    )
+
+    def _check_topics(self) -> None:
+        used: dict[str, str] = {}
+        for name in self.teams:
+            topics = self.topics(name)
+            for role, topic in (
+                ("input", topics.input),
+                ("results", topics.results),
+                ("dead letters", topics.dead),
+            ):
+                mine = f"the {role} of team {name!r}"
+                if used.setdefault(topic, mine) != mine:
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: topic {topic!r} is {used[topic]} and {mine}; "
+                        "works would be done by both. Connect teams with pipe_to instead"
+                    )
+
+    def _check_cycles(self) -> None:
+        state: dict[str, bool] = {}
+        plain: dict[str, list[str]] = {name: [] for name in self.teams}
+        for edge in self.edges:
+            if edge.connector.cycle is None:
+                plain[edge.source].append(edge.target)
+
+        def visit(name: str, path: tuple[str, ...]) -> None:
+            if state.get(name):
+                return
+            if name in path:
+                way = " -> ".join((*path[path.index(name) :], name))
+                raise InvalidInput(
+                    f"pipeline {self.name!r}: {way} is a cycle; if it is meant, name the edge "
+                    'that closes it: pipe_to(..., cycle="again")'
+                )
+            for target in plain[name]:
+                visit(target, (*path, name))
+            state[name] = True
+
+        for name in self.teams:
+            visit(name, ())
+
+    def _check_ids(self) -> None:
+        """No team may get one id by two ways that are both taken."""
+        for name in self.teams:
+            ways = [
+                edge
+                for edge in self.edges
+                if edge.source == name
+                and edge.connector.id_suffix is None
+                and edge.connector.cycle is None
+            ]
+            for one, other in combinations(ways, 2):
+                if one.connector is other.connector:
+                    continue
+                if one.connector.kind is not other.connector.kind and ConnectorKind.SPRAY in (
+                    one.connector.kind,
+                    other.connector.kind,
+                ):
+                    continue
+                met = self._reach(one.target) & self._reach(other.target)
+                if met:
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: team {sorted(met)[0]!r} would get each id of "
+                        f"{name!r} twice, by way of {one.target!r} and of {other.target!r}, and "
+                        'drop the second as a repetition; give one way ids of its own: as_="..."'
+                    )
+
+    def _reach(self, name: str) -> set[str]:
+        found, waiting = set(), [name]
+        while waiting:
+            current = waiting.pop()
+            if current not in found:
+                found.add(current)
+                waiting += [
+                    edge.target
+                    for edge in self.edges
+                    if edge.source == current
+                    and edge.connector.id_suffix is None
+                    and edge.connector.cycle is None
+                ]
+        return found
+
+    def _check_types(self) -> None:
+        for edge in self.edges:
+            source, target = self.teams[edge.source], self.teams[edge.target]
+            if source.kind is not WorkKind.ITEM or target.kind is not WorkKind.ITEM:
+                continue
+            given = result_type(source.work)
+            if edge.connector.kind is ConnectorKind.SPRAY:
+                item = item_type(given)
+                if item is None:
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: {source.name!r} is sprayed to {target.name!r} "
+                        f"and returns {name_of(given)}, which is no list"
+                    )
+                given = item
+            if edge.connector.transform is not None:
+                given = result_type(edge.connector.transform)
+            wanted = job_type(target.work)
+            if not fits(given, wanted):
+                raise InvalidInput(
+                    f"pipeline {self.name!r}: {source.name!r} gives {name_of(given)} and "
+                    f"{target.name!r} takes {name_of(wanted)}; put a transform between them"
+                )

@@ -1,0 +1,81 @@
+"""What a driver counts, for Prometheus; in a registry of its own or in the user's."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from dovetail.teams.progress import TeamProgress, TeamState
+
+#: From an empty micro-batch on a quick machine to one of 200,000 slow works, in seconds.
+_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class PipelineMetrics:
+    """The series of one driver. Set by whoever looks (`reporter`); micro-batches by the engine."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._state = self._gauge("team_state", "1 for the state the team is in.", "state")
+        self._lag = self._gauge("team_lag_works", "Works that wait in the input topic.")
+        self._rate = self._gauge("team_works_per_second", "Works done, over the last 10 s.")
+        self._works = self._counter("team_works", "Works done since this driver leads.")
+        self._failures = self._counter("team_failures", "Queries that failed.")
+        self._dead = self._counter("team_dead_letters", "Works given up since this driver leads.")
+        self._batch_seconds = Histogram(
+            "dovetail_team_batch_seconds",
+            "Time of one micro-batch.",
+            ["pipeline", "team"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._leading = Gauge(
+            "dovetail_pipeline_leading",
+            "1 while this driver is the master.",
+            ["pipeline"],
+            registry=self.registry,
+        )
+        self._term = Gauge(
+            "dovetail_pipeline_term",
+            "Term under which this driver leads or led last; 0 without an election.",
+            ["pipeline"],
+            registry=self.registry,
+        )
+        #: What was counted so far, since counters only take what is added.
+        self._counted: dict[tuple[str, str, str], int] = {}
+
+    def _gauge(self, name: str, text: str, *more: str) -> Gauge:
+        labels = ["pipeline", "team", *more]
+        return Gauge(f"dovetail_{name}", text, labels, registry=self.registry)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(f"dovetail_{name}", text, ["pipeline", "team"], registry=self.registry)
+
+    def leading(self, pipeline: str, *, leads: bool, term: int) -> None:
+        self._leading.labels(pipeline).set(leads)
+        if term:
+            self._term.labels(pipeline).set(term)
+
+    def batch(self, pipeline: str, team: str, took_ms: int) -> None:
+        self._batch_seconds.labels(pipeline, team).observe(took_ms / 1000)
+
+    def failure(self, pipeline: str, team: str) -> None:
+        self._failures.labels(pipeline, team).inc()
+
+    def teams(self, pipeline: str, teams: Iterable[TeamProgress]) -> None:
+        """Shows the teams as they are now."""
+        for one in teams:
+            for state in TeamState:
+                self._state.labels(pipeline, one.team, state.value).set(one.state is state)
+            if one.lag is not None:
+                self._lag.labels(pipeline, one.team).set(one.lag)
+            self._rate.labels(pipeline, one.team).set(one.works_per_s)
+            self._failures.labels(pipeline, one.team).inc(0)
+            self._count(self._works, "works", pipeline, one.team, one.works_total)
+            if one.dead_letters is not None:
+                self._count(self._dead, "dead", pipeline, one.team, one.dead_letters)
+
+    def _count(self, counter: Counter, name: str, pipeline: str, team: str, total: int) -> None:
+        # A driver that leads again counts from 0; what it counted before stays counted.
+        before = self._counted.get((name, pipeline, team), 0)
+        counter.labels(pipeline, team).inc(total if total < before else total - before)
+        self._counted[name, pipeline, team] = total

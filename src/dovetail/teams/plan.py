@@ -1,0 +1,120 @@
+"""Which works of a batch are given to a worker next, and when each has ended.
+
+Pure: events in, decisions out; time and chance are arguments. `worker` does what is decided.
+
+    waiting ──take──► given ──done──────────────────────────► ended
+       ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
+       │                │  ├─failed─► (attempts left, a long backoff) ──► postponed        │
+       │                │  └─failed─► (none left, or the failure is final) ──► ended       │
+       │                ├─returned: it was not begun, or its outcome was lost; uncounted   │
+       ├────────────────┘                                                                  │
+       ├──alone◄────────── suspected: one of several that may have ended their worker      │
+       └───────────────────────────────────────────────────────────────────────────────────┘
+
+Promise: each work ends or is postponed exactly once, after at most `attempts_max` counted attempts,
+those of its former lives among them. A backoff that is longer than the policy holds up a batch for
+is not waited for here: `work_delays` brings the work back when it is over. What one work does to
+its worker is counted against that work alone: if a worker died with several works under way, each
+of them is given again alone, and then there is no doubt.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from dovetail.teams.outcome import Failure
+from dovetail.teams.team import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Works to give at once, by their numbers; alone: nothing else may be under way."""
+
+    numbers: tuple[int, ...]
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A work that did not end in a result, or not yet if it has a rest before it."""
+
+    failure: Failure
+    attempts: int
+    rest_ms: int | None = None
+
+
+class WorkPlan:
+    """The works of one batch, numbered from 0."""
+
+    def __init__(
+        self, attempts_before: Sequence[int], policy: Policy, *, chance: Callable[[], float]
+    ) -> None:
+        self._policy = policy
+        self._chance = chance
+        self._attempts = list(attempts_before)
+        self._waiting = deque(range(len(self._attempts)))
+        self._alone: deque[int] = deque()
+        self._resting: list[tuple[float, int]] = []
+        self._given: set[int] = set()
+        self._open = len(self._attempts)
+        #: Works that were given up or postponed, by number.
+        self.given_up: dict[int, GivenUp] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether all works have ended."""
+        return self._open == 0
+
+    def take(self, chunk_max: int, *, now_ms: float) -> Chunk | None:
+        """What to give now; None if nothing can be given before `rest_until_ms`."""
+        while self._resting and self._resting[0][0] <= now_ms:
+            self._waiting.append(heappop(self._resting)[1])
+        if self._waiting:
+            count = min(chunk_max, len(self._waiting))
+            numbers = tuple([self._waiting.popleft() for _ in range(count)])
+            self._given.update(numbers)
+            return Chunk(numbers)
+        if self._alone:
+            number = self._alone.popleft()
+            self._given.add(number)
+            return Chunk((number,), alone=True)
+        return None
+
+    @property
+    def rest_until_ms(self) -> float | None:
+        """When the next backoff is over."""
+        return self._resting[0][0] if self._resting else None
+
+    def done(self, numbers: Collection[int]) -> None:
+        """They ended in results."""
+        self._given.difference_update(numbers)
+        self._open -= len(numbers)
+
+    def failed(self, number: int, failure: Failure, *, now_ms: float) -> None:
+        """One attempt failed, and it counts."""
+        self._given.remove(number)
+        self._attempts[number] += 1
+        attempts = self._attempts[number]
+        if failure.kind.final or attempts >= self._policy.attempts_max:
+            self.given_up[number] = GivenUp(failure, attempts)
+            self._open -= 1
+            return
+        rest_ms = self._policy.backoff(attempts, jitter=self._chance())
+        if self._policy.postpones(attempts):
+            self.given_up[number] = GivenUp(failure, attempts, rest_ms)
+            self._open -= 1
+            return
+        heappush(self._resting, (now_ms + rest_ms, number))
+
+    def returned(self, numbers: Iterable[int]) -> None:
+        """They were not begun, or what became of them was lost; they go first next time."""
+        back = sorted(numbers)
+        self._given.difference_update(back)
+        self._waiting.extendleft(reversed(back))
+
+    def suspected(self, numbers: Iterable[int]) -> None:
+        """One of them ended its worker; each is given again alone."""
+        back = sorted(numbers)
+        self._given.difference_update(back)
+        self._alone.extend(back)

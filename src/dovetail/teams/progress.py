@@ -1,0 +1,209 @@
+"""How far the teams are: what Spark and the broker tell, in the words of this project. Pure.
+
+A team's position is where its last finished micro-batch ended. From it follow, without asking a
+worker: the lag (the end of the input topic as the broker has it now, minus the position), the works
+that were done (how far the position has moved), and the rate (the same over the last seconds).
+
+States of a team, and of the pipeline that it is in:
+
+    starting    no micro-batch is finished yet            running
+    working     there is something to do                  running
+    idle        there is nothing to do                    running
+    retrying    its query failed and is started again     retrying
+    failed      its query failed too often                failed
+    standby     another driver may be the master          waiting for election
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dovetail.kafka.client.client import Partition
+from dovetail.spark.offsets import from_document
+
+#: A rate is over so many seconds: several micro-batches, and no more than a person waits for.
+RATE_WINDOW_S = 10.0
+#: A last error is a line in a table; the log has the rest.
+_ERROR_CHARACTERS_MAX = 300
+
+
+class TeamState(StrEnum):
+    """What a team is doing."""
+
+    STARTING = "starting"
+    WORKING = "working"
+    IDLE = "idle"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    STANDBY = "standby"
+
+
+class PipelineState(StrEnum):
+    """What a driver is doing."""
+
+    RUNNING = "running"
+    RETRYING = "retrying"
+    FAILED = "failed"
+    WAITING = "waiting for election"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamProgress:
+    """One team at a moment."""
+
+    team: str
+    state: TeamState
+    #: Works in the input topic behind the last micro-batch; None: the broker did not say.
+    lag: int | None = None
+    #: Works of the last micro-batch.
+    works: int = 0
+    works_per_s: float = 0.0
+    #: Since this driver became the master.
+    works_total: int = 0
+    batch: int = -1
+    batch_ms: int = 0
+    #: Times that its query was started again, without a finished micro-batch between them.
+    failures: int = 0
+    #: Given up since this driver became the master; None: the broker did not say.
+    dead_letters: int | None = None
+    last_error: str = ""
+
+
+def pipeline_state(teams: Iterable[TeamProgress]) -> PipelineState:
+    """Of a master: its worst team decides."""
+    states = {one.state for one in teams}
+    if TeamState.FAILED in states:
+        return PipelineState.FAILED
+    return PipelineState.RETRYING if TeamState.RETRYING in states else PipelineState.RUNNING
+
+
+def standing_by(names: Iterable[str]) -> list[TeamProgress]:
+    """The teams of a driver that is not the master."""
+    return [TeamProgress(name, TeamState.STANDBY) for name in names]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBatch:
+    """A micro-batch, as Spark tells it when it is finished."""
+
+    number: int
+    took_ms: int
+    #: None: from the beginning of the topic.
+    start: Mapping[Partition, int] | None
+    end: Mapping[Partition, int]
+
+
+def finished_batch(told: Any) -> FinishedBatch | None:
+    """Of the last progress of a query; None if no micro-batch is finished.
+
+    Spark also tells every few seconds that there was nothing to do, under the number of the
+    micro-batch that will come next; such a one ends where it starts.
+    """
+    if told is None:
+        return None
+    starts: dict[Partition, int] = {}
+    ends: dict[Partition, int] = {}
+    from_beginning = False
+    for source in told["sources"]:
+        from_beginning |= source.get("startOffset") is None
+        starts |= _positions(source.get("startOffset"))
+        ends |= _positions(source.get("endOffset"))
+    if not ends or ends == starts:
+        return None
+    took_ms = int((told.get("durationMs") or {}).get("triggerExecution", 0))
+    return FinishedBatch(int(told["batchId"]), took_ms, None if from_beginning else starts, ends)
+
+
+@dataclass(slots=True)
+class TeamMeter:
+    """What is measured about one team while a driver runs it; times are the caller's."""
+
+    team: str
+    #: Where the last micro-batch ended.
+    position: dict[Partition, int] = field(default_factory=dict)
+    works_total: int = 0
+    failures: int = 0
+    failed: bool = False
+    last_error: str = ""
+    _last: FinishedBatch | None = None
+    _works: int = 0
+    _first_dead: int | None = None
+    _marks: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def start(self, position: Mapping[Partition, int], *, now_s: float) -> None:
+        """It goes on from here."""
+        self.position = dict(position)
+        self._marks.append((now_s, self.works_total))
+
+    def finished(self, batch: FinishedBatch, *, now_s: float) -> bool:
+        """Notes a micro-batch; False if it is known already."""
+        if self._last is not None and batch.end == self._last.end:
+            return False
+        moved = distance(self.position, batch.end)
+        self._works = moved if batch.start is None else distance(batch.start, batch.end)
+        self.works_total += moved
+        self.position |= batch.end
+        self._last = batch
+        self._marks.append((now_s, self.works_total))
+        return True
+
+    def progress(
+        self, *, now_s: float, ends: Mapping[Partition, int] | None, dead_end: int | None
+    ) -> TeamProgress:
+        """The team now, with the ends of its input and of its dead letters as the broker has them.
+
+        `None` for what the broker did not say.
+        """
+        lag = None if ends is None else distance(self.position, ends)
+        if self._first_dead is None:
+            self._first_dead = dead_end
+        dead = None if dead_end is None else dead_end - (self._first_dead or 0)
+        per_s = self._per_s(now_s)
+        return TeamProgress(
+            team=self.team,
+            state=self._state(lag, per_s),
+            lag=lag,
+            works=self._works,
+            works_per_s=per_s,
+            works_total=self.works_total,
+            batch=-1 if self._last is None else self._last.number,
+            batch_ms=0 if self._last is None else self._last.took_ms,
+            failures=self.failures,
+            dead_letters=dead,
+            last_error=self.last_error.partition("\n")[0][:_ERROR_CHARACTERS_MAX],
+        )
+
+    def _state(self, lag: int | None, per_s: float) -> TeamState:
+        if self.failed:
+            return TeamState.FAILED
+        if self.failures:
+            return TeamState.RETRYING
+        if self._last is None and lag != 0:
+            return TeamState.STARTING
+        return TeamState.WORKING if lag or per_s else TeamState.IDLE
+
+    def _per_s(self, now_s: float) -> float:
+        marks = self._marks
+        # The last mark before the window stays: it is where the window begins to count.
+        while len(marks) > 1 and marks[1][0] <= now_s - RATE_WINDOW_S:
+            marks.popleft()
+        if not marks:
+            return 0.0
+        since_s, before = marks[0]
+        span_s = min(now_s - since_s, RATE_WINDOW_S)
+        return (self.works_total - before) / span_s if span_s > 0 else 0.0
+
+
+def distance(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> int:
+    """Records between two positions; a partition that has no start is counted from its first."""
+    return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
+
+
+def _positions(document: Any) -> dict[Partition, int]:
+    if isinstance(document, str):
+        document = json.loads(document)
+    return from_document(document) if isinstance(document, Mapping) else {}

@@ -1,0 +1,162 @@
+"""What a driver makes known about its pipeline: the record that the console and others read. Pure.
+
+One record on the topic `dovetail.pipelines`, with the name of the pipeline as its key; a driver
+that stands by has a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of
+two drivers that both say they lead, the one with the higher term does.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import msgspec
+
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.picture import label_of
+from dovetail.teams.progress import PipelineState, TeamProgress
+
+TOPIC = "dovetail.pipelines"
+#: A day of history, in ledgers that can go by the ten minutes.
+TOPIC_CONFIG = {"retention.ms": "86400000", "segment.ms": "600000"}
+FORMAT = 1
+
+#: Written when something changed, and at least so often while the driver lives.
+EVERY_S_MAX = 10.0
+#: A driver that was silent for so long is gone, or cannot reach the broker.
+SILENT_S_MAX = 3 * EVERY_S_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A driver and its teams at a moment."""
+
+    pipeline: str
+    state: PipelineState
+    #: `host:pid`.
+    driver: str
+    term: int
+    started_ms: int
+    at_ms: int
+    edges: tuple[Mapping[str, str], ...]
+    #: What does not change about each team: workers and topics.
+    parts: Mapping[str, Mapping[str, Any]]
+    teams: tuple[TeamProgress, ...]
+
+    @property
+    def key(self) -> str:
+        """Of its record: masters share one, so that there is one answer."""
+        if self.state is PipelineState.WAITING:
+            return f"{self.pipeline}#{self.driver}"
+        return self.pipeline
+
+    def differs(self, other: "Report") -> bool:
+        """Whether it says something else than another, the time apart."""
+        return replace(self, at_ms=0) != replace(other, at_ms=0)
+
+    def as_document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "format": FORMAT,
+            "pipeline": self.pipeline,
+            "state": self.state.value,
+            "driver": self.driver,
+            "term": self.term,
+            "started_ms": self.started_ms,
+            "at_ms": self.at_ms,
+            "edges": [dict(edge) for edge in self.edges],
+            "teams": [
+                {**asdict(one), "works_per_s": round(one.works_per_s, 1), **self.parts[one.team]}
+                for one in self.teams
+            ],
+        }
+
+
+def edges_of(pipeline: Pipeline) -> tuple[Mapping[str, str], ...]:
+    """The graph, as a report has it."""
+    return tuple(
+        {"from": edge.source, "to": edge.target, "how": label_of(edge)} for edge in pipeline.edges
+    )
+
+
+def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    """Workers and topics of each team."""
+    found = {}
+    for name, team in pipeline.teams.items():
+        topics = pipeline.topics(name)
+        found[name] = {
+            "workers": team.workers,
+            "input": topics.input,
+            "results": topics.results,
+            "dead": topics.dead,
+        }
+    return found
+
+
+def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
+    """The reports that count, of all records of the topic in their order; by pipeline and driver.
+
+    What is no report of ours is passed over, and so is a driver that stood by and has left, unless
+    it is all that is known of its pipeline; and what a driver said before it led.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in records:
+        try:
+            document = msgspec.json.decode(value or b"")
+            name = (key or b"").decode()
+            leads = name == document["pipeline"]
+            current = found.get(name)
+            older = current is not None and document["term"] < current["term"]
+            if document["format"] == FORMAT and not (leads and older):
+                found[name] = document
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
+            continue
+    left = {
+        name
+        for name, one in found.items()
+        if name != one["pipeline"]
+        and (one["state"] == PipelineState.STOPPED.value or _led_later(one, found))
+    }
+    there = {one["pipeline"] for name, one in found.items() if name not in left}
+    return [
+        one
+        for name, one in sorted(found.items())
+        if name not in left or one["pipeline"] not in there
+    ]
+
+
+def _led_later(stood_by: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a driver that stood by was then the master."""
+    master = found.get(stood_by["pipeline"])
+    return (
+        master is not None
+        and master["driver"] == stood_by["driver"]
+        and master["at_ms"] >= stood_by["at_ms"]
+    )
+
+
+def shown_state(document: Mapping[str, Any], *, now_ms: int) -> str:
+    """The state for a person: a driver that is silent for too long is not what it said last."""
+    state = str(document["state"])
+    silent_s = (now_ms - int(document["at_ms"])) / 1000
+    ended = state in (PipelineState.STOPPED.value, PipelineState.FAILED.value)
+    return state if ended or silent_s < SILENT_S_MAX else f"silent for {silent_s:.0f} s"
+
+
+def rows_of(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """The teams of a report as rows of a table under `COLUMNS`."""
+    return [tuple(team.get(name) for name in _FIELDS) for team in document["teams"]]
+
+
+_FIELDS, COLUMNS = zip(
+    ("team", "team"),
+    ("state", "state"),
+    ("lag", "lag"),
+    ("works_per_s", "works/s"),
+    ("works_total", "works"),
+    ("dead_letters", "dead letters"),
+    ("batch", "batch"),
+    ("batch_ms", "batch ms"),
+    ("failures", "failures"),
+    ("last_error", "last error"),
+    strict=True,
+)

@@ -1,0 +1,279 @@
+"""A team: a name, a function, and how it is worked on.
+
+A `Team` is a declaration. It holds no connection and starts nothing; `Pipeline` checks it with
+the others and makes of it what travels to the workers.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from dovetail.errors import InvalidInput
+from dovetail.settings import parse_bytes, parse_duration_ms
+from dovetail.teams.codecs import Codec, codec_of
+from dovetail.teams.connectors import Condition, Connector, ConnectorKind, Transform
+from dovetail.teams.outcome import RECORD_BYTES_MAX
+
+#: A name becomes part of names of topics (249 characters at most) and of groups.
+_NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+WORKERS_MAX = 10_000
+CONCURRENCY_MAX = 10_000
+ATTEMPTS_MAX = 1_000
+BATCH_MAX = 100_000
+BACKOFF_MS_MAX_DEFAULT = 5_000
+#: The furthest that a retry is put off.
+BACKOFF_MS_MAX = 30 * 24 * 3_600_000
+#: Up to here a backoff is waited for inside its micro-batch, and what comes behind waits too; a way
+#: through a timeline and two more micro-batches take about as long. A longer one goes there.
+HOLD_MS_MAX = 2_000
+
+
+class WorkKind(StrEnum):
+    """What the function takes and gives: one job, a list of jobs, or a table with a row each."""
+
+    ITEM = "item"
+    BATCH = "batch"
+    ARROW = "arrow"
+    PANDAS = "pandas"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How works are tried."""
+
+    timeout_ms: int
+    attempts_max: int
+    backoff_ms: int
+    backoff_ms_max: int
+    concurrency: int
+    batch_max: int
+    result_bytes_max: int
+
+    def backoff(self, failures: int, *, jitter: float) -> int:
+        """Milliseconds to wait after so many failures; `jitter` is drawn from [0, 1)."""
+        return int(self._longest(failures) * (0.5 + jitter / 2))
+
+    def postpones(self, failures: int) -> bool:
+        """Whether the backoff after so many failures is waited for in a timeline."""
+        return self._longest(failures) > HOLD_MS_MAX
+
+    @property
+    def may_postpone(self) -> bool:
+        """Whether any retry can go through a timeline."""
+        return self.attempts_max > 1 and self.postpones(self.attempts_max - 1)
+
+    def _longest(self, failures: int) -> int:
+        return min(self.backoff_ms_max, self.backoff_ms << min(failures - 1, 30))
+
+
+class Team:
+    """A team does whatever work is put on its input topic, and puts each result on another."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[..., Any],
+        *,
+        workers: int = 1,
+        kind: str = WorkKind.ITEM,
+        codec: str = "json",
+        timeout: str | int = "60s",
+        attempts: int = 3,
+        backoff: str | int = "200ms",
+        backoff_max: str | int | None = None,
+        concurrency: int = 1,
+        batch: int = 256,
+        remember: str | int = "1h",
+        result_bytes_max: str | int = RECORD_BYTES_MAX,
+        input_topic: str | None = None,
+        results_topic: str | None = None,
+        dead_topic: str | None = None,
+    ) -> None:
+        """`work` is the function; raises `InvalidInput` for what can not work.
+
+        `concurrency` is for functions that wait: so many at once in each worker, as threads or,
+        for an async function, as tasks. `remember` is how long an id counts as seen. `backoff` is
+        the pause after the first failure; it doubles up to `backoff_max` (5 s, or `backoff` if
+        that is longer). Pauses above two seconds are waited for in a timeline of the node.
+        """
+        self.name = _named(name, _NAME, "a team's name")
+        if not callable(work):
+            raise InvalidInput(f"team {name!r}: work must be a function, not {work!r}")
+        self.work = work
+        self.kind = _member(name, kind)
+        self.codec: Codec = codec_of(codec)
+        self.workers = _bounded(name, "workers", workers, WORKERS_MAX)
+        self.remember_ms = _positive(name, "remember", parse_duration_ms(remember))
+        size = parse_bytes(result_bytes_max)
+        backoff_ms = _positive(name, "backoff", parse_duration_ms(backoff))
+        longest_ms = (
+            max(BACKOFF_MS_MAX_DEFAULT, backoff_ms)
+            if backoff_max is None
+            else _positive(name, "backoff_max", parse_duration_ms(backoff_max))
+        )
+        self.policy = Policy(
+            timeout_ms=_positive(name, "timeout", parse_duration_ms(timeout)),
+            attempts_max=_bounded(name, "attempts", attempts, ATTEMPTS_MAX),
+            backoff_ms=backoff_ms,
+            backoff_ms_max=longest_ms,
+            concurrency=_bounded(name, "concurrency", concurrency, CONCURRENCY_MAX),
+            batch_max=_bounded(name, "batch", batch, BATCH_MAX),
+            result_bytes_max=_positive(name, "result_bytes_max", size),
+        )
+        if not backoff_ms <= longest_ms <= BACKOFF_MS_MAX:
+            raise InvalidInput(
+                f"team {name!r}: backoff={backoff!r} up to backoff_max={backoff_max!r}; the second "
+                "must not be shorter than the first, and at most 30 days"
+            )
+        self._check_kind()
+        self.input_topic = _topic(name, input_topic)
+        self.results_topic = _topic(name, results_topic)
+        self.dead_topic = _topic(name, dead_topic)
+        self._connections: list[tuple[Connector, tuple[Team, ...]]] = []
+
+    @property
+    def connectors(self) -> tuple[Connector, ...]:
+        """Where its results go, in the order of declaration."""
+        return tuple(connector for connector, _ in self._connections)
+
+    @property
+    def next_teams(self) -> tuple["Team", ...]:
+        """The teams that its connectors lead to."""
+        return tuple(team for _, teams in self._connections for team in teams)
+
+    def pipe_to(
+        self,
+        other: "Team",
+        *,
+        transform: Transform | None = None,
+        after: str | int = 0,
+        as_: str | None = None,
+        cycle: str | None = None,
+    ) -> "Team":
+        """Each result becomes a work of `other`; returns `other`, so that pipes can be chained."""
+        return self._connect(ConnectorKind.PIPE, (other,), None, transform, after, as_, cycle)
+
+    def __rshift__(self, other: "Team") -> "Team":
+        if not isinstance(other, Team):
+            return NotImplemented
+        return self.pipe_to(other)
+
+    def spray_to(
+        self,
+        other: "Team",
+        *,
+        transform: Transform | None = None,
+        after: str | int = 0,
+        as_: str | None = None,
+        cycle: str | None = None,
+    ) -> "Team":
+        """Each item of a list result becomes a work of `other`, with an id of its own."""
+        return self._connect(ConnectorKind.SPRAY, (other,), None, transform, after, as_, cycle)
+
+    def route_to(
+        self,
+        condition: Condition,
+        holds: "Team",
+        otherwise: "Team",
+        *,
+        transform: Transform | None = None,
+        after: str | int = 0,
+        as_: str | None = None,
+        cycle: str | None = None,
+    ) -> None:
+        """Each result becomes a work of `holds` if `condition(result)`, else of `otherwise`."""
+        if not callable(condition):
+            raise InvalidInput(f"team {self.name!r}: the condition of route_to must be a function")
+        teams = (holds, otherwise)
+        self._connect(ConnectorKind.ROUTE, teams, condition, transform, after, as_, cycle)
+
+    def __repr__(self) -> str:
+        return f"Team({self.name!r})"
+
+    def _connect(
+        self,
+        kind: ConnectorKind,
+        teams: tuple["Team", ...],
+        condition: Condition | None,
+        transform: Transform | None,
+        after: str | int,
+        as_: str | None,
+        cycle: str | None,
+    ) -> "Team":
+        for team in teams:
+            if not isinstance(team, Team):
+                raise InvalidInput(f"team {self.name!r}: {team!r} is no team to connect to")
+        after_ms = parse_duration_ms(after)
+        if after_ms < 0:
+            raise InvalidInput(f"team {self.name!r}: after={after!r} is no time to wait")
+        for name, text in (("as_", as_), ("cycle", cycle)):
+            if text is not None:
+                _named(text, _NAME, f"team {self.name!r}: {name}")
+        connector = Connector(
+            kind=kind,
+            target=teams[0].name,
+            otherwise=teams[1].name if len(teams) > 1 else None,
+            condition=condition,
+            transform=transform,
+            after_ms=after_ms,
+            id_suffix=as_,
+            cycle=cycle,
+        )
+        self._connections.append((connector, teams))
+        return teams[0]
+
+    def _check_kind(self) -> None:
+        if self.kind in (WorkKind.ARROW, WorkKind.PANDAS) and self.codec.name not in (
+            "json",
+            "msgpack",
+        ):
+            raise InvalidInput(
+                f"team {self.name!r}: kind {self.kind.value!r} makes a table with a row for each "
+                f"job, which codec {self.codec.name!r} can not give; take json or msgpack"
+            )
+        if self.kind is not WorkKind.ITEM and self.policy.concurrency > 1:
+            raise InvalidInput(
+                f"team {self.name!r}: concurrency is for functions of one job; a function of kind "
+                f"{self.kind.value!r} gets a whole batch, and can do its own several at once"
+            )
+        if self.kind is not WorkKind.ITEM and inspect.isasyncgenfunction(self.work):
+            raise InvalidInput(f"team {self.name!r}: an async generator is no work function")
+
+
+def _named(text: str, pattern: re.Pattern[str], what: str) -> str:
+    if not isinstance(text, str) or not pattern.fullmatch(text):
+        raise InvalidInput(
+            f"{what} {text!r} must be 1 to 60 letters, digits, '-' and '_', not beginning with '-'"
+        )
+    return text
+
+
+def _topic(team: str, topic: str | None) -> str | None:
+    if topic is not None and not _TOPIC.fullmatch(topic):
+        raise InvalidInput(f"team {team!r}: {topic!r} is no name of a topic")
+    return topic
+
+
+def _member(team: str, kind: str) -> WorkKind:
+    if kind not in set(WorkKind):
+        raise InvalidInput(
+            f"team {team!r}: no kind {kind!r} of function; there are {', '.join(WorkKind)}"
+        )
+    return WorkKind(kind)
+
+
+def _bounded(team: str, name: str, value: int, value_max: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= value_max:
+        raise InvalidInput(f"team {team!r}: {name}={value!r} must be a number, 1 to {value_max}")
+    return value
+
+
+def _positive(team: str, name: str, value: int) -> int:
+    if value <= 0:
+        raise InvalidInput(f"team {team!r}: {name} must be above 0")
+    return value

@@ -1,0 +1,180 @@
+"""`format("dovetail-team")`: how a team's query meets Spark, without a work passing through it.
+
+    source ─ ranges of offsets ─► mapInArrow(TeamRun) ─ ends of what was written ─► sink
+
+Spark decides which records belong to which micro-batch and task, and runs tasks again; that is all
+a team needs of it. The records themselves are fetched by the task that works on them, and its rows
+are written by the same task: on their way through the JVM, from columns to rows and back, a work
+costs more than twenty microseconds of processor time, twice what many functions take.
+
+Nothing of the argument for exactly one outcome changes: the writer is the sink's (`writing`), in
+the same task, with the same identity, and the positions are committed by the driver as the sink
+does it, when all tasks are done. `identity` and `work_task` have the argument.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator, MutableMapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from dovetail.errors import InvalidInput
+from dovetail.kafka.client.client import client_of
+from dovetail.spark.attempt import Attempt, attempt_of_task
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
+from dovetail.spark.offsets import OffsetRange
+from dovetail.spark.options import ReadOptions, WriteOptions
+from dovetail.spark.sink import TopicStreamWriter, Written
+from dovetail.spark.source import RangePartition, TopicStreamReader, read_range
+from dovetail.spark.writing import TaskWriter
+from dovetail.teams.task import TeamTask
+
+FORMAT = "dovetail-team"
+
+_RANGES = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("start", pa.int64()),
+        pa.field("end", pa.int64()),
+    ]
+)
+_RANGES_SPARK = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("start", LongType()),
+        StructField("end", LongType()),
+    ]
+)
+_ENDS = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("end", pa.int64()),
+    ]
+)
+ENDS_SQL = "topic string, partition int, end long"
+
+
+class TeamTable(DataSource):
+    """The input of a team as ranges, and its outputs as ends."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return _RANGES_SPARK
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return RangeReader(ReadOptions.of(self.options))
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        return EndsWriter(WriteOptions.of(self.options), by_id=True)
+
+
+class RangeReader(TopicStreamReader):
+    """Plans as the source does, and gives each task its range instead of the records in it."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        _settle()
+        if isinstance(partition, RangePartition):
+            one = partition.range
+            cells = [[one.topic], [one.partition], [one.start], [one.end]]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(cell, kind.type) for cell, kind in zip(cells, _RANGES, strict=True)],
+                schema=_RANGES,
+            )
+
+
+class EndsWriter(TopicStreamWriter, DataSourceStreamArrowWriter):
+    """Commits as the sink does; what there is to write was written by `TeamRun`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        _settle()
+        ends = {
+            (row["topic"], row["partition"]): row["end"]
+            for batch in iterator
+            for row in batch.to_pylist()
+        }
+        return Written(_attempt().query, ends)
+
+
+class TeamRun:
+    """What a task does: fetches the records of its range, works on them, writes what came of it."""
+
+    def __init__(self, task: TeamTask, read: ReadOptions, write: WriteOptions) -> None:
+        self._task, self._read, self._write = task, read, write
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Ranges in, ends out. For `mapInArrow`."""
+        _settle()
+        ranges = [OffsetRange(**row) for batch in batches for row in batch.to_pylist()]
+        if ranges:
+            yield self._run(ranges, _attempt())
+
+    def _run(self, ranges: list[OffsetRange], attempt: Attempt) -> pa.RecordBatch:
+        writer = TaskWriter(
+            client_of(self._write.brokers),
+            query=attempt.query,
+            batch=attempt.batch,
+            task=attempt.task,
+            topic=None,
+            codec=self._write.codec,
+            by_id=True,
+            term=self._write.term,
+            conflicts_fail=self._write.conflicts_fail,
+        )
+        try:
+            for rows in self._task(self._records(ranges)):
+                writer.write(rows)
+            ends = writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        rows = [
+            {"topic": topic, "partition": number, "end": end}
+            for (topic, number), end in ends.items()
+        ]
+        return pa.RecordBatch.from_pylist(rows, schema=_ENDS)
+
+    def _records(self, ranges: list[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        for one in ranges:
+            yield from read_range(self._read, RangePartition(one), COLUMNS_WITH_HEADERS)
+
+
+_settled = False
+
+
+def _settle() -> None:
+    """Takes what is loaded by now out of the sight of the garbage collector, once a process.
+
+    Spark's Python workers collect everything after every task: with Arrow and pandas loaded that
+    takes 20 to 40 ms, three times in each task of a team.
+    """
+    global _settled  # noqa: PLW0603 - it is about the process
+    if not _settled:
+        _settled = True
+        gc.collect()
+        gc.freeze()
+
+
+def _attempt() -> Attempt:
+    attempt = attempt_of_task()
+    if attempt is None:
+        raise InvalidInput("a team runs in the tasks of a stream, and this is none")
+    return attempt

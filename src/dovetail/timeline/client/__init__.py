@@ -1,0 +1,32 @@
+"""The Python client of timelines: asyncio first, with a plain synchronous face.
+
+    async with dovetail.connect("127.0.0.1:9092") as d:
+        await d.timeline("reminders").schedule(b"call Ada", delay="2h", key="ada")
+
+        @d.consumer("reminders", lease="30s", concurrency=32)
+        async def handle(message):
+            ...
+
+        await d.run()
+
+    link.py       one node: requests and answers over a connection, or in this process
+    moments.py    times and durations as people write them
+    timeline.py   a timeline: schedule, cancel, move, look, dead letters, recurring schedules
+    consumer.py   handlers: leases held while they run, done, failed, given back
+    finished.py   what is done or given back, and how the carrier is told
+    retry.py      when a failed message comes again, and why it failed
+    client.py     `connect`
+    blocking.py   `connect_blocking`: the same without asyncio
+    fake.py       a whole node in memory, whose time goes on when a test says so
+
+What the client promises: a handler runs only while its message's lease is this consumer's, as far
+as this process can know; what it finished is deleted, what it failed comes again later, and what
+it never began is given back, uncounted.
+"""
+
+from dovetail.timeline.client.client import Dovetail, connect
+from dovetail.timeline.client.message import Message, Scheduled
+from dovetail.timeline.client.retry import Retry
+from dovetail.timeline.client.timeline import Draft, Timeline
+
+__all__ = ["Dovetail", "Draft", "Message", "Retry", "Scheduled", "Timeline", "connect"]

@@ -1,0 +1,171 @@
+"""`connect`: a client of one node, its timelines and its consumers."""
+
+import asyncio
+import os
+import socket
+import ssl
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from dovetail.clock import Clock, SystemClock
+from dovetail.timeline import frames
+from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
+from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
+from dovetail.timeline.client.moments import Duration, duration_ms
+from dovetail.timeline.client.timeline import Timeline
+from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
+
+HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])
+
+
+def connect(
+    address: str = "127.0.0.1:9092",
+    *,
+    client_id: str = "",
+    rack: str = "",
+    tls: ssl.SSLContext | None = None,
+    user: str = "",
+    password: str = "",
+    mechanism: str = SCRAM_SHA_512,
+) -> "Dovetail":
+    """A client of the node at `address` (several, with commas between them, in a cluster); use it
+    with `async with`.
+
+    `client_id` is what the node knows this process by, and what producers are counted under.
+    `tls` (such as `ssl.create_default_context(cafile="ca.pem")`), `user`, `password` and
+    `mechanism` are for nodes that want them; see docs/security.md.
+    """
+    login = ClientLogin(tls, user, password, mechanism)
+    name = client_id or f"{socket.gethostname()}-{os.getpid()}"
+
+    def make_link(call_ms_max: int, first: str) -> Link:
+        known = address.split(",")
+        addresses = known if not first else [first, *(each for each in known if each != first)]
+        return NetworkLink(
+            ",".join(addresses), client_id=name, call_ms_max=call_ms_max, login=login
+        )
+
+    return Dovetail(make_link, client_id=name, rack=rack)
+
+
+class Dovetail:
+    """A client. Inside `async with` it is connected, and its consumers run."""
+
+    def __init__(
+        self,
+        make_link: Callable[[int, str], Link],
+        *,
+        client_id: str,
+        rack: str = "",
+        clock: Clock | None = None,
+    ) -> None:
+        self._make_link = make_link
+        self._client_id = client_id
+        self._rack = rack
+        self._clock = clock or SystemClock()
+        self._link: Link | None = None
+        self._timelines: dict[str, Timeline] = {}
+        self._consumers: list[Consumer] = []
+        self._running: dict[asyncio.Task[None], Consumer] = {}
+
+    async def __aenter__(self) -> Self:
+        self._link = self._make_link(COMMAND_MS_MAX, "")
+        for consumer in self._consumers:
+            self._start(consumer)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+        if self._link is not None:
+            await self._link.close()
+
+    def timeline(self, name: str) -> Timeline:
+        """A timeline by its name; nothing is asked yet."""
+        found = self._timelines.get(name)
+        if found is None:
+            found = Timeline(name, self._connected(), client_id=self._client_id, clock=self._clock)
+            self._timelines[name] = found
+        return found
+
+    async def timelines(self) -> list[tuple[str, str]]:
+        """Names of all timelines, with their states."""
+        request = frames.ListTimelines()
+        return (await self._connected().ask(request, frames.Listed, changes=False)).timelines
+
+    async def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
+        """The carriers of the cluster, the best one for a client of the timeline first."""
+        request = frames.Cluster(timeline)
+        return (await self._connected().ask(request, frames.ClusterState, changes=False)).brokers
+
+    def consumer(
+        self,
+        timeline: str,
+        *,
+        lease: Duration = "30s",
+        concurrency: int = 16,
+        batch: int = 0,
+        id: str = "",  # noqa: A002 - it is the consumer's id, and everybody calls it that
+        stop: Duration = "30s",
+    ) -> Callable[[HandlerType], HandlerType]:
+        """Has a function handle the messages of a timeline, up to `concurrency` at once.
+
+        A coroutine function runs in the loop, a plain one in a thread. It returns: done. It raises:
+        the message comes again later, and is a dead letter after the timeline's last attempt. With
+        `batch`, it is given lists of up to so many. Under an `id` that was used before, leases that
+        its former life held are handled too.
+        """
+        options = ConsumerOptions(
+            lease_ms=duration_ms(lease),
+            concurrency=concurrency,
+            batch=batch,
+            rack=self._rack,
+            id=id or f"{self._client_id}-{uuid.uuid4().hex[:8]}",
+            stop_ms=duration_ms(stop),
+        )
+
+        def register(handler: HandlerType) -> HandlerType:
+            consumer = Consumer(
+                timeline, handler, options, connect=self._make_link, clock=self._clock
+            )
+            self._consumers.append(consumer)
+            if self._link is not None:
+                self._start(consumer)
+            return handler
+
+        return register
+
+    async def run(self) -> None:
+        """Serves until cancelled, or until a consumer can not go on; raises its error then."""
+        while self._running:
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                del self._running[task]
+                task.result()
+
+    async def stop(self) -> None:
+        """Stops the consumers gracefully: what runs may end, what waits goes back."""
+        for consumer in self._running.values():
+            consumer.stop()
+        if self._running:
+            await asyncio.wait(self._running)
+        self._running.clear()
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return list(self._consumers)
+
+    def _start(self, consumer: Consumer) -> None:
+        task = asyncio.get_running_loop().create_task(consumer.run())
+        self._running[task] = consumer
+
+    def _connected(self) -> Link:
+        if self._link is None:
+            raise RuntimeError("not connected; use `async with dovetail.connect(...) as d:`")
+        return self._link

@@ -1,0 +1,496 @@
+"""A consumer: messages are taken, handled under their leases, and finished.
+
+    pushed ──▶ waiting ──▶ running ──▶ done     (deleted)
+                  │           ├──────▶ failed   (released, due again after a pause that grows)
+                  │           └──────▶ lost     (the lease is another's: the handler is cancelled)
+                  └──────────────────▶ back     (given back uncounted, when the consumer stops)
+
+- A handler begins at the due time by the node's clock, never before.
+- While a message is here its lease is extended, three times in each lease. One that can not be
+  extended in time is lost, and counts as lost here before it ends there.
+- What is done is deleted in as few requests as possible; an answer that was lost is asked for
+  again, which is safe, because a handle fits once.
+- A carrier that forgot us (restart, network) is asked for a new session under the same id; leases
+  that we hold go on, and those of a former life of this id are handled too.
+"""
+
+import asyncio
+import inspect
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dovetail.clock import Clock
+from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
+from dovetail.logging import get_logger
+from dovetail.timeline import frames
+from dovetail.timeline.client.finished import TELLING_MAX, Finished
+from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
+from dovetail.timeline.client.message import Message, message_of
+from dovetail.timeline.client.node_clock import NodeClock
+from dovetail.timeline.client.retry import pause_ms, reason_of
+from dovetail.timeline.client.spans import handling
+from dovetail.timeline.message import Extension, Handle, Leased, Release, Status
+
+_log = get_logger("consumer")
+
+#: Requests for messages that are outstanding at once: while one is answered, the next is there.
+OUTSTANDING: Final = 3
+#: Messages of one request at most.
+TAKE_MAX: Final = 1_000
+#: How long a request for messages waits.
+WAIT_MS: Final = 20_000
+#: A consumer that stops waits so long for the answers to what it has asked for.
+PAUSE_S_MAX: Final = 5.0
+#: Time between two reports to the carrier.
+REPORT_S: Final = 1.0
+#: Pause before a carrier that does not answer is asked again.
+_RETRY_S_MIN: Final = 0.05
+_RETRY_S_MAX: Final = 2.0
+
+Handler = Callable[[Message], Any]
+BatchHandler = Callable[[list[Message]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer works. `batch` above 0: the handler gets lists of up to so many."""
+
+    lease_ms: int = 30_000
+    concurrency: int = 16
+    batch: int = 0
+    rack: str = ""
+    id: str = ""
+    stop_ms: int = 30_000
+
+    @property
+    def capacity(self) -> int:
+        """Messages that are here at once: those that run, and as many that wait for their turn."""
+        return 2 * self.concurrency * max(1, self.batch)
+
+
+class Consumer:
+    """See the module."""
+
+    def __init__(
+        self,
+        timeline: str,
+        handler: Handler | BatchHandler,
+        options: ConsumerOptions,
+        *,
+        connect: Callable[[int, str], Link],
+        clock: Clock,
+    ) -> None:
+        if options.concurrency < 1 or options.batch < 0:
+            raise InvalidInput(
+                f"concurrency {options.concurrency} and batch {options.batch}: at least 1 and 0"
+            )
+        self.timeline = timeline
+        self._handler = handler
+        self._plain = not inspect.iscoroutinefunction(handler)
+        self._options = options
+        self._connect = connect
+        self._node = NodeClock(clock)
+        self._session = 0
+        self._here: dict[Handle, Message] = {}
+        self._running: dict[Handle, asyncio.Task[None]] = {}
+        #: Handlers that were called; the others wait for their time or for a slot.
+        self._begun: set[asyncio.Task[Any]] = set()
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._credit = options.capacity
+        #: Below this, messages are not worth a request.
+        self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
+        self._credit_back = asyncio.Event()
+        #: Leases that were given up here, with their ends: not to be taken up again.
+        self._lost: dict[Handle, int] = {}
+        #: Leases that were taken up when a session began, and until when a request of the session
+        #: before it may still bring them: a lease is handled once.
+        self._taken_up: dict[Handle, int] = {}
+        self._finished = Finished()
+        #: Requests for messages that are outstanding on each link.
+        self._asked: Counter[Link] = Counter()
+        #: Ways that are being closed.
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._stopping = asyncio.Event()
+        self.handled = 0
+        self.failed = 0
+        self._told = (0, 0)
+        #: The last that the carrier said about the timeline; None before it said anything.
+        self.signals: frames.Signals | None = None
+
+    # Life
+
+    async def run(self) -> None:
+        """Serves until `stop`. Raises what can not be mended, such as `TopicUnknown`."""
+        self._commands = self._connect(COMMAND_MS_MAX, "")
+        self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
+        try:
+            await self._patiently(self._open)
+            async with asyncio.TaskGroup() as group:
+                taking = [group.create_task(self._take()) for _ in range(OUTSTANDING)]
+                working = [
+                    group.create_task(self._extend()),
+                    group.create_task(self._report()),
+                    *(group.create_task(self._finish()) for _ in range(TELLING_MAX)),
+                ]
+                await self._stopping.wait()
+                await self._take_no_more(taking)
+                await self._let_run_out()
+                await self._drain()
+                for task in working:
+                    task.cancel()
+        except BaseExceptionGroup as group:  # Not `except*`: early 3.11 wraps what that raises.
+            refusals, others = group.split(DovetailError)
+            if refusals is None or others is not None:
+                raise
+            raise refusals.exceptions[0] from None
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await self._commands.close()
+            await self._line.close()
+            await asyncio.gather(*self._leaving)
+
+    def stop(self) -> None:
+        """Takes nothing more; what runs may end, what waits goes back."""
+        self._stopping.set()
+
+    async def _take_no_more(self, taking: "list[asyncio.Task[None]]") -> None:
+        """Has the carrier answer what waits, so that nothing is pushed that nobody takes."""
+        self._credit_back.set()
+        try:
+            async with asyncio.timeout(PAUSE_S_MAX):
+                await self._commands.ask(frames.Pause(self._session), frames.Done)
+                await asyncio.wait(taking)
+        except (DovetailError, TimeoutError):
+            for task in taking:
+                task.cancel()
+
+    async def _let_run_out(self) -> None:
+        """Waits for handlers that run; gives back, uncounted, what has not begun."""
+        tasks = set(self._running.values())
+        for task in tasks - self._begun:
+            task.cancel()
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=self._options.stop_ms / 1000)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """Tells the carrier what is finished, as far as it answers."""
+        try:
+            async with asyncio.timeout(self._options.stop_ms / 1000):
+                while not self._finished.told:
+                    await self._patiently(self._tell)
+                    async with self._finished.hushed():
+                        pass  # What was on its way is told by now, or here again.
+                await self._commands.ask(frames.Close(self._session), frames.Done)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("stopped without a goodbye", timeline=self.timeline, error=str(error))
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does it, again and again while the carrier can not. Raises what stays as it is."""
+        pause_s = _RETRY_S_MIN
+        while True:
+            try:
+                await work()
+            except TopicUnknown:
+                raise
+            except NotFound:
+                await self._reopen()
+            except DovetailError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(pause_s * random.SystemRandom().uniform(0.5, 1.0))
+                pause_s = min(_RETRY_S_MAX, 2 * pause_s)
+            else:
+                return
+
+    async def _open(self) -> None:
+        """Opens a session, and takes up what this id holds from before.
+
+        Nothing is finished and nothing is taken meanwhile: what the carrier says that we hold must
+        not be something that we have just told it is done.
+        """
+        options = self._options
+        async with self._finished.hushed():
+            request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
+            try:
+                opened = await self._commands.ask(request, frames.Opened, changes=False)
+            except Unavailable:
+                self._commands.turn_away()
+                raise
+            limit = min(TAKE_MAX, options.capacity)
+            held = await self._commands.ask(
+                frames.Held(opened.session, limit), frames.Pushed, changes=False
+            )
+            if self._line.address != self._commands.address:
+                # A session is known to one carrier, so both ways must lead there.
+                old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
+                self._leaving.add(closing := asyncio.ensure_future(old.close()))
+                closing.add_done_callback(self._leaving.discard)
+            finished = {*self._finished.handles(), *self._lost}
+            self._session = opened.session
+            ours = [leased for leased in held.messages if leased.handle not in finished]
+            late_ms = self._node.now_ms() + WAIT_MS + COMMAND_MS_MAX
+            self._taken_up |= dict.fromkeys((leased.handle for leased in ours), late_ms)
+            self._credit -= self._welcome(ours)
+
+    async def _reopen(self) -> None:
+        session = self._session
+        await asyncio.sleep(_RETRY_S_MIN)
+        if session == self._session:
+            await self._patiently(self._open)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is here to be handled, and all that was is told."""
+        return not self._here and self._finished.told
+
+    async def _move(self, address: str) -> None:
+        """Goes on at a better carrier, with every lease; stays where it is if that fails.
+
+        First the new session, then the last pushes of the old one, then its end.
+        """
+        commands = self._connect(COMMAND_MS_MAX, address)
+        options = self._options
+        request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
+        try:
+            opened = await commands.ask(request, frames.Opened, changes=False)
+        except DovetailError as error:
+            _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
+            await commands.close()
+            return
+        line = commands.beside(WAIT_MS + COMMAND_MS_MAX)
+        async with self._finished.hushed():
+            old = (self._commands, self._line, self._session)
+            self._commands, self._line, self._session = commands, line, opened.session
+        try:
+            async with asyncio.timeout(PAUSE_S_MAX):
+                await old[0].ask(frames.Pause(old[2]), frames.Done)
+                while self._asked[old[1]]:
+                    self._credit_back.clear()
+                    await self._credit_back.wait()
+                await old[0].ask(frames.Close(old[2]), frames.Done)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("left without a goodbye", timeline=self.timeline, error=str(error))
+        await old[0].close()
+        await old[1].close()
+        _log.info("moved", timeline=self.timeline, to=address)
+
+    # Taking
+
+    async def _take(self) -> None:
+        while not self._stopping.is_set():
+            if self._credit < self._enough:
+                self._credit_back.clear()
+                await self._credit_back.wait()
+                continue
+            limit = min(TAKE_MAX, max(self._enough, self._credit // OUTSTANDING))
+            self._credit -= limit
+            taken = 0
+            line = self._line
+            self._asked[line] += 1
+            try:
+                request = frames.Consume(self._session, limit, WAIT_MS)
+                pushed = await line.ask(request, frames.Pushed, changes=False)
+                taken = self._welcome(pushed.messages, but=self._taken_up)
+            except TopicUnknown:
+                raise
+            except NotFound:
+                await self._reopen()
+            except DovetailError as error:
+                if not error.retriable:
+                    raise
+                await asyncio.sleep(_RETRY_S_MIN)
+            finally:
+                self._asked[line] -= 1
+                self._give_credit(limit - taken)
+
+    def _give_credit(self, count: int) -> None:
+        self._credit += count
+        self._credit_back.set()
+
+    def _welcome(self, leases: Sequence[Leased], *, but: Collection[Handle] = ()) -> int:
+        """Begins with what was pushed; the number of those that are new."""
+        lease_ms = self._options.lease_ms
+        given = (message_of(leased, self.timeline, lease_ms=lease_ms) for leased in leases)
+        new = [one for one in given if one.handle not in self._here and one.handle not in but]
+        self._here.update({message.handle: message for message in new})
+        size = max(1, self._options.batch)
+        for start in range(0, len(new), size):
+            part = new[start : start + size]
+            task = asyncio.create_task(self._handle(part))
+            for message in part:
+                self._running[message.handle] = task
+        return len(new)
+
+    # Handling
+
+    async def _handle(self, messages: list[Message]) -> None:
+        error: BaseException | None = None
+        began = False
+        try:
+            await self._until(max(message.start_ms for message in messages))
+            async with self._slots:
+                if self._stopping.is_set():
+                    return
+                began = True
+                self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
+                await self._call(self._held(messages))
+        except asyncio.CancelledError:
+            if began:
+                error = TimeoutError("the consumer stopped before the handler ended")
+        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            error = raised
+        finally:
+            if error is None and began:
+                self._settle_done(messages)
+            else:
+                for message in messages:
+                    self._settle_failed(message, error)
+            self._begun.discard(asyncio.current_task())
+            self._give_credit(len(messages))
+
+    def _held(self, messages: list[Message]) -> list[Message]:
+        """Those whose lease is ours; who stood still may wake up behind its end."""
+        now_ms = self._node.now_ms()
+        for message in messages:
+            message.lease_lost |= message.until_ms <= now_ms
+        return [message for message in messages if not message.lease_lost]
+
+    async def _call(self, messages: list[Message]) -> None:
+        if not messages:
+            return
+        given: Any = messages if self._options.batch else messages[0]
+        handler: Callable[[Any], Any] = self._handler
+        with handling(self.timeline, messages):
+            if self._plain:
+                await asyncio.to_thread(handler, given)
+            else:
+                await handler(given)
+
+    async def _until(self, time_ms: int) -> None:
+        while True:
+            left_ms = time_ms - self._node.now_ms()
+            if left_ms <= 0:
+                return
+            await asyncio.sleep(left_ms / 1000)
+
+    def _settle_done(self, messages: list[Message]) -> None:
+        """They were handled: what is still ours is to be deleted."""
+        mine = [message for message in messages if self._is_over(message)]
+        self.handled += len(mine)
+        self._finished.done([message.handle for message in mine])
+
+    def _is_over(self, message: Message) -> bool:
+        """Takes it off the list of what is here; whether it was there, and its lease is ours."""
+        self._running.pop(message.handle, None)
+        if self._here.pop(message.handle, None) is None:
+            return False
+        if message.lease_lost:
+            self.failed += 1
+            self._lost[message.handle] = message.until_ms
+        return not message.lease_lost
+
+    def _settle_failed(self, message: Message, error: BaseException | None) -> None:
+        """It goes back; uncounted without an error, for then its handler was not called."""
+        if not self._is_over(message):
+            return
+        if error is None:
+            self._give_back(message, message.start_ms, counted=False, reason="")
+        else:
+            self.failed += 1
+            due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
+            self._give_back(message, due_ms, counted=True, reason=reason_of(error))
+
+    def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
+        self._finished.back(Release(message.handle, max(0, due_ms), counted, reason))
+
+    # Telling the carrier
+
+    async def _finish(self) -> None:
+        while True:
+            await self._finished.any.wait()
+            self._finished.any.clear()
+            await self._patiently(self._tell)
+
+    async def _tell(self) -> None:
+        """Deletes and releases what is finished; what was not answered stays for the next time."""
+        await self._finished.tell(self._delete, self._release)
+
+    async def _delete(self, handles: list[Handle]) -> None:
+        await self._commands.ask(frames.Delete(self._session, handles), frames.Statuses)
+
+    async def _release(self, releases: list[Release]) -> None:
+        await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
+
+    async def _extend(self) -> None:
+        pause_s = self._options.lease_ms / 3 / 1000
+        while True:
+            await asyncio.sleep(pause_s)
+            messages = list(self._here.values())
+            now_ms = self._node.now_ms()
+            self._lost = {each: ms for each, ms in self._lost.items() if ms > now_ms}
+            self._taken_up = {each: ms for each, ms in self._taken_up.items() if ms > now_ms}
+            until_ms = now_ms + self._options.lease_ms
+            for start in range(0, len(messages), TAKE_MAX):
+                await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
+            for message in messages:
+                # Two thirds are past, and the next try comes after the end: too late to be sure.
+                if message.until_ms - self._node.now_ms() < self._options.lease_ms / 3:
+                    self._lose(message)
+
+    async def _extend_part(self, messages: Sequence[Message], until_ms: int) -> None:
+        extensions = [Extension(message.handle, until_ms) for message in messages]
+        request = frames.Extend(self._session, extensions)
+        try:
+            async with asyncio.timeout(self._options.lease_ms / 3 / 1000):
+                answer = await self._commands.ask(request, frames.Statuses)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("leases not extended", timeline=self.timeline, error=str(error))
+            return
+        for message, status in zip(messages, answer.statuses, strict=True):
+            if status is Status.OK:
+                message.until_ms = until_ms
+            elif message.handle in self._here:
+                self._lose(message)
+
+    def _lose(self, message: Message) -> None:
+        """The lease is somebody else's, or will be before we know."""
+        task = self._running.get(message.handle)
+        if message.handle not in self._here:
+            return
+        _log.warning("lease lost", timeline=self.timeline, id=message.id, attempt=message.attempt)
+        message.lease_lost = True
+        if task is not None and not self._options.batch:
+            task.cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Whether nothing more can be taken, and nothing was finished since the last report."""
+        room = self._options.capacity - len(self._here)
+        return room < self._enough and self._told == (self.handled, self.failed)
+
+    async def _report(self) -> None:
+        while True:
+            handled, failed = self.handled - self._told[0], self.failed - self._told[1]
+            node = self._node
+            request = frames.Report(
+                self._session, handled, failed, self.busy, node.way_ms, node.offset_ms, node.way_ms
+            )
+            node.ask()
+            try:
+                answer = await self._commands.ask(request, frames.Reported, changes=False)
+            except DovetailError as error:
+                _log.debug("not reported", timeline=self.timeline, error=str(error))
+            else:
+                self._told = (self._told[0] + handled, self._told[1] + failed)
+                self.signals = answer.signals
+                node.on_answer(answer.now_ms, trusted=answer.trusted)
+                if answer.signals.better and not self._stopping.is_set():
+                    await self._move(answer.signals.better)
+            await asyncio.sleep(REPORT_S)

@@ -1,0 +1,144 @@
+"""For users' tests: a whole node in memory, whose time goes on when the test says so.
+
+    async with fake_dovetail() as d:
+        await d.timeline("reminders").create()
+        await d.timeline("reminders").schedule(b"call Ada", delay="2h")
+        d.consumer("reminders")(handle)
+        await d.advance("2h")          # `handle` has run when this returns
+
+The client and the carrier are the real ones; only the store (`MemoryStores`), the coordination and
+the way between them are in memory, and the clock stands still between two calls of `advance`.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from dovetail.clock import ManualClock, SystemClock
+from dovetail.coordination import EmbeddedCoordinator
+from dovetail.errors import Unavailable
+from dovetail.timeline import frames
+from dovetail.timeline.client.client import Dovetail
+from dovetail.timeline.client.link import Link
+from dovetail.timeline.client.moments import Duration, duration_ms
+from dovetail.timeline.service import TimelineService
+from dovetail.timeline.stores.memory import MemoryStores
+
+Answered = TypeVar("Answered", bound=frames.Answer)
+
+#: Time goes on in steps, so that what becomes due in between is handled in its order.
+_STEPS_MAX: Final = 50
+#: Turns of the loop without anything to do, after which everything is done.
+_QUIET_TURNS: Final = 20
+#: Longest wait for handlers, in real time.
+_SETTLE_S_MAX: Final = 30.0
+
+
+class _FakeLink:
+    """Asks the service in this process."""
+
+    def __init__(self, service: TimelineService) -> None:
+        self._service = service
+        self._asking: set[asyncio.Task[frames.Answer]] = set()
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        return "in this process"
+
+    def beside(self, call_ms_max: int) -> Link:
+        return _FakeLink(self._service)
+
+    def turn_away(self) -> None:
+        """There is no other node."""
+
+    async def ask(
+        self, message: frames.Request, kind: type[Answered], *, changes: bool = True
+    ) -> Answered:
+        if self._closed:
+            raise Unavailable("the link was closed by this side")
+        task = asyncio.create_task(self._service.answer(message))
+        self._asking.add(task)
+        try:
+            answer = await task
+        finally:
+            self._asking.discard(task)
+        assert isinstance(answer, kind)
+        return answer
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in tuple(self._asking):
+            task.cancel()
+
+
+class FakeDovetail(Dovetail):
+    """A client with a node of its own, and a time of its own."""
+
+    def __init__(self, service: TimelineService, clock: ManualClock) -> None:
+        def make_link(call_ms_max: int, where: str) -> Link:
+            return _FakeLink(service)
+
+        super().__init__(make_link, client_id="test", clock=clock)
+        self._service = service
+        self._manual = clock
+
+    @property
+    def now_ms(self) -> int:
+        """The time that it is, for the node and for the client."""
+        return self._manual.wall_ms()
+
+    async def advance(self, duration: Duration = 0) -> None:
+        """Lets time go on, and returns when everything that is due by then has been handled."""
+        left_ms = duration_ms(duration)
+        await self.settle()
+        step_ms = max(1, left_ms // _STEPS_MAX)
+        while left_ms:
+            self._manual.advance(min(step_ms, left_ms))
+            left_ms -= min(step_ms, left_ms)
+            await self._service.look_after()
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Returns when nothing happens any more at this time; handlers have ended."""
+        quiet = 0
+        async with asyncio.timeout(_SETTLE_S_MAX):
+            while quiet < _QUIET_TURNS:
+                for carried in self._service.timelines.values():
+                    carried.wake()
+                idle = all(consumer.idle for consumer in self.consumers)
+                quiet = quiet + 1 if idle else 0
+                await asyncio.sleep(0 if idle else 0.001)
+
+
+@asynccontextmanager
+async def fake_dovetail(*, timelines: Sequence[str] = ()) -> AsyncIterator[FakeDovetail]:
+    """A client for tests; `timelines` are made with their default settings."""
+    clock = ManualClock()
+    with TemporaryDirectory(prefix="dovetail-fake-") as folder:
+        coordinator = await EmbeddedCoordinator.open(
+            Path(folder) / "coordination.sqlite", clock=SystemClock()
+        )
+        service = TimelineService(
+            coordinator,
+            MemoryStores(clock.wall_ms),
+            node="fake",
+            clock=clock,
+            registry=CollectorRegistry(),
+            tags={},
+            drift_ms_max=1_000,
+            rng=random.Random(0),  # noqa: S311 - a test should be the same each time
+        )
+        try:
+            async with service, FakeDovetail(service, clock) as client:
+                for name in timelines:
+                    await client.timeline(name).create()
+                yield client
+        finally:
+            await coordinator.close()

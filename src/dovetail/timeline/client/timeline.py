@@ -1,0 +1,328 @@
+"""A timeline, as a producer or an operator uses it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dovetail import tracing
+from dovetail.clock import Clock
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    Throttled,
+    TopicUnknown,
+    Unavailable,
+    Uncertain,
+)
+from dovetail.logging import get_logger
+from dovetail.timeline import frames
+from dovetail.timeline.client.link import Link
+from dovetail.timeline.client.message import Scheduled
+from dovetail.timeline.client.moments import Duration, Moment, duration_ms, moment_ms
+from dovetail.timeline.client.node_clock import NodeClock
+from dovetail.timeline.client.spans import scheduling
+from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.message import (
+    BatchId,
+    Inserted,
+    MessageId,
+    NewMessage,
+    Shown,
+    Status,
+    encode_headers,
+)
+
+_log = get_logger("producer")
+
+#: Messages of one request; a larger list is sent in parts, each stored whole or not at all.
+BATCH: Final = 1_000
+#: How long a batch is sent again whose answer was lost or that was refused for a moment: longer
+#: than a carrier's death is noticed and another one is found.
+PATIENCE_S: Final = 30.0
+#: Time between two reports of a producer, which go with what it stores.
+REPORT_MS: Final = 5_000
+_PAUSE_S_MIN: Final = 0.05
+_PAUSE_S_MAX: Final = 2.0
+
+_REFUSALS: Final = {
+    Status.TOO_LARGE: "is larger than the timeline takes (`body_bytes_max`)",
+    Status.TOO_FAR: "is due later than the timeline takes (`ahead_ms_max`)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to be scheduled, for `schedule_many`: due `at`, after `delay`, or now."""
+
+    body: bytes
+    at: Moment | None = None
+    delay: Duration | None = None
+    key: str | None = None
+    headers: Mapping[str, bytes] = field(default_factory=dict)
+    priority: int = 0
+
+
+class Timeline:
+    """One timeline of a node; made by `Dovetail.timeline`."""
+
+    def __init__(self, name: str, link: Link, *, client_id: str, clock: Clock) -> None:
+        self.name = name
+        self._link = link
+        self._client_id = client_id
+        self._clock = clock
+        self._node = NodeClock(clock)
+        self._report_next_ms = 0.0
+        #: The last that the carrier said about the timeline; None before something was stored.
+        self.signals: frames.Signals | None = None
+        self._session: int | None = None
+        self._opening = asyncio.Lock()
+        #: The name of every batch: sent again after a lost answer, it is stored once.
+        self._producer = random.SystemRandom().randrange(2**62)
+        self._sequence = 0
+
+    # Scheduling
+
+    async def schedule(
+        self,
+        body: bytes,
+        *,
+        at: Moment | None = None,
+        delay: Duration | None = None,
+        key: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        priority: int = 0,
+    ) -> Scheduled:
+        """Stores a message that is due `at` a time, after a `delay`, or now.
+
+        Durable when this returns. With a `key` that a message has which is still there, that one is
+        returned and nothing is stored. Raises `InvalidInput` if the timeline refuses it.
+        """
+        draft = Draft(body, at, delay, key, headers or {}, priority)
+        (scheduled,) = await self.schedule_many([draft])
+        return scheduled
+
+    async def schedule_many(self, drafts: Sequence[Draft]) -> list[Scheduled]:
+        """Stores many, a thousand to a request. Raises `InvalidInput` for the first refused one,
+        after the others of its request were stored."""
+        with scheduling(self.name, [draft.headers for draft in drafts]):
+            return await self._schedule(drafts)
+
+    async def _schedule(self, drafts: Sequence[Draft]) -> list[Scheduled]:
+        now_ms = self._clock.wall_ms()
+        context = tracing.traceparent()
+        messages = [_message(draft, now_ms, context) for draft in drafts]
+        found: list[Scheduled] = []
+        for start in range(0, len(messages), BATCH):
+            outcomes = await self.insert(messages[start : start + BATCH])
+            for at, outcome in enumerate(outcomes, start):
+                reason = _REFUSALS.get(outcome.status)
+                if reason is not None:
+                    raise InvalidInput(f"message {at} {reason}")
+                found.append(Scheduled(outcome.id, outcome.status is Status.OK))
+        return found
+
+    async def insert(self, messages: Sequence[NewMessage]) -> list[Inserted]:
+        """Stores messages as they travel; for each its own outcome.
+
+        Sent again, under the same name, when the answer was lost: it is stored once. Raises, after
+        half a minute without success, `Uncertain` if it may be stored, or what it was refused with.
+        """
+        self._sequence += 1
+        batch = BatchId(self._producer, self._sequence)
+        until_s = asyncio.get_running_loop().time() + PATIENCE_S
+        unknown = False
+        attempt = 0
+        while True:
+            try:
+                session = await self._open()
+                request = frames.Insert(session, list(messages), batch)
+                outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
+                await self._report(session)
+                return outcomes
+            except TopicUnknown:
+                raise
+            except DovetailError as error:
+                if isinstance(error, NotFound):
+                    # The carrier forgot this session: it was restarted, or we were silent for long.
+                    self._session = None
+                elif not error.retriable:
+                    raise
+                unknown |= isinstance(error, Uncertain)
+                if asyncio.get_running_loop().time() > until_s:
+                    if unknown:
+                        # Not sent the last time is not the same as not stored.
+                        raise Uncertain(f"{len(messages)} messages: {error}") from error
+                    raise
+                if attempt and isinstance(error, Unavailable):
+                    self._link.turn_away()
+                await asyncio.sleep(_pause_s(attempt, error))
+                attempt += 1
+
+    async def _open(self) -> int:
+        async with self._opening:
+            if self._session is None:
+                request = frames.Open(self.name, self._client_id)
+                opened = await self._link.ask(request, frames.Opened, changes=False)
+                self._session = opened.session
+            return self._session
+
+    async def _report(self, session: int) -> None:
+        """Compares clocks with the carrier, every so often, and learns how the timeline is."""
+        began_ms = self._clock.monotonic_ms()
+        if began_ms < self._report_next_ms:
+            return
+        self._report_next_ms = began_ms + REPORT_MS
+        node = self._node
+        request = frames.Report(session, 0, 0, False, node.way_ms, node.offset_ms, node.way_ms)
+        node.ask()
+        try:
+            answer = await self._link.ask(request, frames.Reported, changes=False)
+        except DovetailError as error:
+            _log.debug("not reported", timeline=self.name, error=str(error))
+            return
+        node.on_answer(answer.now_ms, trusted=answer.trusted)
+        self.signals = answer.signals
+
+    # Changing
+
+    async def cancel(self, *ids: int) -> list[Status]:
+        """Removes messages that nobody holds."""
+        request = frames.Cancel(self.name, [MessageId(i) for i in ids])
+        return (await self._link.ask(request, frames.Statuses)).statuses
+
+    async def cancel_key(self, key: str) -> bool:
+        """Removes the message that has this key; False if there is none, or it is being handled."""
+        found = await self.look_up_key(key)
+        if found is None:
+            return False
+        return await self.cancel(found.id) == [Status.OK]
+
+    async def move(
+        self, message: int, *, at: Moment | None = None, delay: Duration | None = None
+    ) -> Status:
+        """Gives a message that nobody holds another due time."""
+        due_ms = _due_ms(at, delay, self._clock.wall_ms())
+        request = frames.Move(self.name, [(message, due_ms)])
+        return (await self._link.ask(request, frames.Statuses)).statuses[0]
+
+    # Looking
+
+    async def look_up(self, *ids: int) -> list[Shown | None]:
+        """Messages by id; None for what is not there."""
+        request = frames.LookUp(self.name, [MessageId(i) for i in ids], [])
+        return (await self._link.ask(request, frames.Found, changes=False)).messages
+
+    async def look_up_key(self, key: str) -> Shown | None:
+        """The message that has this unique key."""
+        request = frames.LookUp(self.name, [], [key])
+        return (await self._link.ask(request, frames.Found, changes=False)).messages[0]
+
+    async def peek(self, limit: int = 10) -> list[Shown]:
+        """The next messages, without taking them."""
+        request = frames.Peek(self.name, limit)
+        return _shown(await self._link.ask(request, frames.Found, changes=False))
+
+    async def describe(self) -> frames.Described:
+        """Settings, counts by state, load, consumers and lateness."""
+        return await self._link.ask(frames.Describe(self.name), frames.Described, changes=False)
+
+    # Dead letters
+
+    async def dead(self, *, after: int = 0, limit: int = 100) -> list[Shown]:
+        """Dead letters in order of their ids, from behind `after` on."""
+        request = frames.Dead(self.name, after, limit)
+        return _shown(await self._link.ask(request, frames.Found, changes=False))
+
+    async def all_dead(self) -> AsyncIterator[Shown]:
+        """Every dead letter."""
+        after = 0
+        while found := await self.dead(after=after, limit=BATCH):
+            for shown in found:
+                yield shown
+            after = found[-1].id
+
+    async def replay(self, *ids: int) -> list[Status]:
+        """Makes messages of dead letters, due now, with their first attempt before them."""
+        request = frames.Replay(self.name, [MessageId(i) for i in ids])
+        return (await self._link.ask(request, frames.Statuses)).statuses
+
+    async def drop_dead(self, *ids: int) -> list[Status]:
+        """Removes dead letters for good."""
+        request = frames.DropDead(self.name, [MessageId(i) for i in ids])
+        return (await self._link.ask(request, frames.Statuses)).statuses
+
+    # Recurring schedules
+
+    async def put_schedule(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        cron: str = "",
+        zone: str = "UTC",
+        every: Duration | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        priority: int = 0,
+    ) -> None:
+        """Makes a message at every time of a cron line, or every so often; once in a cluster."""
+        request = frames.PutSchedule(
+            self.name,
+            name,
+            body,
+            encode_headers(tuple((headers or {}).items())),
+            cron,
+            zone,
+            0 if every is None else duration_ms(every),
+            priority,
+        )
+        await self._link.ask(request, frames.Done)
+
+    async def drop_schedule(self, name: str) -> None:
+        """Ends a schedule. Raises `NotFound`."""
+        await self._link.ask(frames.DropSchedule(self.name, name), frames.Done)
+
+    async def schedules(self) -> list[frames.ScheduleState]:
+        """All recurring schedules."""
+        request = frames.Schedules(self.name)
+        return (await self._link.ask(request, frames.ScheduleList, changes=False)).schedules
+
+    # The timeline itself
+
+    async def create(self, config: TimelineConfig | None = None) -> None:
+        """Makes it; ready when this returns. Raises `TopicExists`."""
+        await self._link.ask(frames.Create(self.name, config or TimelineConfig()), frames.Done)
+
+    async def delete(self) -> None:
+        """Deletes it with everything in it. Raises `TopicUnknown`."""
+        await self._link.ask(frames.Drop(self.name), frames.Done)
+        self._session = None
+
+
+def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
+    given = draft.headers
+    if context is not None and tracing.TRACEPARENT not in given:
+        given = {**given, tracing.TRACEPARENT: context.encode()}
+    headers = encode_headers(tuple(given.items())) if given else b""
+    due_ms = _due_ms(draft.at, draft.delay, now_ms)
+    return NewMessage(due_ms, draft.body, headers, draft.key, draft.priority)
+
+
+def _due_ms(at: Moment | None, delay: Duration | None, now_ms: int) -> int:
+    if at is not None and delay is not None:
+        raise InvalidInput("a message is due at a time or after a delay, not both")
+    if at is not None:
+        return moment_ms(at)
+    return now_ms + (0 if delay is None else duration_ms(delay))
+
+
+def _shown(found: frames.Found) -> list[Shown]:
+    return [message for message in found.messages if message is not None]
+
+
+def _pause_s(attempt: int, error: DovetailError) -> float:
+    floor_s = 1.0 if isinstance(error, Throttled) else _PAUSE_S_MIN
+    longest_s: float = min(_PAUSE_S_MAX, max(floor_s, _PAUSE_S_MIN * 2 ** min(attempt, 10)))
+    return longest_s * random.SystemRandom().uniform(0.5, 1.0)

@@ -1,0 +1,1 @@
+"""The deciding part of timelines, pure."""

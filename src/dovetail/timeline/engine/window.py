@@ -1,0 +1,69 @@
+"""Windows: when a new deal begins, and who is part of it.
+
+Time is cut into windows of `window_ms`, by the wall clock, so that all carriers cut alike. In each
+window one deal is in force. At its end the deal for the next one is made, from the consumers that
+are there then:
+
+    window   |      T        |     T + 1      |     T + 2
+    deal     |   A, B        |   A, B, C      |   A, C
+    comes    |       C ──────┼─▶ served       |
+    goes     |               |      B ────────┼─▶ its buckets are dealt anew
+
+A new consumer gets its first message in the next window. What a lost one had not leased goes to its
+backups (dealer `racks`) or waits for the next window; what it had leased comes back when the leases
+end. Deals do not change in between, so nothing that is on its way is turned around.
+
+Two exceptions, which cost nothing because nobody is served badly by them: a window whose deal is
+empty takes the first consumer at once; and who was busy for a whole window, with work of others
+waiting in its buckets, is left out of the next one until it can take messages again.
+
+Pure: events and the present in, the deal out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dovetail.timeline.engine.deal import DealerName, Member, deal
+
+
+@dataclass(frozen=True, slots=True)
+class Attendee:
+    """A consumer at the end of a window; `busy` if it took nothing and could take nothing."""
+
+    member: Member
+    busy: bool = False
+
+
+class Windows:
+    """The deal in force."""
+
+    def __init__(self, dealer: DealerName, *, buckets: int, window_ms: int) -> None:
+        self._dealer = dealer
+        self._buckets = buckets
+        self._window_ms = window_ms
+        self._window = -1
+        self.deal = deal(dealer, (), buckets=buckets)
+
+    def window_of(self, now_ms: int) -> int:
+        return now_ms // self._window_ms
+
+    def ends_ms(self, now_ms: int) -> int:
+        """When the window of `now_ms` ends."""
+        return (self.window_of(now_ms) + 1) * self._window_ms
+
+    def on_time(self, attendees: Iterable[Attendee], *, now_ms: int) -> bool:
+        """Deals anew if a window has ended; True if the deal is another one now.
+
+        A clock that goes back changes nothing until it has caught up.
+        """
+        window = self.window_of(now_ms)
+        if window <= self._window and self.deal.members:
+            return False
+        self._window = max(window, self._window)
+        there = list(attendees)
+        able = [attendee.member for attendee in there if not attendee.busy]
+        members = able or [attendee.member for attendee in there]
+        if tuple(sorted(members)) == self.deal.members:
+            return False
+        self.deal = deal(self._dealer, members, buckets=self._buckets)
+        return True

@@ -1,0 +1,228 @@
+"""What every store of timelines can do.
+
+A store keeps one timeline: messages, their leases, dead letters and schedules. `Stores` makes,
+opens and removes them.
+
+The one idea: a message has one time, `visible_ms`, at which it next changes hands, and a version.
+A lease moves that time to the lease's end and raises the version, in one atomic change. So a lease
+that ends needs nobody to end it: the message is simply due again, and whoever leases it next raises
+the version, by which the former holder is refused.
+
+    state     visible_ms     holder        goes to
+    WAITING   in the future  none          DUE by itself; WAITING (move), gone (cancel)
+    DUE       now or before  any           LEASED (lease); DEAD (lease: too many attempts)
+    LEASED    in the future  a consumer    LEASED (extend), gone (delete), WAITING or DEAD
+                                           (release), DUE by itself when the lease ends
+    DEAD      -              none          WAITING (replay), gone (trim)
+
+Promises, of every store:
+- A command that returned is durable, and atomic item by item; preconditions are checked in the
+  statement that changes the row, never before it.
+- At most one live lease per message: two leases of one message never overlap in the store's time.
+- Extend, release and delete succeed if and only if the version is the one that is stored. An ended
+  lease that nobody took since is still the holder's: the version decides, not the clock.
+- A batch with a name is stored once, however often it is sent, also across a restart.
+- A message that is not due costs nothing but its place on the disk.
+
+Time comes in as an argument, from the carrier. Not here: who may lease what (`deal`), when
+(`loader`), and whether the carrier's clock can be trusted (`health`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dovetail.timeline.engine.schedule import Firing, Schedule
+from dovetail.timeline.message import (
+    BatchId,
+    Counts,
+    Extension,
+    Handle,
+    Inserted,
+    Leased,
+    MessageId,
+    NewMessage,
+    Release,
+    Shown,
+    Status,
+    TimelineId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAsk:
+    """Lease up to `limit` messages of some buckets to `consumer`, in order of time.
+
+    Buckets are those from `low` to below `high`; with a `mask`, one byte for each of them, only
+    those whose byte is 1. What is visible by `horizon_ms` is taken; of what lies ahead of now only
+    what nobody holds, because a live lease is its holder's to the end. A lease lasts `lease_ms`
+    from now or from the due time, whichever is later: it begins at delivery.
+    """
+
+    consumer: str
+    low: int
+    high: int
+    horizon_ms: int
+    limit: int
+    lease_ms: int
+    mask: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseResult:
+    """For each ask what was leased, and what else the store found on the way."""
+
+    leased: tuple[tuple[Leased, ...], ...]
+    #: Messages that had their last attempt and are dead letters now.
+    died: int
+    #: When the next message after the latest horizon is visible; None if there is none. It may be
+    #: told too early, never too late: a store need not know that a lease is gone by now.
+    next_ms: int | None
+    #: When the first lease ends that lies before that horizon, as exact; None if there is none.
+    ends_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What upkeep removed."""
+
+    dead: int
+    batches: int
+
+
+class TimelineStore(Protocol):
+    """The store of one timeline; see the module. Every method may raise `Unavailable`, and those
+    that change something `Uncertain`, when the answer was lost on the way."""
+
+    # Producers
+
+    async def insert(
+        self,
+        messages: Sequence[NewMessage],
+        *,
+        buckets: Sequence[int],
+        now_ms: int,
+        batch: BatchId | None = None,
+    ) -> list[Inserted]:
+        """Stores messages, each in its bucket. A key that is taken gives `EXISTS`."""
+        ...
+
+    async def cancel(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Status]:
+        """Removes messages that nobody holds."""
+        ...
+
+    async def move(self, moves: Sequence[tuple[MessageId, int]], *, now_ms: int) -> list[Status]:
+        """Gives messages that nobody holds another due time."""
+        ...
+
+    # Consumers
+
+    async def lease(
+        self, asks: Sequence[LeaseAsk], *, now_ms: int, attempts_max: int
+    ) -> LeaseResult:
+        """Leases what the asks name, one ask after another, in one change."""
+        ...
+
+    async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
+        """Moves the ends of leases."""
+        ...
+
+    async def release(
+        self, releases: Sequence[Release], *, now_ms: int, attempts_max: int
+    ) -> list[Status]:
+        """Gives messages back. `DEAD` if that was the last attempt."""
+        ...
+
+    async def delete(self, handles: Sequence[Handle]) -> list[Status]:
+        """Removes messages that are done."""
+        ...
+
+    async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
+        """The live leases of a consumer, for one that has restarted."""
+        ...
+
+    # Whoever looks
+
+    async def look_up(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Shown | None]: ...
+
+    async def look_up_keys(self, keys: Sequence[str], *, now_ms: int) -> list[Shown | None]: ...
+
+    async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
+        """The next messages by the time at which they change hands."""
+        ...
+
+    async def counts(self, *, now_ms: int) -> Counts: ...
+
+    async def histogram(self, edges_ms: Sequence[int]) -> list[int]:
+        """How many messages become visible between each edge and the next; the edges ascend."""
+        ...
+
+    # Dead letters
+
+    async def dead(self, *, after: MessageId, limit: int) -> list[Shown]:
+        """Dead letters with ids above `after`, in order of their ids."""
+        ...
+
+    async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
+        """Makes messages of dead letters, with no attempts and a new version."""
+        ...
+
+    async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
+        """Removes dead letters for good."""
+        ...
+
+    # Schedules
+
+    async def put_schedule(self, schedule: Schedule) -> None:
+        """Stores a schedule, in place of the one of the same name."""
+        ...
+
+    async def drop_schedule(self, name: str) -> bool:
+        """Removes a schedule; False if there is none of this name."""
+        ...
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing], *, now_ms: int) -> list[bool]:
+        """Inserts the message of a schedule and moves it on, if it is where the firing says.
+
+        False if somebody else has fired or changed it.
+        """
+        ...
+
+    # Upkeep
+
+    async def trim(self, *, dead_max: int, batches_before_ms: int) -> Trimmed:
+        """Removes the oldest dead letters above the limit, and names of old batches."""
+        ...
+
+    async def time_ms(self) -> int:
+        """The store's own clock."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Stores(Protocol):
+    """Where timelines are kept."""
+
+    #: Whether carriers of other nodes write to the same stores.
+    shared: bool
+
+    async def provision(self, timeline: TimelineId) -> None:
+        """Makes the place of a timeline; no error if it is there."""
+        ...
+
+    async def open(self, timeline: TimelineId) -> TimelineStore:
+        """Opens what was provisioned. Raises `NotFound`."""
+        ...
+
+    async def drop(self, timeline: TimelineId) -> None:
+        """Removes a timeline with everything in it; no error if it is not there."""
+        ...
+
+    async def existing(self) -> set[TimelineId]: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,223 @@
+"""A damaged store: what it says meanwhile, and how it becomes whole again."""
+
+import random
+
+import pytest
+
+from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
+from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.store import (
+    Append,
+    DeleteLedger,
+    LedgerStore,
+    LetDamageGo,
+    StoreSettings,
+)
+from dovetail.storage.held import Span
+from dovetail.storage.identifiers import EntryId, LedgerId, Term
+
+LARGE = StoreSettings(segment_bytes=1 << 20, disk_free_bytes_min=0, reserve_bytes=1 << 16)
+SMALL = StoreSettings(segment_bytes=4_000, disk_free_bytes_min=0, reserve_bytes=1_000)
+SEGMENT = "0000000001.segment"
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk(random.Random(1))
+
+
+def open_store(disk: FaultyDisk, settings: StoreSettings = LARGE) -> LedgerStore:
+    return LedgerStore(disk, settings, random.Random(2))
+
+
+def payload(ledger: int, entry: int) -> bytes:
+    return b"<%03d/%03d>" % (ledger, entry) + bytes(300)
+
+
+def store_entry(store: LedgerStore, ledger: int, entry: int, *, term: int = 1) -> object:
+    command = Append(
+        LedgerId(ledger), EntryId(entry), Term(term), EntryId(-1), payload(ledger, entry)
+    )
+    return store.commit([command])[0]
+
+
+def read(store: LedgerStore, ledger: int, entry: int) -> bytes:
+    found = store.read(LedgerId(ledger), EntryId(entry), last=EntryId(entry), bytes_max=1)
+    return bytes(found[0].payload)
+
+
+def held(store: LedgerStore, ledger: int, last: int = 99) -> list[Span]:
+    found = store.held(LedgerId(ledger), first=EntryId(0), last=EntryId(last))
+    assert found.next is None
+    return list(found.spans)
+
+
+def damage(disk: FaultyDisk, ledger: int, entry: int, *, name: str = SEGMENT) -> None:
+    content = disk.open(name).read(0, 1 << 20)
+    disk.flip(name, content.find(payload(ledger, entry)[:9]))
+
+
+def compact(store: LedgerStore) -> None:
+    while store.compact_step():
+        pass
+
+
+def test_what_may_have_been_lost_is_not_denied(disk: FaultyDisk) -> None:
+    """L10: neither before nor after the ledgers in doubt are known; others can be denied then."""
+    store = open_store(disk)
+    for ledger in (1, 2, 3):
+        store_entry(store, ledger, 0)
+    store_entry(store, 1, 1)
+    store_entry(store, 3, 1)
+    damage(disk, 2, 0)
+    store = open_store(disk)
+    assert store.damaged
+    assert store.doubts.ledgers() is None
+    with pytest.raises(Damaged, match="entry 0 of ledger 2"):
+        read(store, 2, 0)
+    store.doubts.examine({2: True, 3: True})
+    assert store.doubts.ledgers() == {2, 3}
+    for ledger, entry in ((2, 0), (2, 7), (3, 2)):
+        with pytest.raises(Damaged):
+            read(store, ledger, entry)
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 2)
+    with pytest.raises(LedgerUnknown):
+        read(store, 9, 0)
+    assert read(store, 1, 1) == payload(1, 1)
+
+
+def test_doubt_about_the_only_copy_ends_at_what_came_later(disk: FaultyDisk) -> None:
+    """L6, B18: one writer sends in order, so an intact entry behind the damage bounds it."""
+    store = open_store(disk)
+    for ledger, entry in ((1, 0), (2, 0), (2, 1), (1, 1), (1, 2)):
+        store_entry(store, ledger, entry)
+    damage(disk, 2, 1)
+    store = open_store(disk)
+    store.doubts.examine({1: False, 2: False})
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 3)
+    with pytest.raises(Damaged):
+        read(store, 2, 1)
+    with pytest.raises(Damaged):
+        read(store, 2, 2)
+
+
+def test_an_entry_that_does_not_check_is_not_held_and_can_be_stored_anew(disk: FaultyDisk) -> None:
+    """L5, L10: found by a read; also in the segment that is being written."""
+    store = open_store(disk)
+    for entry in range(4):
+        store_entry(store, 1, entry)
+    damage(disk, 1, 2)
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    assert held(store, 1) == [Span(0, 1), Span(3, 3)]
+    assert store.doubts.ledgers() == {1}
+    assert store_entry(store, 1, 2) is None
+    assert read(store, 1, 2) == payload(1, 2)
+    assert held(store, 1) == [Span(0, 3)]
+    assert store.doubts.ledgers() == set()
+
+
+@pytest.mark.parametrize("settings", [LARGE, SMALL], ids=["being-written", "sealed"])
+def test_a_store_that_was_repaired_is_whole_also_after_a_restart(
+    disk: FaultyDisk, settings: StoreSettings
+) -> None:
+    """L10: what lives in a damaged segment is moved, the segment goes, nothing is in doubt."""
+    store = open_store(disk, settings)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+        store_entry(store, 2, entry)
+    damage(disk, 1, 3)
+    disk.remove("0000000001.index")
+    store = open_store(disk, settings)
+    assert len(store.report.damaged) == 1
+    compact(store)
+    assert SEGMENT in disk.names(), "kept: what is intact in it may be the last copy"
+    assert Span(3, 3) not in held(store, 1)
+    assert store_entry(store, 1, 3, term=5) is None
+    assert store.commit([LetDamageGo()]) == [None]
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 30)
+    compact(store)
+    assert SEGMENT not in disk.names()
+    assert store.report.damaged == []
+    assert not store.damaged
+    disk.crash()
+    store = open_store(disk, settings)
+    assert store.report.damaged == []
+    assert store.doubts.ledgers() == set()
+    for entry in range(30):
+        assert read(store, 1, entry) == payload(1, entry)
+        assert read(store, 2, entry) == payload(2, entry)
+
+
+def test_damage_is_found_again_after_a_restart_until_it_is_repaired(disk: FaultyDisk) -> None:
+    """L10: sealing the segment that was damaged while it was written must not hide it."""
+    store = open_store(disk, SMALL)
+    store_entry(store, 1, 0)
+    store_entry(store, 1, 1)
+    damage(disk, 1, 0)
+    for _ in range(3):
+        store = open_store(disk, SMALL)
+        assert len(store.report.damaged) == 1
+        for entry in range(2, 30):
+            store_entry(store, 1, entry)
+        disk.crash()
+
+
+def test_damage_that_is_met_while_moving_keeps_the_segment(disk: FaultyDisk) -> None:
+    """L10: letting go ends at the first entry that does not check, and begins again later."""
+    store = open_store(disk)
+    for entry in range(3):
+        store_entry(store, 1, entry)
+    damage(disk, 1, 0)
+    with pytest.raises(Damaged):
+        read(store, 1, 0)
+    assert store_entry(store, 1, 0) is None
+    damage(disk, 1, 2)
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert store.damaged
+    assert SEGMENT in disk.names()
+    assert store.doubts.ledgers() == {1}
+    assert store_entry(store, 1, 2) is None
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert not store.damaged
+    assert [read(store, 1, entry) for entry in range(3)] == [payload(1, e) for e in range(3)]
+
+
+def test_a_damaged_segment_of_deleted_ledgers_is_let_go(disk: FaultyDisk) -> None:
+    """L8, L10: a node with the only copies is whole again once they are gone."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    store_entry(store, 1, 1)
+    damage(disk, 1, 0)
+    store = open_store(disk)
+    store.commit([DeleteLedger(LedgerId(1))])
+    compact(store)
+    assert store.damaged
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert not store.damaged
+    assert store.report.damaged == []
+
+
+def test_what_is_not_needed_keeps_no_damaged_segment(disk: FaultyDisk) -> None:
+    """L10: an entry behind the ledger's end, or of a place that is another's, may be unreadable."""
+    store = open_store(disk)
+    for ledger in (1, 2):
+        for entry in range(3):
+            store_entry(store, ledger, entry)
+    damage(disk, 1, 2)
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert store.damaged, "nobody said that it is not needed"
+    store.commit([LetDamageGo(frozenset({LedgerId(1)}))])
+    compact(store)
+    assert not store.damaged
+    assert held(store, 1) == [Span(0, 1)]
+    assert held(store, 2) == [Span(0, 2)]
