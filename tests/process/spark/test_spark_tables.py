@@ -250,7 +250,7 @@ def test_lost_records_fail_the_query_or_are_passed_over(
 
 DRIVER = """
 import sys
-from dovetail.pipeline import spark_session
+from dovetail.spark import spark_session
 bootstrap, source, target, checkpoint, by_id = sys.argv[1:]
 spark = spark_session("driver", master="local[2]", **{
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
