@@ -65,5 +65,5 @@ soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_R
 	@TEAM_WORKS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
 	@DEMO_MINUTES=3 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
-	@MODEL_EXAMPLES=$(SOAK_ROUNDS) CARRIER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_carriers.py
+	@MODEL_EXAMPLES=$(SOAK_ROUNDS) BROKER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_brokers.py
 	@TIMELINE_MESSAGES=100000 CLUSTER_MESSAGES=100000 DELETED_MESSAGES=1000000 $(PY) -m pytest -q --timeout 0 tests/process/timeline

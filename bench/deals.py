@@ -14,7 +14,7 @@ import time
 
 from dovetail.timeline.engine.deal import Deal, Member, deal, loads
 
-#: A carrier deals on its event loop at the end of each window.
+#: A broker deals on its event loop at the end of each window.
 DEAL_MS_MAX = 100.0
 ROUNDS = 20
 #: Part of the consumers that goes, and as many come, in each round.

@@ -70,7 +70,7 @@ class ClusterProcesses:
         endpoints = ",".join(member.endpoint for member in self.etcd.values())
         self.nodes: dict[str, RunningNode] = {}
         self._doors: dict[str, tuple[Door, Door]] = {}
-        for kind, role, count in (("storage", "storage", storage), ("broker", "carrier", brokers)):
+        for kind, role, count in (("storage", "storage", storage), ("broker", "broker", brokers)):
             for at in range(1, count + 1):
                 name = f"{kind}-{at}"
                 number = at + (BROKER_NUMBER_BASE if kind == "broker" else 0)

@@ -106,7 +106,7 @@ class DatabaseServer(ABC):
         parent, *children = self.pids()
         pause_process(parent)
         for pid in children:
-            # A session that has just ended waits for its parent, which can not see it any more.
+            # A session that has just ended waits for its parent, which cannot see it any more.
             if _runs(psutil.Process(pid)):
                 pause_process(pid)
 

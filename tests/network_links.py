@@ -84,7 +84,7 @@ class Links:
         """The ways that a cut between two nodes adds."""
         for name in (a, b):
             assert name in self.names, f"there is no node {name!r} in {self.names}"
-        assert a != b, f"{a} can not be cut off from itself"
+        assert a != b, f"{a} cannot be cut off from itself"
         return frozenset({(a, b)} if one_way else {(a, b), (b, a)}) - self.cut
 
     def around(self, name: str, *, but: Collection[str]) -> frozenset[Link]:

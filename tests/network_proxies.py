@@ -5,7 +5,7 @@ system's table gives its inode, and the process that has it among its files is t
 is no node of ours is the client.
 
 A cut way moves no byte and passes no end of a connection on. A new connection is taken by the
-kernel, which can not be helped, and then held in silence; when healed, it is made.
+kernel, which cannot be helped, and then held in silence; when healed, it is made.
 
 Where it differs from a broken line: one-way, acknowledgements still flow, so that what the open
 direction carries is not repeated; and a port behind which nobody listens takes a connection

@@ -19,7 +19,7 @@ _TIMES_PEER = 3.0
 _CPU_S_PER_MILLION = 0.35
 
 _NATS_NOTE = (
-    "nats-server before 2.10, so Debian's 2.9, can not sync before it acknowledges (sync_interval: "
+    "nats-server before 2.10, so Debian's 2.9, cannot sync before it acknowledges (sync_interval: "
     "always). 'chattr +S': the file system makes every write of its folder synchronous, which is "
     "equal durability. 'WEAKER: unsynced': its default; a power cut loses what was acknowledged in "
     "the last minute or two, so this is not equal durability, and is shown because we must be "

@@ -48,7 +48,7 @@ def strongest() -> Sync:
 
 @contextmanager
 def server(folder: Path, sync: Sync) -> Iterator[str]:
-    """The address of a fresh server. Raises `PeerMissing`, or `OSError` if S can not be set."""
+    """The address of a fresh server. Raises `PeerMissing`, or `OSError` if S cannot be set."""
     program = find_program("nats-server")
     store = folder / "store"
     store.mkdir(parents=True)

@@ -35,7 +35,7 @@ AGAIN_S = 1.0
 def text_of(event: Event) -> str:
     told = json.loads(event.value)
     if told["state"] == "rejected":
-        return f"we can not do this: {told['reason']}"
+        return f"we cannot do this: {told['reason']}"
     return "your order is done"
 
 

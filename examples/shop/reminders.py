@@ -62,7 +62,7 @@ async def follow(timeline: Timeline, records: list[Record], remind_after_s: floa
 
 
 async def patiently(work: Callable[[], Awaitable[object]]) -> None:
-    """Does it again while the node can not. Both calls above are safe to repeat."""
+    """Does it again while the node cannot. Both calls above are safe to repeat."""
     while True:
         try:
             await work()

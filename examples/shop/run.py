@@ -30,7 +30,7 @@ READY_S_MAX = 60.0
 #: After the shop has closed. Spark may have been killed a moment before, and starts in half a
 #: minute on a small machine that does other things too.
 REST_S_MAX = 600.0
-#: The shop is told when to close; this is for a demo that can not tell it any more.
+#: The shop is told when to close; this is for a demo that cannot tell it any more.
 OPEN_S_MAX = 2 * 86_400
 #: A program that broke down so often will do so again.
 SURPRISES_MAX = 3

@@ -43,7 +43,7 @@ class MetricsServer:
 def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsServer:
     """Serves `registry`, with the process's own memory, processor time and open files added.
 
-    Port 0 takes any free one. Raises `Unavailable` if the address can not be taken.
+    Port 0 takes any free one. Raises `Unavailable` if the address cannot be taken.
     """
     try:
         server, thread = start_http_server(port, host, registry)

@@ -68,16 +68,23 @@ class Logger:
     def error(self, message: str, /, **fields: object) -> None:
         self._write(logging.ERROR, message, fields)
 
-    def exception(self, message: str, /, **fields: object) -> None:
-        """An error line with the traceback of the exception being handled."""
-        self._write(logging.ERROR, message, fields, with_traceback=True)
+    def exception(
+        self, message: str, /, raised: BaseException | None = None, **fields: object
+    ) -> None:
+        """An error line with the traceback of `raised`, or of the exception being handled."""
+        self._write(logging.ERROR, message, fields, traceback_of=raised or True)
 
     def _write(
-        self, level: int, message: str, fields: dict[str, object], *, with_traceback: bool = False
+        self,
+        level: int,
+        message: str,
+        fields: dict[str, object],
+        *,
+        traceback_of: BaseException | bool = False,
     ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {_FIELDS_ATTRIBUTE: fields}
-            self._logger.log(level, "%s", message, extra=extra, exc_info=with_traceback)
+            self._logger.log(level, "%s", message, extra=extra, exc_info=traceback_of)
 
 
 def get_logger(component: str) -> Logger:

@@ -107,9 +107,9 @@ class _Tracing:
         found.end(ended_ns)
 
     def traceparent(self) -> str | None:
-        carrier: dict[str, str] = {}
-        self._context.inject(carrier)
-        return carrier.get(TRACEPARENT)
+        broker: dict[str, str] = {}
+        self._context.inject(broker)
+        return broker.get(TRACEPARENT)
 
     def end(self) -> None:
         if self._own is None:

@@ -78,8 +78,8 @@ async def serve_web(
 ) -> WebServer:
     """Serves `app` in the current loop; returns once it listens. Port 0 takes any free one.
 
-    Raises `Unavailable`, with the `hint` what to do, if the address can not be taken, and
-    `InvalidSetting` if the certificate can not be used.
+    Raises `Unavailable`, with the `hint` what to do, if the address cannot be taken, and
+    `InvalidSetting` if the certificate cannot be used.
     """
     _check_certificate(certificate, key)
     listener = _listen(host, port, hint)

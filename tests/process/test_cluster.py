@@ -54,7 +54,7 @@ def quiet_partition(cluster: ClusterProcesses, owner: str) -> int:
 
 
 def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> None:
-    """L1, L2, L4, L9, L10, K6, B1, R2: storage nodes and carriers die in turn, under load."""
+    """L1, L2, L4, L9, L10, K6, B1, R2: storage nodes and brokers die in turn, under load."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -83,7 +83,7 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
     assert "Traceback" not in cluster.log()
 
 
-def test_a_carrier_that_was_paused_can_not_write_any_more(cluster: ClusterProcesses) -> None:
+def test_a_broker_that_was_paused_can_not_write_any_more(cluster: ClusterProcesses) -> None:
     """L9: it wakes up after its successor took over, and finds requests of clients that waited
     for it; what it tries is refused, nothing is lost or doubled, and it tells no old end.
     """
@@ -105,7 +105,7 @@ def test_a_carrier_that_was_paused_can_not_write_any_more(cluster: ClusterProces
     assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
 
 
-def test_a_carrier_behind_a_cut_is_replaced(cluster: ClusterProcesses) -> None:
+def test_a_broker_behind_a_cut_is_replaced(cluster: ClusterProcesses) -> None:
     """L9, R2: cut off from everybody, it is replaced; when it is back, nothing is lost."""
     workload = begin(cluster, partitions=1)
     workload.wait_for(1000)
@@ -120,7 +120,7 @@ def test_a_carrier_behind_a_cut_is_replaced(cluster: ClusterProcesses) -> None:
     assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
 
 
-def test_a_carrier_that_was_replaced_tells_no_old_end(cluster: ClusterProcesses) -> None:
+def test_a_broker_that_was_replaced_tells_no_old_end(cluster: ClusterProcesses) -> None:
     """L9, R2: clients reach it all the time; it refuses while it is cut off, and when it is back.
 
     Also one who asked before the cut, and waits for records that another takes by now.

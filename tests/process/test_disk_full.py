@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         == 0
     )
     if not mounted:
-        pytest.skip("a small disk can not be mounted here; the simulations cover a full one")
+        pytest.skip("a small disk cannot be mounted here; the simulations cover a full one")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 

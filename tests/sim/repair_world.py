@@ -262,7 +262,7 @@ class OwnersCoordinator(MemoryCoordinator):
 
 
 class Owner:
-    """A carrier that believes that the partition is its own."""
+    """A broker that believes that the partition is its own."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -473,7 +473,7 @@ class World:
     async def is_safe_to_hurt(self) -> bool:
         """Whether every entry that counts lies on two disks, and no disk is hurt already.
 
-        A damaged node can not say "not here" of an open ledger: with a second one that can not,
+        A damaged node cannot say "not here" of an open ledger: with a second one that cannot,
         nobody could close it.
         """
         record, owner = await self.chain(), self.serving()

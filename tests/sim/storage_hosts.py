@@ -67,7 +67,7 @@ class StorageHost:
         self.disk.power_cut = PowerCut
         self.store: LedgerStore
         self.node: SimStorageNode | None = None
-        #: When it went away last; carriers hear of it when its lease ends.
+        #: When it went away last; brokers hear of it when its lease ends.
         self.away_since: float | None = None
         self.start()
 
@@ -197,8 +197,8 @@ class StorageClient:
         return found
 
 
-class CarrierNodes:
-    """The storage nodes, as one carrier reaches them; it hears late who went away."""
+class BrokerNodes:
+    """The storage nodes, as one broker reaches them; it hears late who went away."""
 
     def __init__(
         self,

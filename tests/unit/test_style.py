@@ -39,8 +39,19 @@ ARROWS = {
     "stream": {"coordination", "election"},
     "spark": {"kafka", "wire"},
     "teams": {"coordination", "election", "kafka", "settings", "spark", "stream", "timeline"},
-    "console": {"node", "outbox", "settings", "election", "stream", "timeline"},
+    "admin": {"coordination", "log", "storage"},
+    "console": {
+        "admin",
+        "coordination",
+        "node",
+        "outbox",
+        "settings",
+        "election",
+        "stream",
+        "timeline",
+    },
     "cli": {
+        "admin",
         "access",
         "node",
         "console",
@@ -58,7 +69,17 @@ ARROWS = {
     },
 }
 #: What every room may know.
-GROUND = {"buffers", "client_errors", "clock", "errors", "exposition", "logging", "tracing", "web"}
+GROUND = {
+    "background",
+    "buffers",
+    "client_errors",
+    "clock",
+    "errors",
+    "exposition",
+    "logging",
+    "tracing",
+    "web",
+}
 
 
 def _tracked() -> list[Path]:

@@ -6,7 +6,7 @@
 
 SCRAM (RFC 5802) is `scramp`'s. A name that nobody has gets the same conversation as one that
 somebody has, with a salt that is always the same for it, and fails at its end: who is a user here
-can not be found out. PLAIN sends the password itself, so it is offered over TLS alone.
+cannot be found out. PLAIN sends the password itself, so it is offered over TLS alone.
 """
 
 import asyncio

@@ -313,7 +313,7 @@ def rendered(view: ClusterView) -> "RenderableType":
     elif kafka is not None:
         lines.append(_leaders_line(kafka))
         for one in view.processes:
-            if one.state != "running" and led[one.number] and "carrier" in one.roles:
+            if one.state != "running" and led[one.number] and "broker" in one.roles:
                 waiting = f"{led[one.number]} of them wait: their leader {one.name} is {one.state}"
                 lines.append(Text(waiting, style="bold yellow"))
     return Group(table, *lines)
@@ -352,7 +352,7 @@ def _load(one: ProcessView, member: Member | None, led: Counter[int]) -> str:
     parts = []
     if member is not None and "storage" in member.roles:
         parts.append(f"{member.stored_bytes / 1e6:,.1f} MB stored")
-    if "carrier" in one.roles and led[one.number]:
+    if "broker" in one.roles and led[one.number]:
         parts.append(f"leads {led[one.number]}")
     return ", ".join(parts)
 

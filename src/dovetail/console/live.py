@@ -7,7 +7,7 @@ away and may come again, and no reader can hold up the node or another reader.
 
     event: hello     once: the interval, and what is watched
     event: <watch>   the whole document, as its GET endpoint gives it
-    event: trouble   instead of it, while it can not be had
+    event: trouble   instead of it, while it cannot be had
     event: bye       come again: the node stops, or the reader is too slow
 """
 
@@ -89,7 +89,7 @@ def check_watch(watch: str) -> None:
     kind = KINDS.get(name)
     if kind is None or kind.named != bool(rest):
         known = ", ".join(f"{n}:NAME" if k.named else n for n, k in KINDS.items())
-        raise InvalidInput(f"{watch[:80]!r} can not be watched; what can: {known}")
+        raise InvalidInput(f"{watch[:80]!r} cannot be watched; what can: {known}")
     if len(watch) > _WATCH_CHARACTERS_MAX or not watch.isprintable():
         raise InvalidInput("the name in a watch is too long or has characters that no name has")
 

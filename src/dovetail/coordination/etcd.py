@@ -130,7 +130,7 @@ class EtcdSettings:
                 context.load_cert_chain(self.tls_certificate, self.tls_key)
         except OSError as error:
             raise InvalidSetting(
-                f"the files of coordination.tls_ca, tls_certificate and tls_key can not be used: "
+                f"the files of coordination.tls_ca, tls_certificate and tls_key cannot be used: "
                 f"{error.strerror or error}"
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -21,6 +21,7 @@ Survives: the service being away (the view stays as it was), a lost lease (annou
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -28,7 +29,6 @@ from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, LeaseKeeper, Put, Revision, Unchanged
 from dovetail.coordination.mirror import RETRY_MS, Mirror
 from dovetail.errors import DovetailError, Uncertain
-from dovetail.log.claims import Carriers
 from dovetail.logging import get_logger
 
 _log = get_logger("membership")
@@ -38,14 +38,14 @@ NODES = "/nodes/"
 #: How often a node renews what it says about its load.
 LOAD_MS = 2000
 
-#: How long a carrier that could not serve what it had gets nothing new.
+#: How long a broker that could not serve what it had gets nothing new.
 DECLINE_MS = 30_000
 
 #: How long a node that went is remembered, for clients that are on their way from it.
 GONE_MS = 5000
 
 OVERSEER_ROLE = "overseer"
-CARRIER_ROLE = "carrier"
+BROKER_ROLE = "broker"
 STORAGE_ROLE = "storage"
 
 
@@ -77,6 +77,14 @@ class Member(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LiveBrokers:
+    """Who is there: `alive` keeps what it owns, `willing` may get more."""
+
+    alive: frozenset[int]
+    willing: frozenset[int]
+
+
 class Membership:
     """The view of all nodes, and this node's place in it. It is the log's `Peers`."""
 
@@ -95,7 +103,7 @@ class Membership:
         self._lease: LeaseKeeper | None = None
         self._incarnation = uuid.uuid4().hex[:12]
         self._renew = asyncio.Event()
-        self._carriers = Carriers(frozenset(), frozenset())
+        self._brokers = LiveBrokers(frozenset(), frozenset())
         self._lives: set[tuple[int, str, bool, tuple[str, ...]]] = set()
         self._changed = asyncio.Event()
         self._declines_until_ms = 0.0
@@ -126,9 +134,9 @@ class Membership:
             if STORAGE_ROLE in member.roles and not member.storage_out
         }
 
-    def carriers(self) -> Carriers:
-        """The carriers among them."""
-        return self._carriers
+    def brokers(self) -> LiveBrokers:
+        """The brokers among them."""
+        return self._brokers
 
     def holds_lease(self) -> bool:
         """Whether this node surely is announced, so that nobody claims what it owns."""
@@ -155,7 +163,7 @@ class Membership:
         self._renew.set()
 
     def decline(self) -> None:
-        """This carrier could not serve what it had: it wants nothing new for a while."""
+        """This broker could not serve what it had: it wants nothing new for a while."""
         self._declines_until_ms = self._clock.monotonic_ms() + DECLINE_MS
         self.renew()
 
@@ -165,7 +173,7 @@ class Membership:
         self.renew()
         try:
             async with asyncio.timeout(self._ttl_ms / 1000):
-                while self._node_id in self._carriers.willing:
+                while self._node_id in self._brokers.willing:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -263,10 +271,10 @@ class Membership:
             self._members[number] = msgspec.json.decode(value, type=Member)
 
     def _tell(self) -> None:
-        alive = [m for m in self._members.values() if CARRIER_ROLE in m.roles]
+        alive = [m for m in self._members.values() if BROKER_ROLE in m.roles]
         staying = [m for m in alive if not m.leaving]
         fit = [m for m in staying if not m.declining] or staying
-        self._carriers = Carriers(
+        self._brokers = LiveBrokers(
             frozenset(m.node_id for m in alive), frozenset(m.node_id for m in fit)
         )
         lives = {

@@ -70,7 +70,7 @@ def read_header(batch: bytes | bytearray | memoryview) -> BatchHeader:
 
 
 def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
-    """The header of a batch from outside. Raises `InvalidBatch` if it can not be stored."""
+    """The header of a batch from outside. Raises `InvalidBatch` if it cannot be stored."""
     if len(batch) > bytes_max:
         raise BatchTooLarge(f"a batch of {len(batch)} bytes; the topic takes {bytes_max}")
     if len(batch) < HEADER_BYTES or batch[_MAGIC_AT] != 2:

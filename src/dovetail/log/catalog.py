@@ -4,7 +4,7 @@
     /partitions/<topic id>/<number>     PartitionRecord (chain.py)
     /ids/<kind>                         the next id that nobody has
 
-Everything below the first two is followed, so that every carrier knows every topic and who owns
+Everything below the first two is followed, so that every broker knows every topic and who owns
 which partition; a view can be old, so each change is a compare-and-set. Each step of a creation or
 deletion can be done again: whoever finds a topic half-way goes on from there (L3, L8, B3, B4).
 """
@@ -28,10 +28,9 @@ from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncerta
 from dovetail.log.claims import DELETED, NOBODY, Holding, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
-from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.chain import PARTITIONS, PartitionRecord
 
 TOPICS = "/topics/"
-PARTITIONS = "/partitions/"
 
 #: Changes in one transaction, with a condition each and one for the topic; etcd takes 128.
 CHANGES_MAX = 100

@@ -1,16 +1,16 @@
 """Who takes which partition: the deciding part of ownership (L3, L9, L12), pure.
 
 A partition belongs to the node that its record names, for as long as that node is *alive*. One
-whose owner is not alive is *vacant*. Every carrier sees about the same records and the same
-carriers, and computes the same plan: vacant partitions are dealt, in order, to the carrier that the
+whose owner is not alive is *vacant*. Every broker sees about the same records and the same
+brokers, and computes the same plan: vacant partitions are dealt, in order, to the broker that the
 strategy puts first. That one claims at once (after a small random wait, so that views settle); the
 next in order only if the partition is still vacant a while later, and so on. So usually one tries,
 and when the first is stuck somebody else does. Two that claim at once are no harm: the record is
 changed by compare-and-set, and the storage refuses the lower term.
 
-Balance: when nothing is vacant and the carriers have not changed for a while, the fewest moves that
+Balance: when nothing is vacant and the brokers have not changed for a while, the fewest moves that
 bring all within one partition of each other are planned; each giver closes its ledgers and then
-names the taker in the record. A carrier that is leaving is alive but not *willing*: it gives, and
+names the taker in the record. A broker that is leaving is alive but not *willing*: it gives, and
 is given nothing.
 
 Not here: claiming itself (`ownership.py`), doing what is decided (`holdings.py`).
@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dovetail.coordination.membership import LiveBrokers
 from dovetail.storage.selection import Candidate, Selection
 
 #: Nobody owns it.
@@ -30,17 +31,17 @@ NOBODY = -1
 #: Nobody owns it and nobody may: its topic is being deleted.
 DELETED = -2
 
-#: Random wait before a claim, so that carriers which notice at the same time have the same view.
+#: Random wait before a claim, so that brokers which notice at the same time have the same view.
 JITTER_MS = 50
 #: How long the next in order waits for the one before it. A takeover takes some ten milliseconds;
-#: a carrier that is alive and has not claimed within a second is in trouble.
+#: a broker that is alive and has not claimed within a second is in trouble.
 TURN_MS = 1000
-#: Balance waits until the carriers have been the same for so long: a restart is no reason to move.
+#: Balance waits until the brokers have been the same for so long: a restart is no reason to move.
 SETTLE_MS = 3000
 #: Moves under way at once, for one giver: each is a short pause for its clients.
 MOVES_MAX = 16
 
-#: Weight of a partition in a carrier's load; below it, partitions of the same topic count, so that
+#: Weight of a partition in a broker's load; below it, partitions of the same topic count, so that
 #: equals get different topics.
 _WEIGHT = 1_000_000
 
@@ -59,17 +60,9 @@ class Holding(NamedTuple):
     owner: int
 
 
-@dataclass(frozen=True, slots=True)
-class Carriers:
-    """Who is there: `alive` keeps what it owns, `willing` may get more."""
-
-    alive: frozenset[int]
-    willing: frozenset[int]
-
-
 @dataclass(slots=True)
 class Decision:
-    """What this carrier does now, and when to decide again if nothing happens before."""
+    """What this broker does now, and when to decide again if nothing happens before."""
 
     claim: list[Place] = field(default_factory=list)
     give: list[tuple[Place, int]] = field(default_factory=list)
@@ -108,14 +101,14 @@ def deal(
 
 
 def moves(
-    holdings: Mapping[Place, Holding], carriers: Collection[int], *, giver: int
+    holdings: Mapping[Place, Holding], brokers: Collection[int], *, giver: int
 ) -> list[tuple[Place, int]]:
     """What `giver` gives to whom, so that all end within one partition of each other.
 
     All moves are planned, by the same rule everywhere, and those of others are left to them.
     """
-    owned: dict[int, dict[str, list[Place]]] = {node: {} for node in carriers}
-    total = dict.fromkeys(carriers, 0)
+    owned: dict[int, dict[str, list[Place]]] = {node: {} for node in brokers}
+    total = dict.fromkeys(brokers, 0)
     for place in sorted(holdings):
         owner = holdings[place].owner
         if owner in owned:
@@ -141,7 +134,7 @@ def moves(
 
 
 class Claims:
-    """Decides for one carrier; remembers since when things are as they are."""
+    """Decides for one broker; remembers since when things are as they are."""
 
     def __init__(self, node_id: int, *, select: Selection, rng: random.Random) -> None:
         self._node_id = node_id
@@ -149,34 +142,34 @@ class Claims:
         self._rng = rng
         #: When a vacant partition was first seen so, and the random wait that it got.
         self._vacant: dict[Place, tuple[float, float]] = {}
-        self._carriers: Carriers | None = None
+        self._brokers: LiveBrokers | None = None
         self._since_ms = 0.0
 
     def decide(
         self,
         holdings: Mapping[Place, Holding],
-        carriers: Carriers,
+        brokers: LiveBrokers,
         held: Collection[Place],
         *,
         now_ms: float,
     ) -> Decision:
-        """`held` are the partitions that this carrier has, or is working on."""
+        """`held` are the partitions that this broker has, or is working on."""
         decision = Decision()
-        if carriers != self._carriers:
-            self._carriers, self._since_ms = carriers, now_ms
-        if self._node_id not in carriers.alive:
+        if brokers != self._brokers:
+            self._brokers, self._since_ms = brokers, now_ms
+        if self._node_id not in brokers.alive:
             return decision
         for place, holding in holdings.items():
             # Also when it wants nothing new: nobody else may take what has its name on it.
             if holding.owner == self._node_id and place not in held:
                 decision.claim.append(place)
-        if self._node_id not in carriers.willing:
+        if self._node_id not in brokers.willing:
             return decision
-        vacant = [p for p, h in holdings.items() if h.owner not in carriers.alive]
-        self._claim_vacant(decision, vacant, holdings, carriers, held, now_ms)
-        if not vacant and len(carriers.willing) > 1:
+        vacant = [p for p, h in holdings.items() if h.owner not in brokers.alive]
+        self._claim_vacant(decision, vacant, holdings, brokers, held, now_ms)
+        if not vacant and len(brokers.willing) > 1:
             settled_ms = self._since_ms + SETTLE_MS
-            plan = moves(holdings, carriers.willing, giver=self._node_id)
+            plan = moves(holdings, brokers.willing, giver=self._node_id)
             if plan and now_ms < settled_ms:
                 decision.wake_at(settled_ms)
             else:
@@ -188,12 +181,12 @@ class Claims:
         decision: Decision,
         vacant: list[Place],
         holdings: Mapping[Place, Holding],
-        carriers: Carriers,
+        brokers: LiveBrokers,
         held: Collection[Place],
         now_ms: float,
     ) -> None:
         self._vacant = {place: self._vacant[place] for place in vacant if place in self._vacant}
-        for place, order in deal(vacant, holdings, carriers.willing, self.select).items():
+        for place, order in deal(vacant, holdings, brokers.willing, self.select).items():
             if place in held:
                 continue
             jitter_ms = self._rng.random() * JITTER_MS if len(order) > 1 else 0.0

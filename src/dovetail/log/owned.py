@@ -1,8 +1,8 @@
-"""The partitions that this carrier holds: the doing part of `claims.py`.
+"""The partitions that this broker holds: the doing part of `claims.py`.
 
-Whenever the records or the carriers change it decides again, and then opens what it may claim,
-drops what another has claimed, and gives away what balance asks for. A partition that can not be
-opened is out of service and says why; the others are served (B18). If another carrier might do
+Whenever the records or the brokers change it decides again, and then opens what it may claim,
+drops what another has claimed, and gives away what balance asks for. A partition that cannot be
+opened is out of service and says why; the others are served (B18). If another broker might do
 better, because this one does not reach the storage, it is handed on after a few attempts.
 
     (vacant) --claim--> opening --opened--> open --give--> closing --named--> (the taker's)
@@ -39,7 +39,7 @@ REOPEN_MS = 1000
 #: One that is damaged is tried again too, for a peer of the damaged node that was away.
 _DAMAGED_AGAIN_MS = 30_000
 
-#: Attempts to open a partition before another carrier is asked to.
+#: Attempts to open a partition before another broker is asked to.
 _ATTEMPTS_ALONE = 3
 
 #: A partition that could not be mended for so long is handed on. A takeover takes milliseconds.
@@ -48,7 +48,7 @@ _STUCK_MS = 5000
 #: Pause after losing a race for a partition; by then the view has the winner.
 _RACE_MS = 100
 
-#: How long a carrier that has given everything away stays, to tell clients where it went. They ask
+#: How long a broker that has given everything away stays, to tell clients where it went. They ask
 #: every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and with
 #: librdkafka that is a second later.
 _LINGER_MS = 300
@@ -60,7 +60,7 @@ Gone = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that this carrier has, or is working on."""
+    """A partition that this broker has, or is working on."""
 
     name: str
     number: int
@@ -166,7 +166,7 @@ class Holdings:
         now_ms = self._now()
         try:
             decision = self._claims.decide(
-                self._catalog.holdings(), self._peers.carriers(), self._held.keys(), now_ms=now_ms
+                self._catalog.holdings(), self._peers.brokers(), self._held.keys(), now_ms=now_ms
             )
         except DovetailError as error:  # The user's own strategy failed.
             _log.error("nothing is claimed", error=str(error))
@@ -300,7 +300,7 @@ class Holdings:
         """Whether a partition is free for us, by its record as it is at this moment."""
         if record.owner in (DELETED, self._context.node_id):
             return record.owner != DELETED
-        return record.owner not in self._peers.carriers().alive
+        return record.owner not in self._peers.brokers().alive
 
     def _owner_is_gone(self, record: PartitionRecord) -> Sequence[Unchanged]:
         if record.owner in (NOBODY, self._context.node_id):
@@ -336,7 +336,7 @@ class Holdings:
                     self._give(place, successor)
 
     async def _hand_on(self, place: Place) -> bool:
-        """Asks another carrier to take a partition that can not be opened here."""
+        """Asks another broker to take a partition that cannot be opened here."""
         successor = self._successors().get(place)
         if successor is None:
             return False
@@ -354,7 +354,7 @@ class Holdings:
 
     def _successors(self) -> dict[Place, int]:
         """Who should have what is held here, if this node had it no more."""
-        others = self._peers.carriers().willing - {self._context.node_id}
+        others = self._peers.brokers().willing - {self._context.node_id}
         known = self._catalog.holdings()
         try:
             dealt = deal(self._held.keys(), known, others, self._claims.select)

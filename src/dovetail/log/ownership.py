@@ -165,7 +165,7 @@ async def take_over(
     """Claims the partition and closes what its last owner left open.
 
     Raises what `claim` raises, `Unavailable` if too few storage nodes answer, and `Damaged` if its
-    newest ledger can not be read.
+    newest ledger cannot be read.
     """
     keeper = await claim(coordinator, key, owner=owner, may_claim=may_claim, only_if=only_if)
     term = Term(keeper.record.term)

@@ -36,7 +36,7 @@ from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
-from dovetail.storage import Ensembles, LedgerId, Placement, Term, chain
+from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
 _log = get_logger("log")
@@ -90,7 +90,7 @@ class Partition:
         self.tail = Tail(context.tail_budget)
         self.indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
         self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        #: Since when it could not be mended or written to; another carrier may do better.
+        #: Since when it could not be mended or written to; another broker may do better.
         self.stuck_since_ms: float | None = None
         #: Called whenever something new can be read.
         self.on_confirmed: set[Callable[[], None]] = set()
@@ -132,6 +132,11 @@ class Partition:
         before, self._config = self._config, config
         if config.quorum != before.quorum:  # It holds from the next ledger on (L14).
             self.roll()
+
+    @property
+    def quorum(self) -> Quorum:
+        """Quorum sizes that new ledgers get."""
+        return self._config.quorum
 
     @property
     def record(self) -> PartitionRecord:

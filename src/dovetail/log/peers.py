@@ -1,10 +1,10 @@
-"""The other carriers, as the log needs to know them."""
+"""The other brokers, as the log needs to know them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from dovetail.coordination.membership import LiveBrokers
 from dovetail.coordination.protocol import Unchanged
-from dovetail.log.claims import Carriers
 
 
 class Peers(Protocol):
@@ -16,8 +16,8 @@ class Peers(Protocol):
     #: owned under the one before may be another's by now.
     before_lease: list[Callable[[], Awaitable[None]]]
 
-    def carriers(self) -> Carriers:
-        """The carriers that hold their lease, this one among them."""
+    def brokers(self) -> LiveBrokers:
+        """The brokers that hold their lease, this one among them."""
         ...
 
     def holds_lease(self) -> bool:
@@ -29,20 +29,20 @@ class Peers(Protocol):
         ...
 
     def decline(self) -> None:
-        """This carrier could not serve what it had: it wants nothing new for a while."""
+        """This broker could not serve what it had: it wants nothing new for a while."""
         ...
 
 
 class Alone:
-    """The peers of a carrier that has none: what `dovetail up` has."""
+    """The peers of a broker that has none: what `dovetail up` has."""
 
     def __init__(self, node_id: int) -> None:
         self.on_change: list[Callable[[], None]] = []
         self.before_lease: list[Callable[[], Awaitable[None]]] = []
-        self._carriers = Carriers(frozenset({node_id}), frozenset({node_id}))
+        self._brokers = LiveBrokers(frozenset({node_id}), frozenset({node_id}))
 
-    def carriers(self) -> Carriers:
-        return self._carriers
+    def brokers(self) -> LiveBrokers:
+        return self._brokers
 
     def holds_lease(self) -> bool:
         return True

@@ -66,7 +66,7 @@ def read_from_tail(partition: Partition, offset: int, bytes_max: int) -> list[Bu
 async def read_from_storage(partition: Partition, offset: int, bytes_max: int) -> list[Buffer]:
     """Batches of one ledger from the one with `offset` on, at least one.
 
-    Raises `Damaged` or `StorageOut` if they can not be read, `OffsetOutOfRange` if they were
+    Raises `Damaged` or `StorageOut` if they cannot be read, `OffsetOutOfRange` if they were
     trimmed meanwhile.
     """
     span = _span_of(partition, offset)

@@ -1,8 +1,8 @@
-"""The log as one carrier has it: all topics, the partitions that it owns, and their upkeep.
+"""The log as one broker has it: all topics, the partitions that it owns, and their upkeep.
 
-Every carrier knows every topic and who owns which partition (`catalog.py`); which ones are its own
+Every broker knows every topic and who owns which partition (`catalog.py`); which ones are its own
 is decided in `claims.py` and done in `holdings.py`; topics come and go in `topic_work.py`. A
-carrier that is alone is the same thing with nobody to share with.
+broker that is alone is the same thing with nobody to share with.
 """
 
 import random
@@ -57,7 +57,7 @@ class Log:
         select: Selection = least_loaded,
         rng: random.Random | None = None,
     ) -> None:
-        """Without `peers` this carrier is alone."""
+        """Without `peers` this broker is alone."""
         self._coordinator = coordinator
         self._ensembles = ensembles
         self._clock = clock
@@ -107,7 +107,7 @@ class Log:
         await self.catalog.start()
 
     async def start(self) -> None:
-        """Takes over what is this carrier's; serves that when it returns."""
+        """Takes over what is this broker's; serves that when it returns."""
         self._started = True
         self.holdings.start(self._context)
         self._peers.on_change.append(self._work.reconsider)
@@ -130,8 +130,8 @@ class Log:
                 key in self.holdings.open or key in self.holdings.broken
             ):
                 return False
-            if holding.owner not in self._peers.carriers().alive and (
-                len(self._peers.carriers().willing) == 1
+            if holding.owner not in self._peers.brokers().alive and (
+                len(self._peers.brokers().willing) == 1
             ):
                 return False
         return True
@@ -179,7 +179,7 @@ class Log:
         return self.catalog.holding(Place(record.id, number))
 
     def holds_lease(self) -> bool:
-        """Whether what is open here is surely this carrier's; asked again after every wait."""
+        """Whether what is open here is surely this broker's; asked again after every wait."""
         return self._peers.holds_lease()
 
     def partition(self, name: str, number: int) -> Partition:

@@ -169,7 +169,7 @@ class TopicConfig:
 
 
 def check_name(name: str) -> None:
-    """Raises `InvalidInput` if a topic can not be called so."""
+    """Raises `InvalidInput` if a topic cannot be called so."""
     if not name or len(name) > NAME_LENGTH_MAX or name in (".", "..") or not _NAME.fullmatch(name):
         raise InvalidInput(
             f"topic name {name[:80]!r}: 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-'"
@@ -177,7 +177,7 @@ def check_name(name: str) -> None:
 
 
 def check_partitions(count: int) -> None:
-    """Raises `InvalidInput` if a topic can not have so many."""
+    """Raises `InvalidInput` if a topic cannot have so many."""
     if not 1 <= count <= PARTITIONS_MAX:
         raise InvalidInput(f"{count} partitions: a topic has 1 to {PARTITIONS_MAX}")
 

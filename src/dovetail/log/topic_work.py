@@ -1,7 +1,7 @@
 """Creating and deleting topics, so that it survives whoever does it (L3, L8, B3, B4).
 
 Each piece of work has one *master*, named in the topic's record. It does the steps below; each can
-be done again, by anybody, without harm. When the master is not alive any more, the carriers take
+be done again, by anybody, without harm. When the master is not alive any more, the brokers take
 its place in an order that all compute alike, by compare-and-set on the record.
 
     create      announce (CREATING) → register partitions → owners claim them → READY
@@ -52,7 +52,7 @@ _WHOLE_TOPIC = -1
 
 
 class TopicWork:
-    """The topics that this carrier is creating, deleting or mending."""
+    """The topics that this broker is creating, deleting or mending."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TopicWork:
             await self._catalog.announce(record)
             return await self._create(record)
         finally:
-            # Another carrier may have finished it, and this one be deleting it by now.
+            # Another broker may have finished it, and this one be deleting it by now.
             if self._working.get(record.id) is task:
                 del self._working[record.id]
             self.reconsider()
@@ -135,7 +135,7 @@ class TopicWork:
         )
 
     def _owners(self, places: list[Place]) -> Mapping[Place, int]:
-        takers = self._peers.carriers().willing
+        takers = self._peers.brokers().willing
         dealt = deal(places, self._catalog.holdings(), takers, self._select)
         return {place: order[0] for place, order in dealt.items()}
 
@@ -268,11 +268,11 @@ class TopicWork:
         if record.state is TopicState.READY:
             return bool(self._catalog.unregistered(record))
         # Our own name on it and nothing under way: we died and came back.
-        return record.master == self._node_id or (record.master not in self._peers.carriers().alive)
+        return record.master == self._node_id or (record.master not in self._peers.brokers().alive)
 
     def _wait_ms(self, record: TopicRecord) -> float:
-        """How long the carriers before us in the order have to take it."""
-        takers = self._peers.carriers().willing
+        """How long the brokers before us in the order have to take it."""
+        takers = self._peers.brokers().willing
         if self._node_id not in takers:
             return float(TURN_MS)
         wait_ms = float(_REGISTER_MS) if record.state is TopicState.READY else 0.0
@@ -292,7 +292,7 @@ class TopicWork:
             return
 
         def take(known: TopicRecord) -> TopicRecord:
-            if known.master in self._peers.carriers().alive:
+            if known.master in self._peers.brokers().alive:
                 return known
             return msgspec.structs.replace(known, master=self._node_id)
 

@@ -1,7 +1,7 @@
-"""The carrier's part of a node: the log, its groups, and their upkeep.
+"""The broker's part of a node: the log, its groups, and their upkeep.
 
 Start, in two steps: entering reads what there is, so that clients can be told who is where; `start`
-takes over what is this carrier's, then its groups. In a cluster both may have to wait until enough
+takes over what is this broker's, then its groups. In a cluster both may have to wait until enough
 storage nodes are there; what waits says so and goes on by itself.
 """
 
@@ -15,7 +15,7 @@ from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import InvalidInput, InvalidSetting
 from dovetail.kafka.codec.subscription import topics_of
-from dovetail.kafka.handlers import Backend, Broker
+from dovetail.kafka.handlers import Backend, BrokerAddress
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupSettings
 from dovetail.log.peers import Peers
@@ -31,13 +31,13 @@ from dovetail.storage.repair.decommission import StorageStates
 from dovetail.storage.repair.repairer import Repairer, RepairSettings, StorageView
 from dovetail.storage.selection import selection_named
 
-_log = get_logger("carrier")
+_log = get_logger("broker")
 
 #: How often it is looked whether a partition should be handed on, or a storage node is back.
 CHECK_MS = 1000
 
 
-class Carrier:
+class Broker:
     """Serves partitions; use as an async context manager."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Carrier:
             topics_of=topics_of,
         )
 
-    async def __aenter__(self) -> "Carrier":
+    async def __aenter__(self) -> "Broker":
         """Reads what there is; nothing is served before `start`."""
         try:
             self._cluster_id = await _cluster_id(self._coordinator)
@@ -105,7 +105,7 @@ class Carrier:
         await self._stack.aclose()
 
     async def start(self) -> None:
-        """Takes over what is this carrier's; serves that when it returns."""
+        """Takes over what is this broker's; serves that when it returns."""
         self.log.on_deleted += [self._metrics.forget_topic, self.groups.forget_topic]
         await self.log.start()
         await self.groups.start()
@@ -117,8 +117,8 @@ class Carrier:
 
     def backend(
         self,
-        brokers: Callable[[], dict[int, Broker]],
-        brokers_gone: Callable[[], dict[int, Broker]],
+        brokers: Callable[[], dict[int, BrokerAddress]],
+        brokers_gone: Callable[[], dict[int, BrokerAddress]],
         storage_nodes: Callable[[], int],
         registry: AccessRegistry | None,
     ) -> Backend:
@@ -218,5 +218,5 @@ async def _cluster_id(coordinator: Coordinator) -> str:
     )
     found = await coordinator.get(key)
     if found is None:
-        raise InvalidSetting(f"{key} can not be written; is the namespace shared with others?")
+        raise InvalidSetting(f"{key} cannot be written; is the namespace shared with others?")
     return found.value.decode()

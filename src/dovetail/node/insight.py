@@ -1,7 +1,7 @@
 """What a node sees of its cluster from inside: more than a Kafka client gets to see.
 
 Topics in every state, terms, owners, the chains of ledgers with their storage nodes and sizes. All
-of it is the shared view of the coordination service, so any carrier answers for the whole cluster;
+of it is the shared view of the coordination service, so any broker answers for the whole cluster;
 only the bytes of a ledger that is being written are known to its owner alone, and are None
 elsewhere. Everything here only reads.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dovetail.clock import Clock
-from dovetail.coordination.membership import CARRIER_ROLE, Member, Membership
+from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
 from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.log.service import Log
 from dovetail.log.topic import CONFIG_KEYS, TopicRecord
-from dovetail.node.broker import Carrier
+from dovetail.node.broker import Broker
 from dovetail.node.security import OwnWay
 from dovetail.storage.chain import PartitionRecord
 
@@ -71,7 +71,7 @@ class Insight:
 
     def __init__(
         self,
-        carrier: Carrier | None,
+        broker: Broker | None,
         membership: Membership | None,
         *,
         describe: Callable[[], Member],
@@ -83,7 +83,7 @@ class Insight:
 
         `door` is the address (host:port) at which this machine reaches the node's Kafka door.
         """
-        self._carrier = carrier
+        self._broker = broker
         self._membership = membership
         self._describe = describe
         self.door = door
@@ -105,14 +105,14 @@ class Insight:
 
     @property
     def _log(self) -> Log:
-        if self._carrier is None:
-            others = [m.http for m in self.members().values() if CARRIER_ROLE in m.roles and m.http]
+        if self._broker is None:
+            others = [m.http for m in self.members().values() if BROKER_ROLE in m.roles and m.http]
             where = f"; ask {others[0]}" if others else ", and no broker is known now"
-            raise Unavailable(f"this node has no role 'carrier' and serves no topics{where}")
-        return self._carrier.log
+            raise Unavailable(f"this node has no role 'broker' and serves no topics{where}")
+        return self._broker.log
 
     def topics(self) -> list[TopicFacts]:
-        """All topics by name. Raises `Unavailable` on a node that is no carrier."""
+        """All topics by name. Raises `Unavailable` on a node that is no broker."""
         alive = self._alive()
         records = sorted(self._log.catalog.all(), key=lambda record: record.name)
         return [self._facts(record, alive) for record in records]
@@ -140,7 +140,7 @@ class Insight:
         return self._log.holding(record, number).owner in self._alive()
 
     def _alive(self) -> frozenset[int]:
-        return frozenset(m.node_id for m in self.members().values() if CARRIER_ROLE in m.roles)
+        return frozenset(m.node_id for m in self.members().values() if BROKER_ROLE in m.roles)
 
     async def partitions(self, name: str) -> list[PartitionFacts]:
         """Raises `TopicUnknown`, `Unavailable`."""

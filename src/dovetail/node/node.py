@@ -21,17 +21,17 @@ from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.coordination.membership import (
-    CARRIER_ROLE,
+    BROKER_ROLE,
     OVERSEER_ROLE,
     STORAGE_ROLE,
     Member,
     Membership,
 )
 from dovetail.errors import InvalidSetting, ProtocolViolation
-from dovetail.kafka.handlers import Broker, FrontDoor
+from dovetail.kafka.handlers import BrokerAddress, FrontDoor
 from dovetail.log.catalog import Catalog
 from dovetail.logging import RateLimitedLog, get_logger
-from dovetail.node.broker import Carrier
+from dovetail.node.broker import Broker
 from dovetail.node.insight import Insight
 from dovetail.node.measured import MeasuredCoordinator
 from dovetail.node.metrics import Metrics, NodeCollector
@@ -109,7 +109,7 @@ class Node:
         self._storage: LocalStorageNode | None = None
         self._report_damage: list[str] = []
         self._security = Security()
-        self._carrier: Carrier | None = None
+        self._broker: Broker | None = None
         self._front: FrontDoor | None = None
         self._overseer: Overseer | None = None
         self._membership: Membership | None = None
@@ -137,8 +137,8 @@ class Node:
         reasons += [f"damaged: {place}" for place in self._report_damage]
         if self._membership is not None and not (self._missing or self._membership.holds_lease()):
             reasons.append("no lease: the coordination service does not answer")
-        if self._carrier is not None:
-            for (topic, number), error in self._carrier.log.broken().items():
+        if self._broker is not None:
+            for (topic, number), error in self._broker.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
@@ -196,13 +196,13 @@ class Node:
         nodes = await self._start_nodes(coordinator, roles)
         port_bound = await self._start_door(service)
         host, port = settings.kafka.advertised(port_bound=port_bound)
-        here = Broker(settings.node.node_id, host, port)
-        if CARRIER_ROLE in roles:
-            self._carrier = await self._load_carrier(coordinator, nodes, here)
+        here = BrokerAddress(settings.node.node_id, host, port)
+        if BROKER_ROLE in roles:
+            self._broker = await self._load_broker(coordinator, nodes, here)
         telling = asyncio.create_task(self._tell_held_back())
         self._stack.callback(telling.cancel)
         insight = self.insight = Insight(
-            self._carrier,
+            self._broker,
             self._membership,
             describe=lambda: self._describe(here, http_url),
             door=settings.kafka.door(port_bound=port_bound),
@@ -213,9 +213,9 @@ class Node:
             await self._start_overseer(coordinator, insight, here.node_id)
         if self._membership is not None:
             await self._announce(self._membership, coordinator, here, http_url)
-        if self._carrier is not None:
+        if self._broker is not None:
             self._missing = ["taking partitions over"]
-            await self._carrier.start()
+            await self._broker.start()
             self._timelines = await self._stack.enter_async_context(
                 running_timelines(
                     settings,
@@ -239,9 +239,9 @@ class Node:
         settings = self._settings
         if settings.coordination.kind == "etcd":
             return await self._join_cluster(coordinator)
-        if self._storage is None or CARRIER_ROLE not in roles:
+        if self._storage is None or BROKER_ROLE not in roles:
             raise InvalidSetting(
-                "a node that is not carrier and storage both is part of a cluster: set "
+                "a node that is not broker and storage both is part of a cluster: set "
                 "coordination.kind to 'etcd'"
             )
         return OneNode(settings.node.node_id, self._storage)
@@ -296,14 +296,14 @@ class Node:
         return len(self._disks.numbers() - self._states.given_up())
 
     def _wake_repair(self) -> None:
-        if self._carrier is not None and self._carrier.repairer is not None:
-            self._carrier.repairer.wake()
+        if self._broker is not None and self._broker.repairer is not None:
+            self._broker.repairer.wake()
 
     async def _announce(
         self,
         membership: Membership,
         coordinator: Coordinator,
-        here: Broker,
+        here: BrokerAddress,
         http_url: str | None,
     ) -> None:
         """Makes this node known; the others count on it from now on, until it says that it goes."""
@@ -313,7 +313,7 @@ class Node:
             self.lost.set()
 
         await membership.announce(lambda: self._describe(here, http_url))
-        if self._carrier is not None:
+        if self._broker is not None:
             sentry = Sentry(membership, coordinator, node_id=here.node_id)
             sentry.start()
             self._stack.push_async_callback(sentry.stop)
@@ -321,7 +321,7 @@ class Node:
         watching = asyncio.create_task(watch_number())
         self._stack.callback(watching.cancel)
 
-    def _describe(self, here: Broker, http_url: str | None) -> Member:
+    def _describe(self, here: BrokerAddress, http_url: str | None) -> Member:
         return Member(
             node_id=here.node_id,
             host=here.host,
@@ -331,7 +331,7 @@ class Node:
             name=self._settings.node.name,
             http=http_url,
             stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
-            partitions=0 if self._carrier is None else len(self._carrier.log.partitions()),
+            partitions=0 if self._broker is None else len(self._broker.log.partitions()),
             storage_out=self._storage is not None and self._storage.out_because is not None,
             reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
         )
@@ -339,12 +339,12 @@ class Node:
     async def _start_overseer(
         self, coordinator: Coordinator, insight: Insight, node_id: int
     ) -> None:
-        if self._carrier is None:
+        if self._broker is None:
             catalog = Catalog(coordinator, on_change=lambda: None)
             await catalog.start()
             self._stack.push_async_callback(catalog.stop)
         else:
-            catalog = self._carrier.log.catalog
+            catalog = self._broker.log.catalog
         self._overseer = Overseer(node_id, insight.members, catalog, tls=self._security.client_tls)
         self._overseer.start()
         self._stack.push_async_callback(self._overseer.stop)
@@ -352,22 +352,24 @@ class Node:
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
         self._wake_repair()
-        if self._carrier is not None:
-            self._carrier.welcome_back()
+        if self._broker is not None:
+            self._broker.welcome_back()
 
     # The rooms
 
-    async def _load_carrier(self, coordinator: Coordinator, nodes: Nodes, here: Broker) -> Carrier:
+    async def _load_broker(
+        self, coordinator: Coordinator, nodes: Nodes, here: BrokerAddress
+    ) -> Broker:
         membership = self._membership
 
-        def brokers() -> dict[int, Broker]:
+        def brokers() -> dict[int, BrokerAddress]:
             known = None if membership is None else membership.members().values()
             return {here.node_id: here} if known is None else _brokers_of(known)
 
-        def brokers_gone() -> dict[int, Broker]:
+        def brokers_gone() -> dict[int, BrokerAddress]:
             return {} if membership is None else _brokers_of(membership.gone())
 
-        carrier = Carrier(
+        broker = Broker(
             self._settings,
             coordinator,
             nodes,
@@ -377,14 +379,14 @@ class Node:
             states=self._states,
             view=self._view,
         )
-        await self._stack.enter_async_context(carrier)
+        await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
         self._front = FrontDoor(
-            carrier.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
+            broker.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
             self._security.doorman,
         )
-        return carrier
+        return broker
 
     async def _start_storage(self, folder: Path) -> LocalStorageNode:
         storage = self._settings.storage
@@ -479,11 +481,11 @@ class Node:
         self._metrics.moved(bytes_in, bytes_out)
 
 
-def _brokers_of(members: Iterable[Member]) -> dict[int, Broker]:
+def _brokers_of(members: Iterable[Member]) -> dict[int, BrokerAddress]:
     return {
-        member.node_id: Broker(member.node_id, member.host, member.port)
+        member.node_id: BrokerAddress(member.node_id, member.host, member.port)
         for member in members
-        if CARRIER_ROLE in member.roles
+        if BROKER_ROLE in member.roles
     }
 
 

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import msgspec
 
-from dovetail.coordination.membership import CARRIER_ROLE, Member
+from dovetail.coordination.membership import BROKER_ROLE, Member
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.log.catalog import Catalog
@@ -112,14 +112,14 @@ class Overseer:
     def report(self) -> ClusterReport:
         """The cluster as of now."""
         members = self._members()
-        carriers = {m.node_id for m in members.values() if CARRIER_ROLE in m.roles}
+        brokers = {m.node_id for m in members.values() if BROKER_ROLE in m.roles}
         owned: Counter[tuple[int, str]] = Counter()
         topics = []
         for record in sorted(self._catalog.all(), key=lambda record: record.name):
             partitions = []
             for number in range(record.partitions):
                 term, owner = self._catalog.holding(Place(record.id, number))
-                partitions.append(PartitionReport(number, owner, term, owner in carriers))
+                partitions.append(PartitionReport(number, owner, term, owner in brokers))
                 owned[owner, record.name] += 1
             topics.append(
                 TopicReport(record.name, record.id, record.state.value, record.internal, partitions)
@@ -196,7 +196,7 @@ class Overseer:
 
 def _probe_of(member: Member) -> Request:
     """The cheapest request that a node of these roles answers."""
-    if CARRIER_ROLE in member.roles:
+    if BROKER_ROLE in member.roles:
         return Request(ApiKey.API_VERSIONS, 0, [], Unavailable)
     hello = private.encode_request(private.Hello(private.VERSION))
     return Request(PrivateKey.HELLO, private.VERSION, hello, Unavailable)

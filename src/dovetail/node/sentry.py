@@ -2,7 +2,7 @@
 
 A lease says "not heard of for so long", which is all that can be known of a node behind a dead
 network or one that stands still. A process that was killed tells more: the system closes its
-connections at once, and refuses new ones. So each carrier keeps an idle connection to every other
+connections at once, and refuses new ones. So each broker keeps an idle connection to every other
 node, and when one breaks and a new one is *refused*, it ends that node's lease. Takeover begins
 within milliseconds then, instead of seconds.
 

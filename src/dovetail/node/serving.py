@@ -36,7 +36,7 @@ def serve(
 ) -> int:
     """Serves until SIGTERM or SIGINT; a second signal exits at once. Returns the exit code.
 
-    Raises `DovetailError` if the node can not start.
+    Raises `DovetailError` if the node cannot start.
     """
     _keep_freed_memory()
     tracing.use(settings.tracing, service=f"dovetail-{settings.node.name}")

@@ -1,6 +1,6 @@
 """The timelines of a node: stores and service made from its settings.
 
-On one node they lie in files of their own below the data folder. In a cluster every carrier serves
+On one node they lie in files of their own below the data folder. In a cluster every broker serves
 every timeline, so their store must be one that all of them reach: PostgreSQL. Without it a node of
 a cluster serves no timelines, and says so.
 """

@@ -11,7 +11,7 @@ It knows a database and a Kafka; Dovetail is one, any other will do.
     if T1's COMMIT returned before T2's was asked for, or T2 waited for a lock that T1 held,
     T1's messages leave before T2's.
 
-Ids can not give that: they are drawn when a row is inserted, and a transaction that inserts first
+Ids cannot give that: they are drawn when a row is inserted, and a transaction that inserts first
 may commit last. Nor can transaction ids. What gives it:
 
 - *PostgreSQL*: a deferred trigger draws a number while the transaction commits (`kafka_commits`).

@@ -273,7 +273,7 @@ def _resume(state: _Drain, batches: Sequence[Batch]) -> Steps:
     for at, batch in enumerate(batches):
         there = [row_by_id[row_id] for row_id in batch.ids if row_id in row_by_id]
         if len(there) != len(batch.ids):
-            # Somebody has deleted rows of ours: the numbers can not be the same any more.
+            # Somebody has deleted rows of ours: the numbers cannot be the same any more.
             yield from _start_anew(state, there)
             return
         flight = _Flight(batch, spread(there, batch.partitions, state.options.partitioner))

@@ -32,7 +32,7 @@ def encode_json(payload: Any) -> bytes | None:
         return json.dumps(payload, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
         raise InvalidInput(
-            f"the payload can not be encoded as JSON: {error}; give bytes, or an `encode`"
+            f"the payload cannot be encoded as JSON: {error}; give bytes, or an `encode`"
         ) from error
 
 

@@ -31,7 +31,7 @@ SLOTS = 64
 ORDER_SLOTS = 1024
 
 #: PostgreSQL: the advisory lock that a relay holds while it sleeps, and the channel it listens on.
-#: A publisher that can not share the lock knows that it must wake somebody.
+#: A publisher that cannot share the lock knows that it must wake somebody.
 WAIT_LOCK = 5_931_604_210_318
 CHANNEL = "kafka_messages"
 

@@ -1,7 +1,7 @@
 """Sending batches under sequence numbers that were chosen beforehand.
 
 An ordinary producer chooses its numbers in memory, and a restart begins with others, so the broker
-can not know a batch again. Here the numbers are written down with the batch (`batch.py`) and put
+cannot know a batch again. Here the numbers are written down with the batch (`batch.py`) and put
 into the record batches by hand. aiokafka gives what that needs: a client that finds
 leaders, with TLS and login, and a builder of record batches.
 
@@ -49,7 +49,7 @@ _REFUSED = {
 _FORGOTTEN = {45: "out of sequence", 47: "old epoch", 59: "unknown producer"}
 #: A batch that the broker has, and whose offset it has forgotten.
 _DUPLICATE = 46
-#: What another attempt can not heal soon: not allowed, no such topic, policy.
+#: What another attempt cannot heal soon: not allowed, no such topic, policy.
 _FINAL = {17, 29, 31, 44}
 
 _T = TypeVar("_T")

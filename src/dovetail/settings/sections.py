@@ -58,10 +58,10 @@ class NodeSettings(_Section):
         default=Path("dovetail-data"), description="Folder of everything that this node stores."
     )
     roles: str = Field(
-        default="overseer,carrier,storage",
-        pattern=r"^(overseer|carrier|storage)(,(overseer|carrier|storage))*$",
+        default="overseer,broker,storage",
+        pattern=r"^(overseer|broker|storage)(,(overseer|broker|storage))*$",
         description=(
-            "What this node does: carrier (serves clients), storage (keeps ledgers), overseer "
+            "What this node does: broker (serves clients), storage (keeps ledgers), overseer "
             "(answers questions about the cluster)."
         ),
     )
@@ -258,7 +258,7 @@ class LogSettings(_Section):
 class GroupsSettings(_Section):
     """Consumer groups."""
 
-    # Each is a partition with its own coordinator; more spread the groups over more carriers.
+    # Each is a partition with its own coordinator; more spread the groups over more brokers.
     partitions: int = Field(
         default=8,
         ge=1,
@@ -331,18 +331,18 @@ class TimelineSettings(_Section):
         le=60 * _MINUTE_MS,
         description="A node whose clock is off by more stops pushing messages.",
     )
-    # All carriers of a timeline read the same rows, so its consumers are best together on few.
+    # All brokers of a timeline read the same rows, so its consumers are best together on few.
     consumers_best: int = Field(
         default=4,
         ge=1,
         le=10_000,
-        description="Consumers of one timeline gather at a carrier up to this number.",
+        description="Consumers of one timeline gather at a broker up to this number.",
     )
     consumers_max: int = Field(
         default=7,
         ge=1,
         le=10_000,
-        description="Above this number some are told to go to another carrier.",
+        description="Above this number some are told to go to another broker.",
     )
     tags: str = Field(
         default="", description="Labels on every metric of timelines: name=value,name=value."

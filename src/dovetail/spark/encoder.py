@@ -12,6 +12,7 @@ from crc32c import crc32c
 
 from dovetail.buffers import Buffer
 from dovetail.kafka.client.compression import deflate
+from dovetail.kafka.client.producer import EncodedBatch
 from dovetail.spark import records
 from dovetail.spark._plain_records import Column, HeaderColumn
 
@@ -48,17 +49,6 @@ class Rows:
             _headers(batch.column("headers")) if "headers" in names else None,
             times,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """A record batch, and which sequence numbers it takes."""
-
-    data: bytes
-    sequence: int
-    count: int
-    #: Of the records alone; see `BatchView.records_checksum`.
-    records_checksum: int
 
 
 def encode_batches(

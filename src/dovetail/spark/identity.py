@@ -20,7 +20,7 @@ The argument, for rows that are the same in every run (`by position`):
   a row is stored only after all before it.
 - *The old are refused.* Once a partition has a batch of micro-batch n, everything of n-1 has a
   lower epoch and is refused. Before that, all sequence numbers of n-1 are taken, because Spark
-  begins n only when n-1 is complete. A superseded master can not begin n+1 at all: the offset log
+  begins n only when n-1 is complete. A superseded master cannot begin n+1 at all: the offset log
   in the checkpoint has one entry n+1, and the first to create it wins.
 - *Nothing to remember.* A micro-batch starts its own count at 0; no state passes from one to the
   next, and nothing is read in the ordinary case. A task that finds its first number taken reads

@@ -89,7 +89,7 @@ def split(start: Positions, end: Positions, partitions_min: int | None) -> list[
 
 
 def lost(start: Positions, first: Positions, latest: Positions) -> list[str]:
-    """What a query still had to read and can not any more, in words."""
+    """What a query still had to read and cannot any more, in words."""
     found = []
     for (topic, number), offset in sorted(start.items()):
         name = f"{topic}-{number}"

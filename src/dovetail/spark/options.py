@@ -110,12 +110,12 @@ class ReadOptions:
         )
 
     def check_streaming(self) -> None:
-        """Raises `InvalidInput` for what a stream can not have."""
+        """Raises `InvalidInput` for what a stream cannot have."""
         if self.ending is not None:
             raise InvalidInput("a stream has no end; leave endingOffsets and endingTimestamp out")
 
     def check_batch(self) -> None:
-        """Raises `InvalidInput` for what a batch can not have."""
+        """Raises `InvalidInput` for what a batch cannot have."""
         if self.starting is not None and not self.starting.by_time:
             offsets = (self.starting.everywhere, *self.starting.each.values())
             if LATEST in offsets:

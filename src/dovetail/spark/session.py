@@ -10,6 +10,7 @@ from dovetail.spark.python import python_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 #: What is set unless the caller sets it. Each line says what it is for.
 DEFAULTS = {
@@ -56,7 +57,7 @@ _LOCAL_ONLY = (
 def spark_session(name: str, *, master: str = "local[*]", **conf: str) -> "SparkSession":
     """A session with `format("dovetail")`; `conf` has Spark's settings, `__` standing for a dot.
 
-    Raises `JavaMissing` or `Unavailable` if Spark can not be started for lack of Java or PySpark.
+    Raises `JavaMissing` or `Unavailable` if Spark cannot be started for lack of Java or PySpark.
     """
     try:
         from pyspark.sql import SparkSession
@@ -101,14 +102,17 @@ def session_running() -> bool:
 
 def register(spark: "SparkSession") -> None:
     """Makes `format("dovetail")` known to a session; a session that knows it is left alone."""
+    from dovetail.spark.source import DovetailSource
+
+    register_source(spark, DovetailSource)
+
+
+def register_source(spark: "SparkSession", source: "type[DataSource]") -> None:
+    """Makes a data source known to a session; one that is known already is left alone."""
     from pyspark.errors import AnalysisException
 
-    from dovetail.spark.source import DovetailSource
-    from dovetail.teams.team_table import TeamTable
-
-    for source in (DovetailSource, TeamTable):
-        try:
-            spark.dataSource.register(source)
-        except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -134,13 +134,13 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> bool:
-    """Whether the rows have ids. Raises `InvalidInput` for columns that can not be written."""
+    """Whether the rows have ids. Raises `InvalidInput` for columns that cannot be written."""
     names = schema.fieldNames()
     for one in schema.fields:
         allowed = _COLUMNS.get(one.name)
         if allowed is None:
             raise InvalidInput(
-                f"column {one.name!r} can not be written to a topic; there are "
+                f"column {one.name!r} cannot be written to a topic; there are "
                 f"{', '.join(_COLUMNS)}. Put it into the value, e.g. to_json(struct('*'))"
             )
         if not isinstance(one.dataType, allowed):

@@ -6,7 +6,7 @@ fetch after fetch, each answer one Arrow batch (`fetching`, `decoder`), connecti
 to task.
 
 Promise: a range is read completely and in order, or the task fails. What a query had to read and
-can not any more (retention, a topic deleted and made anew) fails the query unless
+cannot any more (retention, a topic deleted and made anew) fails the query unless
 `failOnDataLoss` is false; then it is told in the log of the worker, and reading goes on behind.
 
 Not here: where a query stands. Spark keeps that in its checkpoint; the group named by

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from dovetail.errors import InvalidInput, Uncertain
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
-from dovetail.kafka.client.producer import Producer, SequenceTaken, Stored
+from dovetail.kafka.client.producer import EncodedBatch, Producer, SequenceTaken, Stored
 from dovetail.spark import records
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, BatchView, to_arrow
-from dovetail.spark.encoder import EncodedBatch, Rows, encode_batches
+from dovetail.spark.encoder import Rows, encode_batches
 from dovetail.spark.fetching import fetch
 from dovetail.spark.identity import (
     ID_HEADER,

@@ -14,6 +14,9 @@ import msgspec
 
 from dovetail.storage import NO_ENTRY, Placement
 
+#: Where the coordination service keeps the chains, one key for each partition.
+PARTITIONS = "/partitions/"
+
 #: The first offset of an open ledger whose predecessor is not closed yet.
 UNKNOWN_OFFSET = -1
 

@@ -77,7 +77,7 @@ class StorageNode(Protocol):
         ...
 
     async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
-        """Fences, then reads; None is "not here, and the old writer can not store it any more".
+        """Fences, then reads; None is "not here, and the old writer cannot store it any more".
 
         Raises `Fenced` if a higher term has fenced.
         """
@@ -159,7 +159,7 @@ class LocalStorageNode:
                 lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
             )
         except OSError as error:
-            what = f"entry {first} of ledger {ledger} can not be read: {error}"
+            what = f"entry {first} of ledger {ledger} cannot be read: {error}"
             if error.errno == errno.EIO:
                 raise Damaged(what) from error
             raise Unavailable(what) from error

@@ -7,7 +7,7 @@ appends.
 Appends are gathered while the event loop turns once, and leave in one frame. So the busier it is,
 the more entries share a frame, and nobody waits for a timer. Their answers come in the order of the
 appends. The exception are those that are refused here, because too much is on its way (`Throttled`)
-or they can not be sent at all: they are answered in the next turn.
+or they cannot be sent at all: they are answered in the next turn.
 
 What a broken connection means to a caller:
 

@@ -67,7 +67,7 @@ def selection_named(name: str) -> Selection:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise InvalidSetting(f"selection {name!r} can not be loaded: {error}") from error
+        raise InvalidSetting(f"selection {name!r} cannot be loaded: {error}") from error
     if not callable(found):
         raise InvalidSetting(f"selection {name!r} is no callable")
     return _checked(name, found)

@@ -29,13 +29,14 @@ from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partitio
 from dovetail.logging import get_logger
 from dovetail.spark.checkpoint import claim_query_id
 from dovetail.spark.options import ReadOptions, WriteOptions
+from dovetail.spark.session import register_source
 from dovetail.teams.delays import Courier
 from dovetail.teams.frontend import create_topics
 from dovetail.teams.graph import Pipeline, Stage
 from dovetail.teams.metrics import PipelineMetrics
 from dovetail.teams.progress import TeamMeter, TeamProgress, finished_batch
 from dovetail.teams.task import TeamTask
-from dovetail.teams.team_table import ENDS_SQL, FORMAT, TeamRun
+from dovetail.teams.team_table import ENDS_SQL, FORMAT, TeamRun, TeamTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,7 +144,7 @@ class Engine:
             self._looking.close()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
-        """Keeps the queries running until it is stopped. Raises `Unavailable` if one can not."""
+        """Keeps the queries running until it is stopped. Raises `Unavailable` if one cannot."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             for one in self._running:
                 with self._changing:
@@ -291,6 +292,7 @@ class Engine:
         # Sources are looked up in the session that is active on this thread, and a thread that did
         # not make the session has none. Making a table, be it empty, sets it.
         self._spark.createDataFrame([], "id long")
+        register_source(self._spark, TeamTable)
         reading = {
             **self._brokers.for_tables(),
             "subscribe": stage.topics.input,

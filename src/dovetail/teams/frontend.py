@@ -150,7 +150,7 @@ class FrontEnd:
     ) -> WorkId:
         """Stores a work for a team (the first one if none is named); returns its id.
 
-        Raises `InvalidInput` for a job that can not be sent, `Uncertain` if it may or may not be
+        Raises `InvalidInput` for a job that cannot be sent, `Uncertain` if it may or may not be
         stored.
         """
         given = [(job, work_id)]

@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
 
 
 class Reject(Exception):
-    """Raised by a work function: this work can not be done, now or ever; do not try again."""
+    """Raised by a work function: this work cannot be done, now or ever; do not try again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Team:
         results_topic: str | None = None,
         dead_topic: str | None = None,
     ) -> None:
-        """`work` is the function; raises `InvalidInput` for what can not work.
+        """`work` is the function; raises `InvalidInput` for what cannot work.
 
         `concurrency` is for functions that wait: so many at once in each worker, as threads or,
         for an async function, as tasks. `remember` is how long an id counts as seen. `backoff` is
@@ -234,7 +234,7 @@ class Team:
         ):
             raise InvalidInput(
                 f"team {self.name!r}: kind {self.kind.value!r} makes a table with a row for each "
-                f"job, which codec {self.codec.name!r} can not give; take json or msgpack"
+                f"job, which codec {self.codec.name!r} cannot give; take json or msgpack"
             )
         if self.kind is not WorkKind.ITEM and self.policy.concurrency > 1:
             raise InvalidInput(

@@ -2,7 +2,7 @@
 
 Timers, the store and waiting requests meet here. One timer is armed for whatever comes next: a
 push, the end of a wait, the next lease. Everything else is decided by the loader, the windows and
-the health of the carrier.
+the health of the broker.
 
 Failures: a store that does not answer delays leases and is asked again; a consumer that goes gives
 back what was leased for it and had not left, uncounted, so that the next one gets it on time; what
@@ -45,7 +45,7 @@ from dovetail.timeline.stores.protocol import LeaseResult, TimelineStore
 
 _log = get_logger("timeline")
 
-#: How often stores that other carriers write to are looked at for what they have stored.
+#: How often stores that other brokers write to are looked at for what they have stored.
 POLL_MS: Final = 25
 #: Schedules are fired so long ahead: more than the pause between two looks at them.
 FIRE_AHEAD_MS: Final = 2_000
@@ -68,11 +68,11 @@ class Surroundings:
     health: Health
     drift: Drift
     metrics: TimelineMetrics
-    #: Consumers of this timeline at other carriers.
+    #: Consumers of this timeline at other brokers.
     others: Callable[[TimelineRecord], Sequence[Attendee]]
     #: Called when consumers have come or gone here.
     on_consumers: Callable[[], None]
-    #: The address of a better carrier for clients of a timeline; empty if there is none.
+    #: The address of a better broker for clients of a timeline; empty if there is none.
     better: Callable[[str], str]
 
     def now_ms(self) -> int:
@@ -89,7 +89,7 @@ class Surroundings:
 
 
 class Carried:
-    """One timeline that this carrier serves. See the module."""
+    """One timeline that this broker serves. See the module."""
 
     def __init__(
         self, record: TimelineRecord, store: TimelineStore, around: Surroundings, *, shared: bool
@@ -167,7 +167,7 @@ class Carried:
                 f"{LEASE_MS_MIN} to {longest_ms} ms"
             )
         if self._around.health.peers.parted(self._now_ms()):
-            raise Unavailable("this carrier may be cut off from the cluster; try another one")
+            raise Unavailable("this broker may be cut off from the cluster; try another one")
         for other in [c for c in self.consumers.values() if c.member.id == member.id]:
             gone = NotFound(f"session {other.id} was replaced by a new one of {member.id!r}")
             self.close_session(other.id, gone)
@@ -429,7 +429,7 @@ class Carried:
 
     async def end(self, *, deleted: bool) -> None:
         """Stops serving: clients are told, what did not leave goes back, the store is closed."""
-        error: DovetailError = Unavailable("this carrier stops; connect to another one")
+        error: DovetailError = Unavailable("this broker stops; connect to another one")
         if deleted:
             error = TopicUnknown(f"timeline {self.record.name!r} was deleted")
         for timer in (self._timer, self._window_timer):

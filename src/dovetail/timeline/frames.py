@@ -6,7 +6,7 @@ newer one may have more elements at its end; `VERSION` is raised by a change tha
 would misunderstand, and both sides say so in the first request of a connection, `Hello`.
 
 Pushing: a consumer keeps requests `Consume` outstanding, each with the number of messages that it
-can take; the carrier answers one when something is due. Answers leave in the order of the requests,
+can take; the broker answers one when something is due. Answers leave in the order of the requests,
 so a consumer has a connection for these alone, and another one for its commands.
 
 An error travels as the name of its class and its text, and is raised again as the same class.
@@ -152,7 +152,7 @@ class Describe(Request, frozen=True):
 
 
 class ConsumerState(Struct, array_like=True, frozen=True):
-    """A consumer, as the carrier sees it."""
+    """A consumer, as the broker sees it."""
 
     id: str
     rack: str
@@ -164,7 +164,7 @@ class ConsumerState(Struct, array_like=True, frozen=True):
 
 
 class Signals(Struct, array_like=True, frozen=True):
-    """What clients need to react: load now, load to come, and how the carrier is."""
+    """What clients need to react: load now, load to come, and how the broker is."""
 
     backlog: int
     #: Messages a second that came in, and that were done, of late.

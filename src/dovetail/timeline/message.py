@@ -1,4 +1,4 @@
-"""What travels between a client, a carrier and a store: decoded once, passed on as it is.
+"""What travels between a client, a broker and a store: decoded once, passed on as it is.
 
 A message has an id, which its store gives and never gives again, and a version, which every change
 of hands raises. `Handle` names both: it is what a consumer holds, and what it must show to extend,

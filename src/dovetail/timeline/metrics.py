@@ -1,4 +1,4 @@
-"""What a carrier counts about its timelines, for Prometheus; `docs/metrics.md` has the names.
+"""What a broker counts about its timelines, for Prometheus; `docs/metrics.md` has the names.
 
 Labels of the user's own (`timeline.tags`) stand on every series. What is known anyway, such as how
 many messages wait, is set when it was counted.
@@ -120,7 +120,7 @@ class TimelineMetrics:
         self._make_surroundings()
 
     def _make_surroundings(self) -> None:
-        """Clients, partners, clocks, and how the carrier is."""
+        """Clients, partners, clocks, and how the broker is."""
         self._channels = self._gauge("timeline_channels", "Open sessions.", ["timeline", "role"])
         self._channel_errors = self._counter(
             "timeline_channel_errors", "Sessions that were lost.", ["timeline", "role"]

@@ -1,10 +1,10 @@
-"""The clocks around a carrier, and how far away they are: other carriers, storage, coordination.
+"""The clocks around a broker, and how far away they are: other brokers, storage, coordination.
 
 Every few seconds each of them is asked for its time. The answer gives two figures: how long the way
 there takes, for the list of brokers and the metrics, and how far its clock is from ours, for
 `drift`. Nobody waits for this, and one that does not answer has no figures.
 
-- Carriers answer `Hello` with their time.
+- Brokers answer `Hello` with their time.
 - A store has a clock of its own (`TimelineStore.time_ms`).
 - etcd tells no time in its protocol, but dates its answers over HTTP, in whole seconds: known up to
   half a second more than the way there.
@@ -33,7 +33,7 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 class Neighbours:
-    """Asks the other carriers of a cluster for their time."""
+    """Asks the other brokers of a cluster for their time."""
 
     def __init__(
         self, *, node: str, clock: Clock, drift: Drift, tls: ssl.SSLContext | None
@@ -47,7 +47,7 @@ class Neighbours:
         self.latency_ms: dict[str, float] = {}
 
     async def ask(self, addresses: Mapping[str, str]) -> None:
-        """Asks all of them at once; `addresses` by the names of the carriers."""
+        """Asks all of them at once; `addresses` by the names of the brokers."""
         for gone in self._peers.keys() - addresses.items():
             await self._peers.pop(gone).close()
             self._forget(gone[0])

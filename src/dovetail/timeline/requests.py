@@ -77,7 +77,7 @@ class Requests:
         if found is not None:
             return found
         if self._is_ready(name):
-            raise Unavailable(f"timeline {name!r} can not be opened here at the moment")
+            raise Unavailable(f"timeline {name!r} cannot be opened here at the moment")
         raise TopicUnknown(f"no timeline {name!r}")
 
     def _of(self, session: int) -> Carried:

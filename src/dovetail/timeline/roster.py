@@ -1,13 +1,13 @@
-"""The roster: what every carrier says of itself, for all others to read.
+"""The roster: what every broker says of itself, for all others to read.
 
-One key for each carrier, bound to its lease, holds its address, how it is, its load, and its
-consumers of each timeline. From it every carrier makes the same deal (`others`), the overseer its
+One key for each broker, bound to its lease, holds its address, how it is, its load, and its
+consumers of each timeline. From it every broker makes the same deal (`others`), the overseer its
 list (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag, and a
-carrier that died is in the roster until its lease ends. The store decides who gets a message.
+broker that died is in the roster until its lease ends. The store decides who gets a message.
 
-A carrier whose own lease was lost writes its entry again under the next one.
+A broker whose own lease was lost writes its entry again under the next one.
 
-    /timeline-carriers/<name>
+    /timeline-brokers/<name>
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,13 +29,13 @@ from dovetail.timeline.standing import Standing
 
 _log = get_logger("timeline")
 
-PREFIX: Final = "/timeline-carriers/"
+PREFIX: Final = "/timeline-brokers/"
 #: A load that differs by this from what was told is told; less is no news for anybody.
 _LOAD_STEP: Final = 0.1
 
 
-class CarrierEntry(Struct, frozen=True):
-    """What a carrier says of itself."""
+class BrokerEntry(Struct, frozen=True):
+    """What a broker says of itself."""
 
     address: str
     version: str
@@ -49,7 +49,7 @@ class CarrierEntry(Struct, frozen=True):
 
 
 class Roster:
-    """The other carriers, and what this one tells them."""
+    """The other brokers, and what this one tells them."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class Roster:
         self._peers = peers
         self._clock = clock
         self._on_bytes = on_bytes
-        self._told: CarrierEntry | None = None
-        self._others: dict[str, CarrierEntry] = {}
-        self._mine = CarrierEntry(address, version, Condition.HEALTHY.value, [], {})
+        self._told: BrokerEntry | None = None
+        self._others: dict[str, BrokerEntry] = {}
+        self._mine = BrokerEntry(address, version, Condition.HEALTHY.value, [], {})
         standing.on_change.append(self._on_standing)
 
     def _on_standing(self) -> None:
@@ -86,8 +86,8 @@ class Roster:
         self._peers.cut_off = not self._standing.held
 
     async def tell(self, report: Report, consumers: dict[str, list[Member]], load: float) -> None:
-        """Publishes how this carrier is, if that is new."""
-        self._mine = CarrierEntry(
+        """Publishes how this broker is, if that is new."""
+        self._mine = BrokerEntry(
             self._address,
             self._version,
             report.condition.value,
@@ -108,7 +108,7 @@ class Roster:
         self._told = telling
 
     async def leave(self) -> None:
-        """Takes this carrier off the roster, in a way that nobody takes for a loss."""
+        """Takes this broker off the roster, in a way that nobody takes for a loss."""
         gone = msgspec.structs.replace(self._mine, condition=Condition.INACTIVE.value)
         value = msgspec.json.encode(gone)
         await self._coordinator.transact([Put(PREFIX + self._node, value, self._standing.lease)])
@@ -136,9 +136,9 @@ class Roster:
             self._others.pop(name, None)
             return
         try:
-            entry = msgspec.json.decode(value, type=CarrierEntry)
+            entry = msgspec.json.decode(value, type=BrokerEntry)
         except msgspec.DecodeError as error:
-            _log.warning("unreadable entry of a carrier", carrier=name, error=str(error))
+            _log.warning("unreadable entry of a broker", broker=name, error=str(error))
             return
         if entry.condition == Condition.INACTIVE.value:
             if self._others.pop(name, None) is not None:
@@ -147,7 +147,7 @@ class Roster:
         self._others[name] = entry
 
     def others(self, record: TimelineRecord) -> list[Attendee]:
-        """The consumers of a timeline at other carriers."""
+        """The consumers of a timeline at other brokers."""
         return [
             Attendee(Member(consumer, rack))
             for entry in self._others.values()
@@ -155,13 +155,13 @@ class Roster:
         ]
 
     def addresses(self) -> dict[str, str]:
-        """Where the other carriers are, by name."""
+        """Where the other brokers are, by name."""
         return {name: entry.address for name, entry in self._others.items()}
 
     def better(self, timeline: str) -> str:
-        """The address of a carrier that a client of the timeline should move to; empty if none.
+        """The address of a broker that a client of the timeline should move to; empty if none.
 
-        Only where staying hurts: this carrier is not well, has more than it can carry, or has more
+        Only where staying hurts: this broker is not well, has more than it can carry, or has more
         consumers than it should, while another one has room.
         """
         first = self.brokers(timeline, {})[0]
@@ -174,7 +174,7 @@ class Roster:
         return first.address if unwell or crowded or laden else ""
 
     def brokers(self, timeline: str, latency_ms: Mapping[str, float]) -> list[BrokerState]:
-        """All carriers, the best one for the timeline first; `latency_ms` by name, where known."""
+        """All brokers, the best one for the timeline first; `latency_ms` by name, where known."""
         entries = {**self._others, self._node: self._mine}
         loads = [_load(name, entry) for name, entry in entries.items()]
         return [
@@ -194,12 +194,12 @@ class Roster:
         ]
 
 
-def _load(name: str, entry: CarrierEntry) -> Load:
+def _load(name: str, entry: BrokerEntry) -> Load:
     consumers = {each: len(members) for each, members in entry.consumers.items() if members}
     return Load(name, entry.condition == Condition.HEALTHY.value, consumers, entry.load)
 
 
-def _is_news(told: CarrierEntry, now: CarrierEntry) -> bool:
+def _is_news(told: BrokerEntry, now: BrokerEntry) -> bool:
     if abs(told.load - now.load) >= _LOAD_STEP:
         return True
     return msgspec.structs.replace(now, load=told.load) != told

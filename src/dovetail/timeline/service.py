@@ -1,9 +1,9 @@
-"""The timelines of a carrier: a `Dispatch` for their frames, and the life of each of them.
+"""The timelines of a broker: a `Dispatch` for their frames, and the life of each of them.
 
 Which timelines there are is in the coordination service (`catalog`), and watched: one that becomes
 ready is opened here, one that is deleted ends here, its clients are told, and whoever becomes its
 master removes its storage. So a command about a timeline is answered when the catalog says so, and
-the rest happens on every carrier by itself, also after one of them died half-way.
+the rest happens on every broker by itself, also after one of them died half-way.
 
 Upkeep, every so often and never while our clock is wrong: schedules are fired ahead of their time,
 messages are counted, dead letters are trimmed, clocks are compared.
@@ -45,7 +45,7 @@ from dovetail.wire import Connection, PipelinedReply, Reply
 
 _log = get_logger("timeline")
 
-#: How often the carrier looks after its timelines.
+#: How often the broker looks after its timelines.
 UPKEEP_MS: Final = 500
 #: Upkeeps between two trims, and two looks at what others left unfinished.
 _TRIM_EVERY: Final = 120
@@ -76,7 +76,7 @@ class TimelineService:
         rng: random.Random,
         address: str = "",
         version: str = "",
-        roles: Sequence[str] = ("carrier",),
+        roles: Sequence[str] = ("broker",),
         crowd: Crowd = Crowd(),
         standing: Standing | None = None,
         dated: Sequence[str] = (),
@@ -84,10 +84,10 @@ class TimelineService:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `standing`:
-        that of this carrier in its cluster, None where there is no other; `address`: where clients
+        that of this broker in its cluster, None where there is no other; `address`: where clients
         reach it; `crowd`: how many consumers it should have; `dated`: members of the coordination
         service that can be asked for their time, with `dated_tls` if they want that; `tls`: for
-        the way to other carriers."""
+        the way to other brokers."""
         self._stores = stores
         self._node = node
         self._address = address
@@ -98,7 +98,7 @@ class TimelineService:
         lease = None if standing is None else lambda: standing.lease
         self.catalog = Catalog(coordinator, stores, node=node, lease=lease)
         self.health = Health(jump_ms_max=drift_ms_max)
-        #: Set when there is something new to tell the other carriers.
+        #: Set when there is something new to tell the other brokers.
         self._told = asyncio.Event()
         #: Set when clocks are to be compared at once.
         self._compare = asyncio.Event()
@@ -174,7 +174,7 @@ class TimelineService:
         await self._stores.close()
 
     def report(self) -> Report:
-        """How this carrier is, for `/readyz` and the overseer."""
+        """How this broker is, for `/readyz` and the overseer."""
         return self.health.report(now_ms=self._clock.wall_ms())
 
     # Frames
@@ -226,7 +226,7 @@ class TimelineService:
         return await self._requests.answer(message)
 
     def brokers(self, timeline: str) -> list[frames.BrokerState]:
-        """The carriers of the cluster, the best one for a client of the timeline first."""
+        """The brokers of the cluster, the best one for a client of the timeline first."""
         if self._roster is not None:
             return self._roster.brokers(timeline, self._neighbours.latency_ms)
         report = self.report()
@@ -247,7 +247,7 @@ class TimelineService:
         record = self._records.get(name)
         return record is not None and record.state == "ready"
 
-    # The other carriers
+    # The other brokers
 
     def _others(self, record: TimelineRecord) -> Sequence[Attendee]:
         return () if self._roster is None else self._roster.others(record)
@@ -297,7 +297,7 @@ class TimelineService:
         try:
             store = await self._stores.open(record.id)
         except DovetailError as error:
-            # One timeline that can not be opened is no reason not to serve the others.
+            # One timeline that cannot be opened is no reason not to serve the others.
             _log.error("timeline not opened", timeline=record.name, error=str(error))
             return
         shared = self._stores.shared

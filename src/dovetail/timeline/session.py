@@ -1,4 +1,4 @@
-"""Sessions: the producers and consumers of a timeline, as a carrier knows them.
+"""Sessions: the producers and consumers of a timeline, as a broker knows them.
 
 A session begins with `Open` and ends with `Close`, with its connection, or when nothing was heard
 of it for `SESSION_MS`. A consumer's session holds the requests for messages that are outstanding,

@@ -1,11 +1,11 @@
-"""A carrier's standing in its cluster: the lease that everything of it in coordination hangs on.
+"""A broker's standing in its cluster: the lease that everything of it in coordination hangs on.
 
 Promise: while the process lives and coordination answers, there is a lease. One that was lost (the
 process stood still, or was cut off for longer than the lease) is replaced by a new one, and whoever
 has written keys under the old one is told to write them again. `held` is false from the moment at
-which the old one can not be known to be alive until the new one is there.
+which the old one cannot be known to be alive until the new one is there.
 
-Not here: safety. What a carrier does without a standing is refused by the store, if at all.
+Not here: safety. What a broker does without a standing is refused by the store, if at all.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Standing:
     async def __aenter__(self) -> Self:
         """Takes the first lease. Raises what `LeaseKeeper` raises."""
         self._keeper = await self._take()
-        self._task = asyncio.create_task(self._hold(), name="carrier-standing")
+        self._task = asyncio.create_task(self._hold(), name="broker-standing")
         return self
 
     async def __aexit__(
@@ -77,13 +77,13 @@ class Standing:
         while True:
             old = self._keeping
             await old.lost.wait()
-            _log.warning("this carrier's lease was lost; taking a new one")
+            _log.warning("this broker's lease was lost; taking a new one")
             self._tell()
             while self._keeping is old:
                 try:
                     self._keeper = await self._take()
-                except Exception as error:  # noqa: BLE001 - without a lease a carrier is none
-                    _log.warning("no lease for this carrier yet", error=str(error))
+                except Exception as error:  # noqa: BLE001 - without a lease a broker is none
+                    _log.warning("no lease for this broker yet", error=str(error))
                     await asyncio.sleep(_RETRY_MS / 1000)
             self._tell()
             await old.__aexit__(None, None, None)

@@ -69,7 +69,7 @@ class ByteBudget:
         """True if the bytes are taken now; else `on_granted` is called once they are.
 
         `on_granted` only takes note: it is called from whoever gives bytes back. A request larger
-        than its whole lane is let in when nothing else is there, so it can not wait for ever.
+        than its whole lane is let in when nothing else is there, so it cannot wait for ever.
         """
         return self._lane(size).take(who, size, on_granted)
 

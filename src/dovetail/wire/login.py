@@ -130,7 +130,7 @@ def _tls_of(given: Mapping[str, str]) -> ssl.SSLContext:
     except OSError as error:
         files = [given[name] for name in SETTINGS if name.startswith("ssl.") and name in given]
         raise InvalidInput(
-            f"the files of TLS can not be used ({', '.join(files)}): {error.strerror or error}"
+            f"the files of TLS cannot be used ({', '.join(files)}): {error.strerror or error}"
         ) from error
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     return tls

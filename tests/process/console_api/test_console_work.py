@@ -284,7 +284,7 @@ def test_the_overview_adds_up(site: Site) -> None:
     assert overview["node"]["ready"] is True
     assert overview["node"]["kafka"] == site.node.bootstrap
     (node,) = overview["nodes"]
-    assert (node["health"], set(node["roles"])) == ("healthy", {"overseer", "carrier", "storage"})
+    assert (node["health"], set(node["roles"])) == ("healthy", {"overseer", "broker", "storage"})
     totals = overview["totals"]
     listed = site.get("/v1/topics")["topics"]
     assert totals["topics"] == len(listed)

@@ -202,7 +202,7 @@ def _wait_until(holds: object) -> None:
 
 
 def test_bad_messages_are_set_aside_and_their_neighbours_go(kafka: str, database: str) -> None:
-    """O6: one too large, one that can not be encoded; replayed when the cause is gone."""
+    """O6: one too large, one that cannot be encoded; replayed when the cause is gone."""
     topic = new_topic(kafka, partitions=2, **{"max.message.bytes": "20000"})
     producer = Producer(topic, backend="db")
     engine = create_engine(database, poolclass=NullPool)

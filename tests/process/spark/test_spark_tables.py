@@ -189,7 +189,7 @@ def test_a_table_is_written_to_a_topic(spark: Any, node: RunningNode, client: Ka
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (["id as number", "'x' as value"], "column 'number' can not be written"),
+        (["id as number", "'x' as value"], "column 'number' cannot be written"),
         (["id as value"], "column 'value' is bigint; it must be string or binary"),
         (["'x' as key"], "no column 'value'"),
         (["'x' as value", "'t' as topic"], "contradict each other"),

@@ -56,7 +56,7 @@ class Consumers:
         """A new one, or one that takes the place of a dead one under the same id."""
         number = len(self.all) + 1
         name = f"consumer-{number}" if former is None else former.name
-        # Each knows all carriers, and begins with another one.
+        # Each knows all brokers, and begins with another one.
         turn = number % len(self._addresses)
         addresses = ",".join(self._addresses[turn:] + self._addresses[:turn])
         book = self._folder / f"book-{number}"

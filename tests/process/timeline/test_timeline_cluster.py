@@ -1,5 +1,5 @@
-"""Timelines in a cluster of processes: three carriers on etcd and PostgreSQL, ten consumers that
-come, go, die by kill -9, hang beyond their leases and wake; carriers killed and paused.
+"""Timelines in a cluster of processes: three brokers on etcd and PostgreSQL, ten consumers that
+come, go, die by kill -9, hang beyond their leases and wake; brokers killed and paused.
 
 `CLUSTER_MESSAGES` sets how many messages are sent (default 900; `make soak` sends 100,000).
 """
@@ -26,16 +26,16 @@ CONSUMERS = 10
 BATCH = 30 if MESSAGES < 10_000 else 60
 PAUSE_S = 0.1
 DEADLINE_S = 120.0 + MESSAGES / 50
-#: Longer than a lease of a consumer, and than that of a carrier at etcd.
+#: Longer than a lease of a consumer, and than that of a broker at etcd.
 HANG_S = 4.0
 
 
 @pytest.mark.timeout(int(2 * DEADLINE_S + 120))
-async def test_three_carriers_and_consumers_that_die_hang_and_wake(
+async def test_three_brokers_and_consumers_that_die_hang_and_wake(
     tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     """B1, B2, B5, B6, B7, B11, B13, B16, R2: each message handled, none while another's lease was
-    live, none early, attempts in order; also when carriers are killed and paused. In the end all
+    live, none early, attempts in order; also when brokers are killed and paused. In the end all
     of them are back on the list of brokers."""
     seed = int(os.environ.get("CLUSTER_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"seed={seed}")
@@ -100,7 +100,7 @@ async def _play(d: Dovetail, cluster: ClusterProcesses, consumers: Consumers) ->
 
 
 async def _schedule(timeline: Timeline, drafts: list[Draft]) -> set[int]:
-    """For as long as it takes: on a busy machine, a carrier may be away for a minute."""
+    """For as long as it takes: on a busy machine, a broker may be away for a minute."""
     while True:
         try:
             return {item.id for item in await timeline.schedule_many(drafts)}
@@ -111,7 +111,7 @@ async def _schedule(timeline: Timeline, drafts: list[Draft]) -> set[int]:
 async def _trouble_once(
     cluster: ClusterProcesses, consumers: Consumers, *, broker: str, turn: int
 ) -> None:
-    """One of everything: a death, a return under the same id, a goodbye, a hang; and a carrier that
+    """One of everything: a death, a return under the same id, a goodbye, a hang; and a broker that
     dies while another one stands still."""
     other = f"broker-{(turn + 1) % 3 + 1}"
     dead = await asyncio.to_thread(consumers.kill)
@@ -143,7 +143,7 @@ def _supervise(cluster: ClusterProcesses, broker: str) -> None:
 
 
 async def _until_empty(d: Dovetail) -> None:
-    """What was handled and whose deletion was lost with a carrier comes once more."""
+    """What was handled and whose deletion was lost with a broker comes once more."""
     while True:
         counts = (await d.timeline("work").describe()).counts
         if (counts.waiting, counts.due, counts.leased) == (0, 0, 0):

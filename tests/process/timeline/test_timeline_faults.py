@@ -1,4 +1,4 @@
-"""Faults of carriers in a cluster of processes: a clock that is set wrong (libfaketime), and the
+"""Faults of brokers in a cluster of processes: a clock that is set wrong (libfaketime), and the
 death of the master of a deletion.
 
 `DELETED_MESSAGES` sets how many messages the deleted timeline has (default 20,000; `make soak`

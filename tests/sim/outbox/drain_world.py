@@ -31,7 +31,7 @@ from dovetail.outbox.drain import (
 
 PARTITIONS = 3
 BATCHES_KNOWN = 5
-#: Payload of a message that the broker refuses, and text of headers that can not be read.
+#: Payload of a message that the broker refuses, and text of headers that cannot be read.
 REFUSED = b"refused"
 UNREADABLE = "{"
 

@@ -53,7 +53,7 @@ class Consumer:
 
 
 class World:
-    """A carrier and its consumers."""
+    """A broker and its consumers."""
 
     def __init__(self, seed: int, dealer: DealerName) -> None:
         self.rng = random.Random(seed)
@@ -76,7 +76,7 @@ class World:
     def at(self, delay_ms: float, event: Callable[[], None]) -> None:
         heapq.heappush(self.events, (self.time_ms + delay_ms, next(self.order), event))
 
-    # The carrier
+    # The broker
 
     def window(self) -> None:
         self.loader.on_window(self.loader.attendees(), now_ms=self.time_ms)
@@ -126,7 +126,7 @@ class World:
         message = push.message
         consumer = self.consumers.get(push.consumer)
         if consumer is None:
-            # The carrier knows that it is gone, and gives the message back.
+            # The broker knows that it is gone, and gives the message back.
             self.release(message.handle, counted=False)
             return
         assert self.time_ms >= self.due[message.id], "early"

@@ -1,4 +1,4 @@
-"""What can not be meant is refused when the node starts."""
+"""What cannot be meant is refused when the node starts."""
 
 import pytest
 

@@ -144,8 +144,8 @@ def view(members: tuple[Member, ...] | CoordinationDown) -> ClusterView:
         bootstrap="h:1",
         processes=(
             process("storage-1", 1, "storage", Health(True)),
-            process("broker-1", 101, "carrier", Health(True)),
-            process("broker-2", 102, "carrier", Health(False, ("waiting for storage",))),
+            process("broker-1", 101, "broker", Health(True)),
+            process("broker-2", 102, "broker", Health(False, ("waiting for storage",))),
         ),
         members=members,
         kafka=KafkaView((101,), {"t-0": 101, "t-1": -1, "t-2": 99, "u-0": 101}),

@@ -107,7 +107,7 @@ def test_what_a_process_is_told() -> None:
     plan = plan_of(Wish(assignments=("log.retention_ms=2d",)))
     broker = plan.of_kind("broker")[1]
     arguments = node_arguments(plan, broker, data_dir="/c/broker-2")
-    for wanted in ("--roles=overseer,carrier", "--node-id=102", "--name=broker-2", "--port=1001"):
+    for wanted in ("--roles=overseer,broker", "--node-id=102", "--name=broker-2", "--port=1001"):
         assert wanted in arguments
     assert "--set=log.retention_ms=2d" in arguments
     members = plan.of_kind("etcd")

@@ -157,7 +157,7 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
         "broker 1 at x:1: refused",
         "kafka.advertised_host",
     ),
-    (door.judge_node(door.NodeFact("h:1", True))[1], "failed", "no broker", "carrier"),
+    (door.judge_node(door.NodeFact("h:1", True))[1], "failed", "no broker", "broker"),
     (door.judge_clock(door.ClockFact(5.0, 1.0), drift_ms_max=1000), "ok", "ahead of", ""),
     (door.judge_clock(door.ClockFact(-300.0, 1.0), drift_ms_max=1000), "warning", "behind", "chr"),
     (door.judge_clock(door.ClockFact(-1500.0, 1.0), drift_ms_max=1000), "failed", "1,500", "chr"),

@@ -60,7 +60,7 @@ def test_no_file_names_an_outside_address() -> None:
 
 
 def test_every_import_exists() -> None:
-    """A page that can not load one of its modules shows nothing at all."""
+    """A page that cannot load one of its modules shows nothing at all."""
     for path in MODULES:
         for name in re.findall(r"(?:from|import\()\s*\"(\.[^\"]+)\"", path.read_text()):
             assert (path.parent / name).resolve().is_file(), f"{path.name} imports {name}"

@@ -84,7 +84,7 @@ async def test_a_slow_reader_is_dropped_and_holds_up_nobody(desk: Desk) -> None:
 
 
 async def test_trouble_is_told_and_ends(desk: Desk) -> None:
-    """U7: what can not be had is told with its watch, once, until it can be had again."""
+    """U7: what cannot be had is told with its watch, once, until it can be had again."""
     live = live_of(desk)
     desk.audit.away = True
     watcher = live.join(("audit",))

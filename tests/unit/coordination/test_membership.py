@@ -13,7 +13,7 @@ from dovetail.clock import SystemClock
 from dovetail.coordination import Coordinator, Delete, EmbeddedCoordinator, Put
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.coordination.membership import (
-    CARRIER_ROLE,
+    BROKER_ROLE,
     GONE_MS,
     NODES,
     STORAGE_ROLE,
@@ -50,7 +50,7 @@ class Joined:
 
     def __init__(self, coordinator: Coordinator, number: int, *roles: str) -> None:
         self.number = number
-        self.roles = roles or (CARRIER_ROLE,)
+        self.roles = roles or (BROKER_ROLE,)
         self.stored_bytes = 0
         self.membership = Membership(coordinator, node_id=number, clock=CLOCK, ttl_ms=TTL_MS)
         self.changes = 0
@@ -79,11 +79,11 @@ class Joined:
 
     @property
     def alive(self) -> set[int]:
-        return set(self.membership.carriers().alive)
+        return set(self.membership.brokers().alive)
 
     @property
     def willing(self) -> set[int]:
-        return set(self.membership.carriers().willing)
+        return set(self.membership.brokers().willing)
 
 
 @contextlib.asynccontextmanager
@@ -116,7 +116,7 @@ async def test_who_stops_leaves_nothing_running(coordinator: Coordinator) -> Non
 
 
 async def test_nodes_see_each_other_come_and_go(coordinator: Coordinator) -> None:
-    """L1, B2: carriers and storage nodes by their roles; who stops is gone at once."""
+    """L1, B2: brokers and storage nodes by their roles; who stops is gone at once."""
     async with joined(coordinator, 1) as one:
         assert one.membership.holds_lease()
         assert one.alive == one.willing == {1}
@@ -261,7 +261,7 @@ async def test_who_leaves_is_alive_and_gets_nothing_new(coordinator: Coordinator
 
 
 async def test_who_declines_gets_nothing_while_others_can(coordinator: Coordinator) -> None:
-    """L9: a carrier that could not serve is given nothing, unless all are like that."""
+    """L9: a broker that could not serve is given nothing, unless all are like that."""
     async with joined(coordinator, 1) as one, joined(coordinator, 2) as two:
         await one.until(lambda: one.willing == {1, 2})
         two.membership.decline()

@@ -8,7 +8,7 @@ import pytest
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Unchanged
-from dovetail.log.claims import Carriers
+from dovetail.coordination.membership import LiveBrokers
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import (
@@ -39,7 +39,7 @@ def moody(candidates: Sequence[Candidate], turn: int) -> list[int]:
     return least_loaded(candidates, turn)
 
 
-class TwoCarriers:
+class TwoBrokers:
     """This one and another, which wants partitions as soon as it is told to."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class TwoCarriers:
         self.before_lease: list[Callable[[], Awaitable[None]]] = []
         self.willing = frozenset({1})
 
-    def carriers(self) -> Carriers:
-        return Carriers(frozenset({1, 2}), self.willing)
+    def brokers(self) -> LiveBrokers:
+        return LiveBrokers(frozenset({1, 2}), self.willing)
 
     def holds_lease(self) -> bool:
         return True
@@ -68,7 +68,7 @@ async def test_a_clean_stop_gives_back_also_when_the_strategy_fails(
     store = LedgerStore(
         RealDisk(tmp_path / "ledgers"), StoreSettings(disk_free_bytes_min=1), random.Random(1)
     )
-    storage, peers = LocalStorageNode(store), TwoCarriers()
+    storage, peers = LocalStorageNode(store), TwoBrokers()
     log = Log(
         node_id=1,
         coordinator=coordinator,

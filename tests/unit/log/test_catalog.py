@@ -1,4 +1,4 @@
-"""Topics as the coordination service holds them, seen by carriers whose views are old."""
+"""Topics as the coordination service holds them, seen by brokers whose views are old."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 
 
 class View:
-    """A carrier's catalog; `blind` stops its watches, so that it grows old."""
+    """A broker's catalog; `blind` stops its watches, so that it grows old."""
 
     def __init__(self, service: EmbeddedCoordinator) -> None:
         self._changed = asyncio.Event()
@@ -45,7 +45,7 @@ async def service(tmp_path: Path) -> AsyncIterator[EmbeddedCoordinator]:
 
 @pytest.fixture
 async def views(service: EmbeddedCoordinator) -> AsyncIterator[tuple[View, View]]:
-    """Two carriers' views."""
+    """Two brokers' views."""
     both = View(service), View(service)
     for view in both:
         await view.catalog.start()
@@ -87,7 +87,7 @@ async def test_a_dying_topic_gets_no_partitions(views: tuple[View, View]) -> Non
 
 
 async def test_an_old_view_does_not_refuse_a_name(views: tuple[View, View]) -> None:
-    """L8, B4: the name is free right after the deletion, on every carrier."""
+    """L8, B4: the name is free right after the deletion, on every broker."""
     one, two = views
     topic = await make(one, record("first"))
     await two.until_ready("t")
@@ -118,7 +118,7 @@ async def test_a_new_topic_of_the_same_name_is_another(views: tuple[View, View])
 async def test_partitions_of_a_dying_topic_are_nobodys(
     service: EmbeddedCoordinator, views: tuple[View, View]
 ) -> None:
-    """L8: a carrier that has not heard of the deletion yet sees nothing to claim."""
+    """L8: a broker that has not heard of the deletion yet sees nothing to claim."""
     one, two = views
     await make(one, record("first"))
     gone = PartitionRecord("first", 0, term=3, owner=DELETED)

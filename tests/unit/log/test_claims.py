@@ -6,13 +6,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dovetail.coordination.membership import LiveBrokers
 from dovetail.log.claims import (
     JITTER_MS,
     MOVES_MAX,
     NOBODY,
     SETTLE_MS,
     TURN_MS,
-    Carriers,
     Claims,
     Holding,
     Place,
@@ -36,8 +36,8 @@ class NoWait(random.Random):
         return 0.0
 
 
-def carriers(*willing: int, leaving: tuple[int, ...] = ()) -> Carriers:
-    return Carriers(frozenset(willing) | frozenset(leaving), frozenset(willing))
+def brokers(*willing: int, leaving: tuple[int, ...] = ()) -> LiveBrokers:
+    return LiveBrokers(frozenset(willing) | frozenset(leaving), frozenset(willing))
 
 
 def claims(node_id: int) -> Claims:
@@ -80,10 +80,10 @@ def test_dealing_is_what_a_dumb_version_does(
 
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS, st.randoms(use_true_random=False))
-def test_every_carrier_deals_alike(
+def test_every_broker_deals_alike(
     holdings: dict[Place, Holding], takers: set[int], rng: random.Random
 ) -> None:
-    """L9: the order in which a carrier learnt of things does not matter."""
+    """L9: the order in which a broker learnt of things does not matter."""
     vacant = [place for place, holding in holdings.items() if holding.owner not in takers]
     pairs = list(holdings.items())
     rng.shuffle(pairs)
@@ -106,7 +106,7 @@ def test_what_is_dealt_from_nothing_is_even(count: int, takers: set[int]) -> Non
 
 
 def test_nobody_to_deal_to() -> None:
-    """L9: without carriers nothing is dealt."""
+    """L9: without brokers nothing is dealt."""
     assert deal([Place("a", 0)], {}, [], least_loaded) == {}
 
 
@@ -138,7 +138,7 @@ def test_moves_end_in_balance_and_are_the_fewest(
     before = owned(holdings)
     loads = sorted((before[node] for node in willing), reverse=True)
     share, rest = divmod(sum(loads), len(willing))
-    # The carriers that have most keep one more; whatever anybody has above its share must move.
+    # The brokers that have most keep one more; whatever anybody has above its share must move.
     fewest = sum(max(0, load - share - (1 if at < rest else 0)) for at, load in enumerate(loads))
     after = dict(holdings)
     assert play_moves(after, willing) == fewest
@@ -149,7 +149,7 @@ def test_moves_end_in_balance_and_are_the_fewest(
             assert after[place] == holding, "what belongs to others is not moved"
 
 
-def test_a_joining_carrier_gets_parts_of_every_topic() -> None:
+def test_a_joining_broker_gets_parts_of_every_topic() -> None:
     """L3: topics are spread, not moved as a whole."""
     holdings = {Place(t, n): Holding(1, 1 + n % 2) for t in "abc" for n in range(8)}
     after = dict(holdings)
@@ -166,7 +166,7 @@ def test_the_first_claims_at_once_and_the_others_in_turn() -> None:
     """L9: one tries; the next only if the partition is still vacant a turn later."""
     place = Place("a", 0)
     holdings = {place: Holding(4, 9), Place("b", 0): Holding(1, 2)}
-    there = carriers(1, 2, 3)
+    there = brokers(1, 2, 3)
     order = deal([place], holdings, {1, 2, 3}, least_loaded)[place]
     assert order[2] == 2, "who has something comes last"
     for at, node in enumerate(order):
@@ -185,12 +185,12 @@ def test_the_first_claims_at_once_and_the_others_in_turn() -> None:
 
 def test_a_partition_that_was_owned_between_waits_anew() -> None:
     """L9: the turn counts from when it was last seen vacant."""
-    place, there = Place("a", 0), carriers(1, 2)
+    place, there = Place("a", 0), brokers(1, 2)
     vacant, taken = {place: Holding(1, 9)}, {place: Holding(2, 2)}
     late = deal([place], vacant, {1, 2}, least_loaded)[place][1]
     mine = claims(late)
     assert mine.decide(vacant, there, set(), now_ms=0.0).again_ms == TURN_MS
-    owner = Carriers(frozenset({1, 2}), frozenset({1, 2}))
+    owner = LiveBrokers(frozenset({1, 2}), frozenset({1, 2}))
     mine.decide(taken, owner, {place} if late == 2 else set(), now_ms=10.0)
     again = mine.decide({place: Holding(2, 9)}, there, set(), now_ms=900.0)
     assert again.claim == []
@@ -198,8 +198,8 @@ def test_a_partition_that_was_owned_between_waits_anew() -> None:
 
 
 def test_waits_are_random_and_short() -> None:
-    """L9: carriers that notice at the same time do not all rush at once."""
-    place, there = Place("a", 0), carriers(1, 2)
+    """L9: brokers that notice at the same time do not all rush at once."""
+    place, there = Place("a", 0), brokers(1, 2)
     first = deal([place], {}, {1, 2}, least_loaded)[place][0]
     waits = set()
     for seed in range(50):
@@ -210,29 +210,29 @@ def test_waits_are_random_and_short() -> None:
         waits.add(decision.again_ms)
     assert len(waits) > 40
     alone = Claims(1, select=least_loaded, rng=random.Random(1))
-    assert alone.decide({place: Holding(1, 9)}, carriers(1), set(), now_ms=0.0).claim == [place]
+    assert alone.decide({place: Holding(1, 9)}, brokers(1), set(), now_ms=0.0).claim == [place]
 
 
 def test_what_the_record_gives_us_is_claimed_at_once() -> None:
     """L3, L9: named by whoever gave it away, or by our former life."""
     place = Place("a", 0)
-    decision = claims(2).decide({place: Holding(3, 2)}, carriers(1, 2), set(), now_ms=0.0)
+    decision = claims(2).decide({place: Holding(3, 2)}, brokers(1, 2), set(), now_ms=0.0)
     assert decision.claim == [place]
-    held = claims(2).decide({place: Holding(3, 2)}, carriers(1, 2), {place}, now_ms=0.0)
+    held = claims(2).decide({place: Holding(3, 2)}, brokers(1, 2), {place}, now_ms=0.0)
     assert held.claim == []
 
 
 def test_a_living_owner_is_left_alone() -> None:
     """L9: also one that is leaving; it gives by itself."""
     place = Place("a", 0)
-    for there in (carriers(1, 2), carriers(1, leaving=(2,))):
+    for there in (brokers(1, 2), brokers(1, leaving=(2,))):
         assert claims(1).decide({place: Holding(3, 2)}, there, set(), now_ms=1e9).claim == []
 
 
 def test_who_is_leaving_gets_nothing() -> None:
     """L9: not what is vacant, not what balance moves; and it plans no moves itself."""
     vacant = {Place("a", n): Holding(1, NOBODY) for n in range(4)}
-    there = carriers(1, leaving=(2,))
+    there = brokers(1, leaving=(2,))
     nothing = claims(2).decide(vacant, there, set(), now_ms=1e9)
     assert (nothing.claim, nothing.give, nothing.again_ms) == ([], [], None)
     assert claims(1).decide(vacant, there, set(), now_ms=0.0).claim == sorted(vacant)
@@ -243,25 +243,25 @@ def test_who_is_leaving_gets_nothing() -> None:
         assert one.decide(mine, there, set(mine), now_ms=10 * SETTLE_MS).give == []
 
 
-def test_balance_waits_until_the_carriers_have_settled() -> None:
+def test_balance_waits_until_the_brokers_have_settled() -> None:
     """L3: a restart is no reason to move, and neither is it while something is vacant."""
     mine = {Place("a", n): Holding(1, 1) for n in range(4)}
     one = claims(1)
-    assert one.decide(mine, carriers(1), set(mine), now_ms=0.0).give == []
-    joined = one.decide(mine, carriers(1, 2), set(mine), now_ms=1000.0)
+    assert one.decide(mine, brokers(1), set(mine), now_ms=0.0).give == []
+    joined = one.decide(mine, brokers(1, 2), set(mine), now_ms=1000.0)
     assert joined.give == []
     assert joined.again_ms == 1000.0 + SETTLE_MS
     vacant = mine | {Place("b", 0): Holding(1, NOBODY)}
-    assert one.decide(vacant, carriers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS).give == []
-    settled = one.decide(mine, carriers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS)
+    assert one.decide(vacant, brokers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS).give == []
+    settled = one.decide(mine, brokers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS)
     assert [taker for _, taker in settled.give] == [2, 2]
     half = set(sorted(mine)[:1])
-    assert len(one.decide(mine, carriers(1, 2), half, now_ms=1e9).give) <= 1, "given what it has"
+    assert len(one.decide(mine, brokers(1, 2), half, now_ms=1e9).give) <= 1, "given what it has"
 
 
 def test_who_declines_still_claims_what_has_its_name_on_it() -> None:
     """L9: nobody else may take it, so it would be nobody's."""
     named = {Place("a", 0): Holding(3, 2)}
-    there = carriers(1, leaving=(2,))
+    there = brokers(1, leaving=(2,))
     assert claims(2).decide(named, there, set(), now_ms=0.0).claim == [Place("a", 0)]
     assert claims(1).decide(named, there, set(), now_ms=1e9).claim == []

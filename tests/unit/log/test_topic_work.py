@@ -1,4 +1,4 @@
-"""Work on topics that overlaps on one carrier."""
+"""Work on topics that overlaps on one broker."""
 
 import pytest
 from tests.unit.log.conftest import Bench

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from dovetail.admin import storage as decommission
 from dovetail.clock import SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator, Put
 from dovetail.errors import InvalidInput, NotFound, Refused, Unavailable
@@ -17,7 +18,6 @@ from dovetail.storage import Placement, Quorum, StorageNode, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.identity import bind_disk
 from dovetail.storage.placement import Fragment
-from dovetail.storage.repair import decommission
 from dovetail.storage.repair.decommission import NodesThatStay, StorageState, StorageStates
 
 

@@ -36,7 +36,7 @@ def writer_of(node: LocalStorageNode, *, term: int = 1) -> EnsembleWriter:
 
 
 async def _unchanged(placement: Placement) -> None:
-    raise AssertionError(f"an ensemble of one can not change: {placement}")
+    raise AssertionError(f"an ensemble of one cannot change: {placement}")
 
 
 def open_node(folder: Path, groups: list[GroupReport] | None = None) -> LocalStorageNode:

@@ -88,7 +88,7 @@ class StoreConformance:
         )
 
     async def test_ids_are_never_given_twice(self, stores: Stores) -> None:
-        """B13, B20: an old handle can not fit a new message, also after a restart."""
+        """B13, B20: an old handle cannot fit a new message, also after a restart."""
         await stores.provision(TimelineId(7))
         store = await stores.open(TimelineId(7))
         (first,) = await put(store, message())

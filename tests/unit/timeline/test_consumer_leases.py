@@ -1,4 +1,4 @@
-"""The client's consumer against a carrier whose answers the test chooses."""
+"""The client's consumer against a broker whose answers the test chooses."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ def lease(identity: int) -> Leased:
     return Leased(MessageId(identity), Version(1), 0, until_ms, 1, 0, 0, b"body", b"", None)
 
 
-class Carrier:
+class Broker:
     """Holds a lease of the consumer when its session begins, and pushes the same one later."""
 
     address = "here"
@@ -30,7 +30,7 @@ class Carrier:
         self.deleted: list[int] = []
         self.told = asyncio.Event()
 
-    def beside(self, _: int) -> "Carrier":
+    def beside(self, _: int) -> "Broker":
         return self
 
     async def ask(self, message: Any, kind: type[Any], *, changes: bool = True) -> Any:
@@ -67,14 +67,14 @@ async def test_a_lease_that_comes_twice_is_handled_once() -> None:
         seen.append(message.id)
         handled.set()
 
-    carrier = Carrier(lease(7), handled, lease(7), lease(8))
+    broker = Broker(lease(7), handled, lease(7), lease(8))
     options = ConsumerOptions(id="a", lease_ms=60_000, concurrency=1)
     consumer = Consumer(
-        "t", handle, options, connect=lambda _ms, _address: carrier, clock=SystemClock()
+        "t", handle, options, connect=lambda _ms, _address: broker, clock=SystemClock()
     )
     running = asyncio.create_task(consumer.run())
-    await asyncio.wait_for(carrier.told.wait(), DEADLINE_S)
+    await asyncio.wait_for(broker.told.wait(), DEADLINE_S)
     running.cancel()
     await asyncio.wait([running])
     assert seen == [7, 8]
-    assert carrier.deleted == [7, 8]
+    assert broker.deleted == [7, 8]

@@ -72,7 +72,7 @@ def test_a_share_holds_what_the_deal_says(them: list[Member], count: int, dealer
 def test_a_deal_depends_on_nothing_but_the_set(
     them: list[Member], count: int, rng: random.Random
 ) -> None:
-    """B9: every carrier computes the same, in whatever order it learned of the consumers."""
+    """B9: every broker computes the same, in whatever order it learned of the consumers."""
     shuffled = list(them)
     rng.shuffle(shuffled)
     for dealer in ("ranges", "racks"):

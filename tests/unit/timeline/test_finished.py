@@ -1,4 +1,4 @@
-"""What a consumer is finished with, and how its carrier is told."""
+"""What a consumer is finished with, and how its broker is told."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ def handle(number: int) -> Handle:
     return Handle(MessageId(number), Version(1))
 
 
-class Carrier:
+class Broker:
     """Takes what it is told when it is let."""
 
     def __init__(self) -> None:
@@ -37,26 +37,26 @@ async def turns() -> None:
 
 async def test_some_are_on_their_way_while_others_gather() -> None:
     """B13, B14: as many requests at once as are allowed, and each handle in one of them."""
-    finished, carrier = Finished(), Carrier()
+    finished, broker = Finished(), Broker()
     finished.done([handle(number) for number in range(2 * TELL_MAX + 1)])
     telling = [
-        asyncio.create_task(finished.tell(carrier.delete, carrier.release))
+        asyncio.create_task(finished.tell(broker.delete, broker.release))
         for _ in range(TELLING_MAX + 1)
     ]
     await turns()
-    assert carrier.asked == [TELL_MAX] * TELLING_MAX
+    assert broker.asked == [TELL_MAX] * TELLING_MAX
     assert not finished.told
-    carrier.open.set()
+    broker.open.set()
     await asyncio.gather(*telling)
-    assert carrier.asked == [*[TELL_MAX] * TELLING_MAX, 1]
-    assert carrier.told == {handle(number) for number in range(2 * TELL_MAX + 1)}
+    assert broker.asked == [*[TELL_MAX] * TELLING_MAX, 1]
+    assert broker.told == {handle(number) for number in range(2 * TELL_MAX + 1)}
     assert finished.told
 
 
 async def test_what_could_not_be_told_stays() -> None:
     """B13: the part that was not answered is told again, the part that was is not."""
-    finished, carrier = Finished(), Carrier()
-    carrier.open.set()
+    finished, broker = Finished(), Broker()
+    broker.open.set()
     finished.done([handle(1)])
     finished.back(Release(handle(2), 5, True, ""))
 
@@ -64,18 +64,18 @@ async def test_what_could_not_be_told_stays() -> None:
         raise Unavailable("not now")
 
     with pytest.raises(Unavailable):
-        await finished.tell(carrier.delete, refused)
+        await finished.tell(broker.delete, refused)
     assert finished.handles() == {handle(2)}
-    await finished.tell(carrier.delete, carrier.release)
-    assert carrier.asked == [1, 1]
+    await finished.tell(broker.delete, broker.release)
+    assert broker.asked == [1, 1]
     assert finished.told
 
 
 async def test_while_hushed_nothing_is_on_its_way() -> None:
     """B13: a new session must not be told of a lease that is being deleted."""
-    finished, carrier = Finished(), Carrier()
+    finished, broker = Finished(), Broker()
     finished.done([handle(1)])
-    first = asyncio.create_task(finished.tell(carrier.delete, carrier.release))
+    first = asyncio.create_task(finished.tell(broker.delete, broker.release))
     await turns()
     hushed = asyncio.Event()
     speak = asyncio.Event()
@@ -88,11 +88,11 @@ async def test_while_hushed_nothing_is_on_its_way() -> None:
     hushing = asyncio.create_task(hush())
     await turns()
     assert not hushed.is_set(), "one is on its way"
-    carrier.open.set()
+    broker.open.set()
     await first
     await hushed.wait()
     finished.done([handle(2)])
-    second = asyncio.create_task(finished.tell(carrier.delete, carrier.release))
+    second = asyncio.create_task(finished.tell(broker.delete, broker.release))
     await turns()
     assert finished.handles() == {handle(2)}
     speak.set()

@@ -241,7 +241,7 @@ def test_the_lead_follows_the_store() -> None:
 
 
 def test_stores_that_others_write_to_are_looked_at_now_and_then() -> None:
-    """B7: what another carrier stored is found within the poll."""
+    """B7: what another broker stored is found within the poll."""
     made = loader(poll_ms=50)
     assert made.wake_ms(now_ms=T + 1) == T + 50
     assert made.plan(now_ms=T + 49) is None

@@ -51,18 +51,18 @@ class TestPostgres(StoreConformance):
         await stores.close()
 
 
-async def test_carriers_that_start_together_do_not_trip(dsn: str) -> None:
+async def test_brokers_that_start_together_do_not_trip(dsn: str) -> None:
     """B3: schema and tables are made by whoever comes, at once and again."""
     together = [PostgresStores.connect(dsn, schema="together") for _ in range(5)]
-    carriers = await asyncio.gather(*together)
-    await asyncio.gather(*(carrier.provision(TimelineId(1)) for carrier in carriers))
-    stores = [await carrier.open(TimelineId(1)) for carrier in carriers]
+    brokers = await asyncio.gather(*together)
+    await asyncio.gather(*(broker.provision(TimelineId(1)) for broker in brokers))
+    stores = [await broker.open(TimelineId(1)) for broker in brokers]
     await put(stores[0], *[message() for _ in range(100)])
     leases = [take(store, ask(f"c{at}", limit=40)) for at, store in enumerate(stores)]
     taken = [leased.id for part in await asyncio.gather(*leases) for leased in part]
     assert len(taken) == len(set(taken)) == 100
-    for carrier in carriers:
-        await carrier.close()
+    for broker in brokers:
+        await broker.close()
 
 
 async def test_a_bad_address_says_so() -> None:
@@ -125,11 +125,11 @@ async def test_tables_of_another_format_are_refused(dsn: str) -> None:
     await stores.close()
 
 
-async def test_what_another_carrier_queues_behind_a_full_lease_is_found(dsn: str) -> None:
+async def test_what_another_broker_queues_behind_a_full_lease_is_found(dsn: str) -> None:
     """B13: at once if there is nothing else, else a moment later; what this one queues at once."""
-    carriers = [await PostgresStores.connect(dsn, schema="behind") for _ in range(2)]
-    await carriers[0].provision(TimelineId(1))
-    store, other = [await carrier.open(TimelineId(1)) for carrier in carriers]
+    brokers = [await PostgresStores.connect(dsn, schema="behind") for _ in range(2)]
+    await brokers[0].provision(TimelineId(1))
+    store, other = [await broker.open(TimelineId(1)) for broker in brokers]
     await put(store, *[message(NOW_MS - 50 + at) for at in range(6)])
     assert [leased.due_ms for leased in await take(store, ask(limit=2))] == [
         NOW_MS - 50,
@@ -152,8 +152,8 @@ async def test_what_another_carrier_queues_behind_a_full_lease_is_found(dsn: str
     left = await take(store, ask(limit=9), now_ms=NOW_MS + SETTLE_MS)
     found = [fourth.due_ms, *sorted(leased.due_ms for leased in left)]
     assert found == [NOW_MS - 46, NOW_MS - 300, NOW_MS - 45], "nothing else is there"
-    for carrier in carriers:
-        await carrier.close()
+    for broker in brokers:
+        await broker.close()
 
 
 async def test_leases_that_are_gone_leave_nothing_behind(dsn: str) -> None:
@@ -202,10 +202,10 @@ async def test_many_leases_that_end_at_once_come_back_bit_by_bit(dsn: str) -> No
 
 
 class Together:
-    """Carriers that do anything to the same messages at once, and what they hold."""
+    """Brokers that do anything to the same messages at once, and what they hold."""
 
-    def __init__(self, carriers: list[TimelineStore], rng: random.Random) -> None:
-        self.carriers = carriers
+    def __init__(self, brokers: list[TimelineStore], rng: random.Random) -> None:
+        self.brokers = brokers
         self.rng = rng
         self.now_ms = NOW_MS
         self.given: set[Handle] = set()
@@ -262,15 +262,15 @@ class Together:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_whatever_carriers_do_at_once_the_tables_are_of_one_mind(dsn: str, seed: int) -> None:
+async def test_whatever_brokers_do_at_once_the_tables_are_of_one_mind(dsn: str, seed: int) -> None:
     """B13, B20: each message waits once or is leased once, and none is lost."""
     schema = f"mind{seed}"
     homes = [await PostgresStores.connect(dsn, schema=schema) for _ in range(3)]
     await homes[0].provision(TimelineId(1))
-    carriers = [await home.open(TimelineId(1)) for home in homes for _ in range(2)]
-    world = Together(carriers, random.Random(seed))
-    world.ids = await put(carriers[0], *[message(NOW_MS + at // 4) for at in range(400)])
-    await asyncio.gather(*(world.work(carrier, 60) for carrier in carriers))
+    brokers = [await home.open(TimelineId(1)) for home in homes for _ in range(2)]
+    world = Together(brokers, random.Random(seed))
+    world.ids = await put(brokers[0], *[message(NOW_MS + at // 4) for at in range(400)])
+    await asyncio.gather(*(world.work(broker, 60) for broker in brokers))
     t = f"{schema}.t1_"
     there = await rows_of(dsn, f"SELECT id, visible, bucket FROM {t}messages WHERE queued")
     queue = await rows_of(dsn, f"SELECT id, visible, bucket FROM {t}queue")

@@ -101,5 +101,5 @@ async def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no timeline of format"):
         await stores.open(TimelineId(5))
     path.write_bytes(b"this is no database at all, and long enough to look at" * 100)
-    with pytest.raises(Unavailable, match="can not be opened"):
+    with pytest.raises(Unavailable, match="cannot be opened"):
         await stores.open(TimelineId(5))

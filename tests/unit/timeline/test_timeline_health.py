@@ -84,7 +84,7 @@ def test_one_client_with_a_wrong_clock_stops_nobody_else() -> None:
 
 
 def test_a_clock_that_was_set_is_believed_at_once() -> None:
-    """B15: a sample that can not be true together with those before it takes their place, though
+    """B15: a sample that cannot be true together with those before it takes their place, though
     they were more certain."""
     clocks = drift()
     for _ in range(8):
@@ -233,7 +233,7 @@ def test_busy_consumers_stop_their_timeline_where_it_is_set_so() -> None:
 
 
 def test_the_report_names_every_reason() -> None:
-    """B15, B16: healthy, degraded with reasons, inactive; a drifted carrier pushes nothing."""
+    """B15, B16: healthy, degraded with reasons, inactive; a drifted broker pushes nothing."""
     health = Health()
     assert health.report(now_ms=T).condition is Condition.HEALTHY
     health.drift_reason = "the clock is 30000 ms behind"

@@ -39,15 +39,15 @@ def test_then_the_broker_with_the_fewest_timelines() -> None:
 
 def test_a_degraded_broker_comes_last() -> None:
     """B5: live health weighs in."""
-    carriers = [Load("a", False, {"t": 3}), Load("b", True, {"x": 50})]
-    assert preference(carriers, "t") == ["b", "a"]
+    brokers = [Load("a", False, {"t": 3}), Load("b", True, {"x": 50})]
+    assert preference(brokers, "t") == ["b", "a"]
 
 
 def test_live_load_weighs_in() -> None:
     """B5, B2: one that has more to do than it can carry is nobody's first choice, and among equals
     the one with less to do is; a load that trembles changes nothing."""
-    carriers = [Load("a", True, {"t": 3}, LOAD_MAX), Load("b", True, {"x": 5}, 0.1)]
-    assert preference(carriers, "t") == ["b", "a"]
+    brokers = [Load("a", True, {"t": 3}, LOAD_MAX), Load("b", True, {"x": 5}, 0.1)]
+    assert preference(brokers, "t") == ["b", "a"]
     assert preference([Load("a", True, {}, 0.5), Load("b", True, {}, 0.1)], "t") == ["b", "a"]
     assert preference([Load("a", True, {}, 0.13), Load("b", True, {}, 0.1)], "t") == ["a", "b"]
 

@@ -312,7 +312,7 @@ def test_line_is_fair() -> None:
 
 
 def test_larger_than_everything() -> None:
-    """R3: a request above the whole budget is let in alone, so it can not wait for ever."""
+    """R3: a request above the whole budget is let in alone, so it cannot wait for ever."""
     budget = ByteBudget(10)
     granted: list[int] = []
     assert budget.take("first", 1000, lambda: None)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 EPILOG = examples(
     "dovetail node --roles storage --node-id 1 --etcd 10.0.0.1:2379 --host 10.0.0.11",
-    "dovetail node --roles overseer,carrier --node-id 101 --etcd 10.0.0.1:2379 --host 10.0.0.21 "
+    "dovetail node --roles overseer,broker --node-id 101 --etcd 10.0.0.1:2379 --host 10.0.0.21 "
     "--set log.ensemble=3 --set log.write_quorum=3 --set log.ack_quorum=2",
-    "dovetail node --roles overseer,carrier,storage --node-id 7 --config node.toml",
+    "dovetail node --roles overseer,broker,storage --node-id 7 --config node.toml",
     "dovetail cluster start   # a whole cluster on this machine",
 )
 
@@ -39,7 +39,7 @@ def node(
         typer.Option(
             "--roles",
             metavar="ROLE[,ROLE...]",
-            help="What this node does: carrier (serves clients), storage (keeps ledgers), overseer "
+            help="What this node does: broker (serves clients), storage (keeps ledgers), overseer "
             "(answers questions about the cluster).",
         ),
     ] = None,

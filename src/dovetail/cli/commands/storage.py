@@ -14,7 +14,6 @@ from dovetail.errors import InvalidSetting
 if TYPE_CHECKING:
     from dovetail.coordination import Coordinator
     from dovetail.settings import Settings
-    from dovetail.storage.repair.decommission import Decommission
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,16 +44,10 @@ def list_nodes(
     as_json: JsonOption = False,
 ) -> None:
     """List all storage nodes with their state and the ledgers that name them."""
+    from dovetail.admin.storage import states
     from dovetail.cli.output import note, print_json, print_table
-    from dovetail.storage.identity import STORAGE
-    from dovetail.storage.repair.decommission import state
 
-    async def read(coordinator: "Coordinator") -> "list[Decommission]":
-        known = await coordinator.range(STORAGE)
-        numbers = [int(item.key.removeprefix(STORAGE)) for item in known.items]
-        return [await state(coordinator, number) for number in numbers]
-
-    found = _ask(_settings(ctx, etcd, config_file, assignments), read)
+    found = _ask(_settings(ctx, etcd, config_file, assignments), states)
     rows = [(node.node_id, node.state.value, node.ledgers_left) for node in found]
     if as_json:
         print_json([dict(zip(("node", "state", "ledgers"), row, strict=True)) for row in rows])
@@ -76,8 +69,8 @@ def drain(
 
     New ledgers avoid it from now on, and what it holds is copied to others in the background.
     """
+    from dovetail.admin import storage as decommission
     from dovetail.cli.output import note
-    from dovetail.storage.repair import decommission
 
     now_ms = int(time.time() * 1000)
     settings = _settings(ctx, etcd, config_file, assignments)
@@ -98,8 +91,8 @@ def keep(
     assignments: SetOption = None,
 ) -> None:
     """Keep a storage node that was to be drained. What was moved stays moved."""
+    from dovetail.admin import storage as decommission
     from dovetail.cli.output import note
-    from dovetail.storage.repair import decommission
 
     _ask(
         _settings(ctx, etcd, config_file, assignments),
@@ -117,8 +110,8 @@ def remove(
     assignments: SetOption = None,
 ) -> None:
     """Strike a drained storage node off for good; refused while a ledger needs it."""
+    from dovetail.admin import storage as decommission
     from dovetail.cli.output import note
-    from dovetail.storage.repair import decommission
 
     now_ms = int(time.time() * 1000)
     _ask(

@@ -214,7 +214,7 @@ def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
     text = Text()
     for name, value in rows:
         text.append(f"{name:<17}", style="dim").append(f"{value}\n")
-    if "carrier" in settings.node.roles.split(","):
+    if "broker" in settings.node.roles.split(","):
         text.append("\nTry it in another terminal:\n", style="dim")
         for command in _commands_to_try(endpoints):
             text.append(f"  {command}\n", style="bold")

@@ -105,7 +105,7 @@ def delete(
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Delete a user: it can not log in any more, and all its connections end."""
+    """Delete a user: it cannot log in any more, and all its connections end."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         ScramMechanism,
         UserScramCredentialDeletion,

@@ -121,11 +121,11 @@ def judge_topics(fact: TopicsFact) -> Finding:
 
 def gather_copies(settings: "Settings") -> CopiesFact:
     """Asks the coordination service which storage nodes are away, and what they hold."""
+    from dovetail.admin.storage import states
     from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
     from dovetail.coordination.membership import NODES, Member
     from dovetail.errors import DovetailError
-    from dovetail.storage.identity import STORAGE
-    from dovetail.storage.repair.decommission import StorageState, state
+    from dovetail.storage.repair.decommission import StorageState
 
     where = settings.coordination
 
@@ -134,18 +134,19 @@ def gather_copies(settings: "Settings") -> CopiesFact:
 
         etcd = EtcdSettings.of(where)
         async with await EtcdCoordinator.open(etcd) as coordinator:
-            known = await coordinator.range(STORAGE)
-            numbers = [int(item.key.removeprefix(STORAGE)) for item in known.items]
+            known = await states(coordinator)
             here = {
                 msgspec.json.decode(item.value, type=Member).node_id
                 for item in (await coordinator.range(NODES)).items
             }
-            away = {}
-            for number in set(numbers) - here:
-                found = await state(coordinator, number)
-                if found.state is not StorageState.REMOVED and found.ledgers_left:
-                    away[number] = found.ledgers_left
-        return CopiesFact(len(numbers), away)
+        away = {
+            node.node_id: node.ledgers_left
+            for node in known
+            if node.node_id not in here
+            and node.state is not StorageState.REMOVED
+            and node.ledgers_left
+        }
+        return CopiesFact(len(known), away)
 
     try:
         return asyncio.run(read())

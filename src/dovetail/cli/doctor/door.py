@@ -223,7 +223,7 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
         return failed(
             "advertised address",
             "the node names no broker: nobody can produce or consume",
-            fix="see whether a node with the role carrier runs",
+            fix="see whether a node with the role broker runs",
         )
     if wrong:
         named = "; ".join(f"broker {b.number} at {b.address}: {b.error}" for b in wrong)

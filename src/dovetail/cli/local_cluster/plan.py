@@ -39,7 +39,7 @@ Kind = Literal["etcd", "storage", "broker"]
 #: In the order of starting; stopping goes the other way.
 KINDS: tuple[Kind, ...] = ("etcd", "storage", "broker")
 
-_ROLES: dict[Kind, str] = {"storage": "storage", "broker": "overseer,carrier"}
+_ROLES: dict[Kind, str] = {"storage": "storage", "broker": "overseer,broker"}
 
 
 class Planned(msgspec.Struct, frozen=True):

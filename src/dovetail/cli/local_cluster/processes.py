@@ -1,7 +1,7 @@
 """The processes of a cluster on this machine: found, started, signalled, ended.
 
 A process is recognised by the `--data-dir` on its own command line, below the cluster's folder, and
-not by a number in a file: what the system says can not be stale, a number can be another's by
+not by a number in a file: what the system says cannot be stale, a number can be another's by
 now, and a lost file leaves nothing behind that could not be ended.
 
 States, as seen from outside:
@@ -194,7 +194,7 @@ def await_ready(
 def pause(name: str, process: Any) -> None:
     """SIGSTOP; returns when it stands. Raises `Refused` unless it runs."""
     if state_of(process) != "running":
-        raise Refused(f"{name} is {state_of(process)}, so it can not be paused")
+        raise Refused(f"{name} is {state_of(process)}, so it cannot be paused")
     _send(process, signal.SIGSTOP)
     _await_state(name, process, ("paused",))
 

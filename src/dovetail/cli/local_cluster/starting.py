@@ -40,7 +40,7 @@ def start_cluster(
 ) -> Plan:
     """Starts what does not run; returns when all of it serves. `tell` hears of each step.
 
-    Raises `InvalidInput` for a wish that can not be, with nothing changed, and `Unavailable` if a
+    Raises `InvalidInput` for a wish that cannot be, with nothing changed, and `Unavailable` if a
     process does not come up; those that did are left running.
     """
     prepare_folder(folder.path)

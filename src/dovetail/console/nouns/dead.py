@@ -5,7 +5,7 @@
     topic      a team's topic of dead works  partition:offset   copied to the team's input topic
     outbox     the topic that was meant      its id             put back behind what waits
 
-A source that can not be asked is told with its trouble and hides nothing of the others. Topics of
+A source that cannot be asked is told with its trouble and hides nothing of the others. Topics of
 dead works are those that running pipelines name, and those whose name ends in `.dead`; of their
 records, those count that say why they died.
 """

@@ -1,6 +1,6 @@
 """Which dead letters of topics were dealt with: a log keeps its records, so they are marked.
 
-A dead letter of a team is a record of a topic, and one record can not be taken out of a log. So who
+A dead letter of a team is a record of a topic, and one record cannot be taken out of a log. So who
 replays or drops it writes a mark to the topic `dovetail.dead-letters`, whose key names the record
 by the id of its topic, partition and offset; marked ones are not shown any more. Where marked
 records stand at the beginning of a partition, they are deleted there.

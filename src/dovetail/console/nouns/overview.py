@@ -1,6 +1,6 @@
 """The cluster at a glance: nodes, health with reasons, totals.
 
-Each total is asked on its own; one that can not be had is None and hides nothing of the others. The
+Each total is asked on its own; one that cannot be had is None and hides nothing of the others. The
 nodes are those that hold their lease, as they describe themselves; how long each takes to answer is
 known to overseers.
 """
@@ -19,7 +19,7 @@ from dovetail.console.nouns.groups import group_list
 from dovetail.console.nouns.timelines import timeline_list
 from dovetail.console.nouns.topics import topic_list
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.coordination.membership import CARRIER_ROLE, Member
+from dovetail.coordination.membership import BROKER_ROLE, Member
 from dovetail.errors import DovetailError, NotFound
 from dovetail.node.overseer import ClusterReport
 
@@ -129,7 +129,7 @@ async def overview(desk: Desk) -> Overview:
         cluster=ClusterKind(settings.coordination.kind, report is not None),
         nodes=nodes,
         degradations=[Degradation(node.name, text) for node in nodes for text in node.reasons],
-        totals=Totals() if me is None or CARRIER_ROLE not in me.roles else await _totals(desk),
+        totals=Totals() if me is None or BROKER_ROLE not in me.roles else await _totals(desk),
     )
 
 

@@ -43,7 +43,7 @@ class Lateness(Struct, frozen=True):
 
 
 class ConsumerShown(Struct, frozen=True):
-    """A consumer, as its carrier sees it."""
+    """A consumer, as its broker sees it."""
 
     id: str
     rack: str

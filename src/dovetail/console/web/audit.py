@@ -2,7 +2,7 @@
 
 Promise: a change is begun only when a line says so, and ends with a second line of the same id. A
 node that dies in between leaves a line without an end, and its outcome is told as `unknown`. A
-change that can not be written down does not happen.
+change that cannot be written down does not happen.
 
 The file is `audit.jsonl` in the data folder, one JSON object a line. At its limit it becomes
 `audit.1.jsonl`, and so on; the oldest goes. Lines survive the death of the process; they are not
@@ -83,7 +83,7 @@ class AuditLog:
     async def begin(
         self, caller: Caller, action: str, target: str, detail: dict[str, Any]
     ) -> AuditEntry:
-        """Writes that a change begins. Raises `Unavailable` if that can not be written."""
+        """Writes that a change begins. Raises `Unavailable` if that cannot be written."""
         entry = AuditEntry(
             id=uuid.uuid4().hex[:16],
             at_ms=self._clock.wall_ms(),
@@ -114,7 +114,7 @@ class AuditLog:
                 await self._threads.run(self._write, msgspec.json.encode(entry) + b"\n")
             except OSError as error:
                 raise Unavailable(
-                    f"the audit log in {self._folder} can not be written ({error.strerror}), and "
+                    f"the audit log in {self._folder} cannot be written ({error.strerror}), and "
                     "nothing is changed without it; make room or give the node the right to write"
                 ) from error
 

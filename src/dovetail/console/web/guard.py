@@ -8,10 +8,10 @@
     /v1/...                              x         x             x
 
 *Host*: a page of another site can have its own name resolve to this machine, and would then be the
-same origin (DNS rebinding). So the name must be one of ours; an address in numbers can not be
+same origin (DNS rebinding). So the name must be one of ours; an address in numbers cannot be
 rebound, and who shows the token by header is no such page. *Cross-site*: a page of another site can
 send a request here with the browser's cookie; browsers say so (`Origin`, `Sec-Fetch-Site`), and
-changes are taken as JSON only, which a form can not send. Programs send neither header.
+changes are taken as JSON only, which a form cannot send. Programs send neither header.
 
 Everything here is decided from headers; no body is read before a request is let in.
 """

@@ -41,7 +41,7 @@ class Brokers:
         return {PREFIX + name: value for name, value in given.items()}
 
     def login(self) -> ClientLogin:
-        """For a connection of our own. Raises `InvalidInput` if files can not be read here."""
+        """For a connection of our own. Raises `InvalidInput` if files cannot be read here."""
         return ClientLogin.of(dict(self.settings))
 
 

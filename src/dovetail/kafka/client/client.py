@@ -42,7 +42,7 @@ class KafkaClient:
     def __init__(
         self, brokers: Brokers, *, client_id: str = "dovetail-spark", timeout_s: float = TIMEOUT_S
     ) -> None:
-        """Raises `InvalidInput` if the files of TLS can not be used here."""
+        """Raises `InvalidInput` if the files of TLS cannot be used here."""
         self._bootstrap = parse_bootstrap(brokers.bootstrap)
         self._login = brokers.login()
         self._client_id = client_id

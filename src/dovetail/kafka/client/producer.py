@@ -20,7 +20,6 @@ from dovetail.kafka.client.client import KafkaClient, Partition, name_of
 from dovetail.kafka.client.connection import Connection, error_of
 from dovetail.kafka.codec import ApiKey, ErrorCode, RequestHeader
 from dovetail.kafka.codec import messages as m
-from dovetail.spark.encoder import EncodedBatch
 
 #: A broker remembers the last five batches of a producer.
 WINDOW = 4
@@ -28,6 +27,17 @@ WINDOW = 4
 WINDOW_ALL = 16
 _TIMEOUT_MS = 30_000
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A record batch, and which sequence numbers it takes."""
+
+    data: bytes
+    sequence: int
+    count: int
+    #: Of the records alone; see `BatchView.records_checksum`.
+    records_checksum: int
 
 
 class SequenceTaken(SequenceGap):

@@ -5,7 +5,7 @@ response's body; what goes wrong becomes one of Kafka's error codes (`outcome.py
 concerns. `front.py` holds the table of handlers and is what the wire room calls with a frame.
 """
 
-from dovetail.kafka.handlers.backend import Backend, Broker, Call, KafkaMetrics
+from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call, KafkaMetrics
 from dovetail.kafka.handlers.front import FrontDoor
 
-__all__ = ["Backend", "Broker", "Call", "FrontDoor", "KafkaMetrics"]
+__all__ = ["Backend", "BrokerAddress", "Call", "FrontDoor", "KafkaMetrics"]

@@ -22,8 +22,8 @@ class KafkaMetrics(Protocol):
     def fetched(self, topic: str, size: int) -> None: ...
 
 
-class Broker(NamedTuple):
-    """A carrier, at the address that clients are told."""
+class BrokerAddress(NamedTuple):
+    """A broker, at the address that clients are told."""
 
     node_id: int
     host: str
@@ -40,10 +40,10 @@ class Backend:
     metrics: KafkaMetrics
     cluster_id: str
     node_id: int
-    #: All carriers that are alive, this one among them.
-    brokers: Callable[[], dict[int, Broker]]
+    #: All brokers that are alive, this one among them.
+    brokers: Callable[[], dict[int, BrokerAddress]]
     #: Those that went moments ago, which clients may still be leaving.
-    brokers_gone: Callable[[], dict[int, Broker]]
+    brokers_gone: Callable[[], dict[int, BrokerAddress]]
     topic_auto_create: bool
     partitions_default: int
     #: How many storage nodes belong to the cluster; a record can have so many copies.

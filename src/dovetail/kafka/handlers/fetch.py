@@ -2,7 +2,7 @@
 
 Sessions are not kept: every request names all its partitions, and the answer says session 0, which
 clients take as that. Each answer has at least one batch if there is any, however small the limits,
-so that a large batch can not stop a consumer.
+so that a large batch cannot stop a consumer.
 """
 
 import asyncio

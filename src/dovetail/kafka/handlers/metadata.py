@@ -4,7 +4,7 @@ from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
-from dovetail.kafka.handlers.backend import Backend, Broker, Call
+from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call
 from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.groups.types import GroupId
 from dovetail.log.topic import TopicRecord, check_name
@@ -97,7 +97,7 @@ def _known(backend: Backend, record: TopicRecord) -> m.MetadataResponseTopic:
 
 
 def _partition(
-    backend: Backend, brokers: dict[int, Broker], record: TopicRecord, number: int
+    backend: Backend, brokers: dict[int, BrokerAddress], record: TopicRecord, number: int
 ) -> m.MetadataResponsePartition:
     """Led by its owner; all that clients need to know of its copies is that they are there."""
     term, owner = backend.log.holding(record, number)

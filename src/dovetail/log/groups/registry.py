@@ -1,4 +1,4 @@
-"""The groups of a carrier: which node coordinates a group, and the coordinators that live here.
+"""The groups of a broker: which node coordinates a group, and the coordinators that live here.
 
 A group belongs to one partition of the groups' topic, by a hash of its name. Whoever owns that
 partition coordinates the group; its journal is the partition, so what a former owner still writes
@@ -69,7 +69,7 @@ class GroupRegistry:
                 await self._log.create_topic(
                     GROUPS_TOPIC, partitions=self._partitions, config=config, internal=True
                 )
-            except TopicExists:  # Another carrier is making it.
+            except TopicExists:  # Another broker is making it.
                 await asyncio.sleep(_AGAIN_MS / 1000)
             except DovetailError as error:
                 if not error.retriable:
@@ -158,7 +158,7 @@ class GroupRegistry:
             try:
                 await coordinator.load(journal.replay())
             except DovetailError as error:
-                _log.error("groups can not be read", journal=partition.name, error=str(error))
+                _log.error("groups cannot be read", journal=partition.name, error=str(error))
                 if not error.retriable:
                     return
                 await asyncio.sleep(_AGAIN_MS / 1000)

@@ -43,7 +43,7 @@ class Compaction:
         self._drop = drop
         self._victim: Segment | None = None
         self._moving: list[tuple[Run, int]] = []
-        #: Damaged segments go too, with what can not be read of these ledgers.
+        #: Damaged segments go too, with what cannot be read of these ledgers.
         self.lets_damage_go = False
         self.settled: frozenset[int] = frozenset()
 

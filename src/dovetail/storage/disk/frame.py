@@ -6,7 +6,7 @@
               (52 bytes), then `length` bytes of payload
 
 The checksum is CRC-32C over everything behind it, seeded with the file's random salt: bytes that
-were copied out of a segment into a message can not pass for a record of this file.
+were copied out of a segment into a message cannot pass for a record of this file.
 
 *Groups.* Records that share one sync carry one group number, and the last of them a flag. The
 node begins group g + 1 only after group g is on the disk. So when a record does not check:

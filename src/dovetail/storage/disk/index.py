@@ -151,7 +151,7 @@ class EntryIndex:
             self._lost.setdefault(ledger, {})[row.entry] = (segment, row.position)
 
     def ledgers_with_loss(self) -> set[int]:
-        """The ledgers of which an entry that was here can not be read any more."""
+        """The ledgers of which an entry that was here cannot be read any more."""
         with self.lock:
             return {
                 ledger

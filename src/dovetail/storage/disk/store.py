@@ -118,7 +118,7 @@ class DeleteLedger:
 class LetDamageGo:
     """Everything that should be here can be read: damaged segments are not needed any more.
 
-    What can not be read of `settled` ledgers goes with them: all that counts of those is here, or
+    What cannot be read of `settled` ledgers goes with them: all that counts of those is here, or
     has its place elsewhere.
     """
 
@@ -159,7 +159,7 @@ class LedgerStore:
     def __init__(self, disk: Disk, settings: StoreSettings, rng: random.Random) -> None:
         """Recovers what is on the disk; `report` says what was found.
 
-        Raises `Damaged`, `DiskFull`, or `StorageOut` if the disk can not be read or written.
+        Raises `Damaged`, `DiskFull`, or `StorageOut` if the disk cannot be read or written.
         """
         self._disk = disk
         self._settings = settings
@@ -179,7 +179,7 @@ class LedgerStore:
                 raise DiskFull(
                     "no room to start; free some on the disk of the data folder"
                 ) from error
-            raise StorageOut(f"the data folder can not be opened: {error}") from error
+            raise StorageOut(f"the data folder cannot be opened: {error}") from error
         self._active.runs = self._active_runs.runs
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
@@ -214,7 +214,7 @@ class LedgerStore:
             if outcomes[at] is None and not isinstance(command, Append):
                 try:
                     outcomes[at] = self._apply(command)
-                except Damaged as error:  # The fence holds; only its ledger can not be read.
+                except Damaged as error:  # The fence holds; only its ledger cannot be read.
                     outcomes[at] = error
         return outcomes
 
@@ -259,7 +259,7 @@ class LedgerStore:
         return None
 
     def _stored(self, ledger: int, entry: int) -> Buffer | None:
-        """The payload that is stored under this id; None also if it can not be read any more.
+        """The payload that is stored under this id; None also if it cannot be read any more.
 
         Then the append stores it anew: an id has one payload for ever, on whichever node.
         """

@@ -56,7 +56,7 @@ class Nodes(Protocol):
 class EnsembleWriter:
     """Ids, order and confirmation for one ledger.
 
-    After the first failure that can not be mended nothing more is confirmed: the entries behind it
+    After the first failure that cannot be mended nothing more is confirmed: the entries behind it
     are *uncertain*, and the owner closes this ledger by recovery and goes on in a new one.
     """
 

@@ -43,7 +43,7 @@ class QuorumReader:
         self._nodes = nodes
         #: Until when a node is asked last.
         self._doubted: dict[int, float] = {}
-        #: Told of a ledger and a node that can not read an entry of it.
+        #: Told of a ledger and a node that cannot read an entry of it.
         self.on_damaged: Callable[[int, int], None] = lambda _ledger, _node: None
 
     async def read(
@@ -52,7 +52,7 @@ class QuorumReader:
         """Entries from `first` on without a gap, at least one, all confirmed.
 
         Raises `LedgerUnknown` or `EntryUnknown` if no node that answers has it, `Damaged` or
-        `Unavailable` if one that may have it can not be read.
+        `Unavailable` if one that may have it cannot be read.
         """
         ledger = LedgerId(placement.ledger)
         border = placement.end_of_fragment(first)

@@ -68,7 +68,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Effect: it can not go on; try again later, or not at all if the error says so."""
+    """Effect: it cannot go on; try again later, or not at all if the error says so."""
 
     error: DovetailError
 

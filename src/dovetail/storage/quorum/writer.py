@@ -3,7 +3,7 @@
 Promises:
 - An entry is confirmed when Qa nodes of its write set hold it and all entries before it are
   confirmed.
-- After a failure that it can not mend, nothing more is confirmed (L4).
+- After a failure that it cannot mend, nothing more is confirmed (L4).
 
 Events: `append`, `on_stored`, `on_refused`, `on_failed`, `on_replaced`, `on_not_replaced`,
 `on_back`. Effects: `Send` an entry to a node, `Confirm` entries, ask for `Replace`ment of nodes,
@@ -11,7 +11,7 @@ Events: `append`, `on_stored`, `on_refused`, `on_failed`, `on_replaced`, `on_not
 
 Ensemble change. A node that fails is replaced from the first unconfirmed entry on, by a
 compare-and-set of the ledger's metadata that the caller does. While that is under way nothing is
-confirmed, so the first unconfirmed entry can not move, and the new fragment can not begin below or
+confirmed, so the first unconfirmed entry cannot move, and the new fragment cannot begin below or
 above it. Then what is not confirmed is sent to the new nodes, and answers of the old ones count no
 more.
 
@@ -86,7 +86,7 @@ class QuorumWriter:
 
     def __init__(self, quorum: Quorum, nodes: Sequence[int]) -> None:
         if len(nodes) != quorum.ensemble or len(set(nodes)) != len(nodes):
-            raise AssertionError(f"an ensemble of {quorum.ensemble} can not be {list(nodes)}")
+            raise AssertionError(f"an ensemble of {quorum.ensemble} cannot be {list(nodes)}")
         self.quorum = quorum
         self.nodes = list(nodes)
         self.entry_next = 0
@@ -131,7 +131,7 @@ class QuorumWriter:
         return self._fail(error)
 
     def on_failed(self, node: int) -> list[Effect]:
-        """The node does not answer, or can not store."""
+        """The node does not answer, or cannot store."""
         if self.failure is not None or node not in self.nodes or node in self.down:
             return []
         self._failed.add(node)

@@ -45,10 +45,16 @@ from dovetail.errors import (
     NotOwner,
     Unavailable,
 )
-from dovetail.log.open_ledger import OpenLedger
-from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
-from dovetail.storage import Entry, EntryId, LedgerId, Placement, Term
+from dovetail.storage import (
+    EnsembleWriter,
+    Entry,
+    EntryId,
+    LedgerId,
+    Placement,
+    Quorum,
+    Term,
+)
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.held import Span, held_in
 from dovetail.storage.placement import Fragment
@@ -84,14 +90,24 @@ class StorageView(Protocol):
         ...
 
 
+class OpenLedger(Protocol):
+    """A ledger that a partition still writes."""
+
+    @property
+    def writer(self) -> EnsembleWriter: ...
+    @property
+    def info(self) -> LedgerInfo: ...
+
+
 class Repairable(Protocol):
     """A partition, as repair needs it."""
 
     name: str
-    open_ledgers: list[OpenLedger]
 
     @property
-    def config(self) -> TopicConfig: ...
+    def open_ledgers(self) -> Sequence[OpenLedger]: ...
+    @property
+    def quorum(self) -> Quorum: ...
     @property
     def record(self) -> PartitionRecord: ...
     @property
@@ -247,7 +263,7 @@ class Repairer:
         placement = ledger.writer.placement
         standings = self._standings(placement.nodes)
         leaving = plan.must_leave(placement, standings)
-        quorum = partition.config.quorum
+        quorum = partition.quorum
         if leaving or placement.quorum != quorum:
             try:
                 self._nodes.choose(quorum.ensemble, without=leaving)
@@ -365,7 +381,7 @@ class Repairer:
         asked = plan.sources(job.placement, entry, job.standings, target=copy.target)
         _log.error("no storage node can give an entry", ledger=job.ledger, entry=entry, asked=asked)
         if len(job.progress.lacking[copy.target]) >= LOST_MAX:
-            raise _GiveUp(f"{LOST_MAX} entries can not be read")
+            raise _GiveUp(f"{LOST_MAX} entries cannot be read")
 
     async def _read(self, job: _Job, copy: Copy, entry: int) -> list[Entry]:
         """Entries from `entry` on from whoever has them; none if nobody has the first.
@@ -384,7 +400,7 @@ class Repairer:
                 except NotFound:
                     continue
                 except DovetailError as error:
-                    _log.warning("a copy can not be read", node=node, error=str(error))
+                    _log.warning("a copy cannot be read", node=node, error=str(error))
         if silent is not None:
             raise silent
         return []

@@ -1,6 +1,6 @@
 """A storage node lets go what no chain names (L8, L11): it was away when a ledger was deleted.
 
-Why that can not delete what is needed: the node reads its own ledgers *first*, then the chains. A
+Why that cannot delete what is needed: the node reads its own ledgers *first*, then the chains. A
 ledger is in a chain before any node holds it, it stays in that one chain until it is let go, and
 its id is never given again. So a ledger that is here, and is in no chain that is read afterwards,
 was let go. Copies that repair has made for a node that its chain does not name yet are of a ledger
@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import Damaged
-from dovetail.log.catalog import PARTITIONS
 from dovetail.storage import LedgerId, StorageNode, chain
-from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.chain import PARTITIONS, PartitionRecord
 
 #: The next ledger id that nobody has (`catalog.IdBlocks`).
 _LEDGER_IDS = "/ids/ledger"

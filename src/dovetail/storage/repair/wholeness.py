@@ -12,7 +12,7 @@ fenced anew with its partition's newest term, which is not below any fence that 
     gone, or closed and held in full
 
 What the node must hold is arithmetic on a chain; what it holds it knows itself. So it asks nobody
-whether it is whole, and an owner that believes so can not be wrong on its behalf.
+whether it is whole, and an owner that believes so cannot be wrong on its behalf.
 
 Survives: a crash at any point. As long as a damaged segment is there the next start finds it and
 begins anew; what was copied meanwhile is found to be here.
@@ -55,7 +55,7 @@ class DamagedNode(Holder, Protocol):
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
         """Everything that should be here can be read: damaged segments go.
 
-        What can not be read of `settled` ledgers is not needed: it lies behind their last entry, or
+        What cannot be read of `settled` ledgers is not needed: it lies behind their last entry, or
         has its place on another node.
         """
         ...

@@ -13,7 +13,7 @@
     moments.py    times and durations as people write them
     timeline.py   a timeline: schedule, cancel, move, look, dead letters, recurring schedules
     consumer.py   handlers: leases held while they run, done, failed, given back
-    finished.py   what is done or given back, and how the carrier is told
+    finished.py   what is done or given back, and how the broker is told
     retry.py      when a failed message comes again, and why it failed
     client.py     `connect`
     blocking.py   `connect_blocking`: the same without asyncio

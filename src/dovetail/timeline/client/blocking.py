@@ -100,7 +100,7 @@ class BlockingDovetail:
         return self.call(self._connected().timelines())
 
     def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
-        """The carriers of the cluster, the best one for a client of the timeline first."""
+        """The brokers of the cluster, the best one for a client of the timeline first."""
         return self.call(self._connected().brokers(timeline))
 
     def consumer(
@@ -132,7 +132,7 @@ class BlockingDovetail:
         return register
 
     def run(self) -> None:
-        """Serves until a consumer can not go on, or Ctrl-C; raises its error then."""
+        """Serves until a consumer cannot go on, or Ctrl-C; raises its error then."""
         self.call(self._connected().run())
 
     def stop(self) -> None:

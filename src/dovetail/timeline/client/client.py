@@ -100,7 +100,7 @@ class Dovetail:
         return (await self._connected().ask(request, frames.Listed, changes=False)).timelines
 
     async def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
-        """The carriers of the cluster, the best one for a client of the timeline first."""
+        """The brokers of the cluster, the best one for a client of the timeline first."""
         request = frames.Cluster(timeline)
         return (await self._connected().ask(request, frames.ClusterState, changes=False)).brokers
 
@@ -142,7 +142,7 @@ class Dovetail:
         return register
 
     async def run(self) -> None:
-        """Serves until cancelled, or until a consumer can not go on; raises its error then."""
+        """Serves until cancelled, or until a consumer cannot go on; raises its error then."""
         while self._running:
             done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

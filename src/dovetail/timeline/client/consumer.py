@@ -6,11 +6,11 @@
                   └──────────────────▶ back     (given back uncounted, when the consumer stops)
 
 - A handler begins at the due time by the node's clock, never before.
-- While a message is here its lease is extended, three times in each lease. One that can not be
+- While a message is here its lease is extended, three times in each lease. One that cannot be
   extended in time is lost, and counts as lost here before it ends there.
 - What is done is deleted in as few requests as possible; an answer that was lost is asked for
   again, which is safe, because a handle fits once.
-- A carrier that forgot us (restart, network) is asked for a new session under the same id; leases
+- A broker that forgot us (restart, network) is asked for a new session under the same id; leases
   that we hold go on, and those of a former life of this id are handled too.
 """
 
@@ -44,9 +44,9 @@ TAKE_MAX: Final = 1_000
 WAIT_MS: Final = 20_000
 #: A consumer that stops waits so long for the answers to what it has asked for.
 PAUSE_S_MAX: Final = 5.0
-#: Time between two reports to the carrier.
+#: Time between two reports to the broker.
 REPORT_S: Final = 1.0
-#: Pause before a carrier that does not answer is asked again.
+#: Pause before a broker that does not answer is asked again.
 _RETRY_S_MIN: Final = 0.05
 _RETRY_S_MAX: Final = 2.0
 
@@ -117,13 +117,13 @@ class Consumer:
         self.handled = 0
         self.failed = 0
         self._told = (0, 0)
-        #: The last that the carrier said about the timeline; None before it said anything.
+        #: The last that the broker said about the timeline; None before it said anything.
         self.signals: frames.Signals | None = None
 
     # Life
 
     async def run(self) -> None:
-        """Serves until `stop`. Raises what can not be mended, such as `TopicUnknown`."""
+        """Serves until `stop`. Raises what cannot be mended, such as `TopicUnknown`."""
         self._commands = self._connect(COMMAND_MS_MAX, "")
         self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
         try:
@@ -158,7 +158,7 @@ class Consumer:
         self._stopping.set()
 
     async def _take_no_more(self, taking: "list[asyncio.Task[None]]") -> None:
-        """Has the carrier answer what waits, so that nothing is pushed that nobody takes."""
+        """Has the broker answer what waits, so that nothing is pushed that nobody takes."""
         self._credit_back.set()
         try:
             async with asyncio.timeout(PAUSE_S_MAX):
@@ -180,7 +180,7 @@ class Consumer:
             await asyncio.gather(*late, return_exceptions=True)
 
     async def _drain(self) -> None:
-        """Tells the carrier what is finished, as far as it answers."""
+        """Tells the broker what is finished, as far as it answers."""
         try:
             async with asyncio.timeout(self._options.stop_ms / 1000):
                 while not self._finished.told:
@@ -192,7 +192,7 @@ class Consumer:
             _log.warning("stopped without a goodbye", timeline=self.timeline, error=str(error))
 
     async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Does it, again and again while the carrier can not. Raises what stays as it is."""
+        """Does it, again and again while the broker cannot. Raises what stays as it is."""
         pause_s = _RETRY_S_MIN
         while True:
             try:
@@ -212,7 +212,7 @@ class Consumer:
     async def _open(self) -> None:
         """Opens a session, and takes up what this id holds from before.
 
-        Nothing is finished and nothing is taken meanwhile: what the carrier says that we hold must
+        Nothing is finished and nothing is taken meanwhile: what the broker says that we hold must
         not be something that we have just told it is done.
         """
         options = self._options
@@ -228,7 +228,7 @@ class Consumer:
                 frames.Held(opened.session, limit), frames.Pushed, changes=False
             )
             if self._line.address != self._commands.address:
-                # A session is known to one carrier, so both ways must lead there.
+                # A session is known to one broker, so both ways must lead there.
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
                 self._leaving.add(closing := asyncio.ensure_future(old.close()))
                 closing.add_done_callback(self._leaving.discard)
@@ -251,7 +251,7 @@ class Consumer:
         return not self._here and self._finished.told
 
     async def _move(self, address: str) -> None:
-        """Goes on at a better carrier, with every lease; stays where it is if that fails.
+        """Goes on at a better broker, with every lease; stays where it is if that fails.
 
         First the new session, then the last pushes of the old one, then its end.
         """
@@ -410,7 +410,7 @@ class Consumer:
     def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
         self._finished.back(Release(message.handle, max(0, due_ms), counted, reason))
 
-    # Telling the carrier
+    # Telling the broker
 
     async def _finish(self) -> None:
         while True:

@@ -6,7 +6,7 @@
         d.consumer("reminders")(handle)
         await d.advance("2h")          # `handle` has run when this returns
 
-The client and the carrier are the real ones; only the store (`MemoryStores`), the coordination and
+The client and the broker are the real ones; only the store (`MemoryStores`), the coordination and
 the way between them are in memory, and the clock stands still between two calls of `advance`.
 """
 

@@ -1,4 +1,4 @@
-"""What a consumer is finished with, and how its carrier is told.
+"""What a consumer is finished with, and how its broker is told.
 
 Deletions and releases are gathered, and told in as few requests as possible: while one is on its
 way the next gathers. Up to `TELLING_MAX` are on their way at once, so that the store is not idle
@@ -44,11 +44,11 @@ class Finished:
 
     @property
     def told(self) -> bool:
-        """Whether the carrier knows of everything."""
+        """Whether the broker knows of everything."""
         return not (self._done or self._back or self._on_the_way)
 
     def handles(self) -> set[Handle]:
-        """What the carrier does not know of yet; for one who holds `hushed`."""
+        """What the broker does not know of yet; for one who holds `hushed`."""
         return {*self._done, *(release.handle for release in self._back)}
 
     async def tell(self, delete: Delete, release: GiveBack) -> None:

@@ -46,7 +46,7 @@ class Link(Protocol):
         ...
 
     def turn_away(self) -> None:
-        """This node can not serve us now: asks the next one, if another one is known."""
+        """This node cannot serve us now: asks the next one, if another one is known."""
         ...
 
     async def close(self) -> None: ...
@@ -55,7 +55,7 @@ class Link(Protocol):
 class NetworkLink:
     """A connection of its own, made again when it breaks: to the same node, or the next one.
 
-    With several addresses, a node that can not be reached is left for the next in the list; what
+    With several addresses, a node that cannot be reached is left for the next in the list; what
     was asked then fails as it is, and the next request goes there.
     """
 

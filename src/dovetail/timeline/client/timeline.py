@@ -40,7 +40,7 @@ _log = get_logger("producer")
 #: Messages of one request; a larger list is sent in parts, each stored whole or not at all.
 BATCH: Final = 1_000
 #: How long a batch is sent again whose answer was lost or that was refused for a moment: longer
-#: than a carrier's death is noticed and another one is found.
+#: than a broker's death is noticed and another one is found.
 PATIENCE_S: Final = 30.0
 #: Time between two reports of a producer, which go with what it stores.
 REPORT_MS: Final = 5_000
@@ -75,7 +75,7 @@ class Timeline:
         self._clock = clock
         self._node = NodeClock(clock)
         self._report_next_ms = 0.0
-        #: The last that the carrier said about the timeline; None before something was stored.
+        #: The last that the broker said about the timeline; None before something was stored.
         self.signals: frames.Signals | None = None
         self._session: int | None = None
         self._opening = asyncio.Lock()
@@ -146,7 +146,7 @@ class Timeline:
                 raise
             except DovetailError as error:
                 if isinstance(error, NotFound):
-                    # The carrier forgot this session: it was restarted, or we were silent for long.
+                    # The broker forgot this session: it was restarted, or we were silent for long.
                     self._session = None
                 elif not error.retriable:
                     raise
@@ -170,7 +170,7 @@ class Timeline:
             return self._session
 
     async def _report(self, session: int) -> None:
-        """Compares clocks with the carrier, every so often, and learns how the timeline is."""
+        """Compares clocks with the broker, every so often, and learns how the timeline is."""
         began_ms = self._clock.monotonic_ms()
         if began_ms < self._report_next_ms:
             return

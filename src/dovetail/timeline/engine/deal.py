@@ -1,8 +1,8 @@
-"""Dealing buckets to consumers: pure, and the same on every carrier.
+"""Dealing buckets to consumers: pure, and the same on every broker.
 
 Every message has a random bucket. A deal says which consumer serves which bucket in a window, from
-nothing but the set of consumers and the number of buckets: carriers that know the same consumers
-deal the same without a word. Carriers that differ for a moment do no harm, because the lease in the
+nothing but the set of consumers and the number of buckets: brokers that know the same consumers
+deal the same without a word. Brokers that differ for a moment do no harm, because the lease in the
 store decides; they only try for the same messages.
 
 *ranges*: consumers sorted by id get contiguous ranges whose sizes differ by at most one.
@@ -88,7 +88,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Who serves what. Shares are made when they are asked for: a carrier needs its own only."""
+    """Who serves what. Shares are made when they are asked for: a broker needs its own only."""
 
     dealer: DealerName
     buckets: int

@@ -4,13 +4,13 @@ A sample is a question with an answer: when we sent it, what their clock said, w
 Their clock was read somewhere in between, so the offset is known up to half the round trip; only
 what is beyond the threshold for certain counts.
 
-Who is wrong? The store is the reference, because all carriers share it, and the messages' times are
+Who is wrong? The store is the reference, because all brokers share it, and the messages' times are
 in it; most members of the coordination service are, where nothing is known of the store. Other
 brokers and clients are each as good as we are, so our own clock is the wrong one only if most of at
 least `WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
 itself, and is told.
 
-While our clock is wrong, the carrier must not push (too early, or leases that end at once), must
+While our clock is wrong, the broker must not push (too early, or leases that end at once), must
 not clean up (it would remove what is not old), and must refuse writes that carry its own time.
 """
 

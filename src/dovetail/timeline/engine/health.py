@@ -1,4 +1,4 @@
-"""Degradations: what a carrier stops doing when something around it fails. Pure.
+"""Degradations: what a broker stops doing when something around it fails. Pure.
 
     degradation   begins when                             while it lasts
     DRIFT         our clock is wrong (`drift`), or has    no pushes, no upkeep, no dated writes
@@ -13,7 +13,7 @@
     PRODUCER      most requests of a producer fail        it is told how long to wait
 
 Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
-The carrier is healthy, degraded with reasons, or inactive (when it stops). A degradation of one
+The broker is healthy, degraded with reasons, or inactive (when it stops). A degradation of one
 timeline, consumer or producer is no other's.
 """
 
@@ -32,7 +32,7 @@ _JUDGED: Final = 40
 _JUDGED_MIN: Final = 10
 #: Successes in a row that end a degradation of storage.
 _RECOVERED: Final = 3
-#: Brokers that vanished are dead after this: some leases of a carrier, which last seconds.
+#: Brokers that vanished are dead after this: some leases of a broker, which last seconds.
 FORGET_MS: Final = 10_000
 #: Pause of a timeline whose consumers fail, and of a producer; doubled each time.
 _PAUSE_MS_MIN: Final = 1_000
@@ -50,7 +50,7 @@ class Degradation(Enum):
 
 
 class Condition(Enum):
-    """What a carrier is, seen from its cluster."""
+    """What a broker is, seen from its cluster."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -91,7 +91,7 @@ class StorageGate:
 class PeerWatch:
     """Notices a partition: coordination is out of reach, or most of the others vanish at once.
 
-    Those that vanished are taken for dead after `FORGET_MS`: a carrier that is cut off has lost its
+    Those that vanished are taken for dead after `FORGET_MS`: a broker that is cut off has lost its
     own lease by then, so whoever still has one is on the side that goes on.
     """
 
@@ -180,13 +180,13 @@ class Gate:
             )
 
 
-#: What concerns all clients of a carrier; the others are of one timeline or one client.
+#: What concerns all clients of a broker; the others are of one timeline or one client.
 _OF_ALL: Final = frozenset({Degradation.DRIFT, Degradation.STORAGE, Degradation.PARTITION})
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a carrier is, with reasons for people."""
+    """How a broker is, with reasons for people."""
 
     condition: Condition
     reasons: tuple[tuple[Degradation, str], ...] = ()
@@ -258,7 +258,7 @@ class Health:
     def check_dated_write(self) -> None:
         """Raises `Unavailable` if a write would carry a wrong time."""
         if self.drift_reason:
-            raise Unavailable(f"this carrier writes no times at the moment: {self.drift_reason}")
+            raise Unavailable(f"this broker writes no times at the moment: {self.drift_reason}")
 
     def gauges(self, *, now_ms: int) -> Mapping[Degradation, int]:
         """How many of each there are, for the metric."""
@@ -271,7 +271,7 @@ class Health:
         }
 
     def report(self, *, now_ms: int) -> Report:
-        """How this carrier is."""
+        """How this broker is."""
         if self.inactive:
             return Report(Condition.INACTIVE)
         reasons: list[tuple[Degradation, str]] = []

@@ -2,7 +2,7 @@
 
 It looks ahead by the *lead*: long enough for a lease to be on disk before the message is due, as
 measured. What will be due within twice the lead is leased in one change for all consumers of this
-carrier, and each message then waits here until its due time less the way to its consumer:
+broker, and each message then waits here until its due time less the way to its consumer:
 
       now         now + lead       now + 2 lead
     ───┬──────────────┬──────────────────┬──────────▶
@@ -23,7 +23,7 @@ time, and one that is still held by somebody is never taken ahead of its end.
 One plan is under way at a time, and what is visible first is pushed first: a store gives it in that
 order, so a backlog is served before what is due now, across all buckets of a consumer. Only one who
 has a backlog and room for `ASK_MAX` more is asked for twice at once: the store is then not idle
-while the carrier pushes. Two such thousands may be mixed with each other, not with what is behind.
+while the broker pushes. Two such thousands may be mixed with each other, not with what is behind.
 Credit is what bounds it: nobody is leased more than it said it can take.
 
 Not here: the deal (`window`), the store, timers and sockets (`carrying`).
@@ -42,7 +42,7 @@ from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult
 
 #: Messages of one ask: what one transaction leases in some ten milliseconds.
 ASK_MAX: Final = 1_000
-#: Plans under way at once, for a backlog: neither the store nor the carrier waits for the other.
+#: Plans under way at once, for a backlog: neither the store nor the broker waits for the other.
 PLANS_MAX: Final = 2
 #: The shortest and longest look ahead. Below, a slow sync makes messages late; above, a consumer
 #: that dies takes too many with it.
@@ -130,7 +130,7 @@ class Push(NamedTuple):
 
 
 class Loader:
-    """See the module. One for each timeline of a carrier."""
+    """See the module. One for each timeline of a broker."""
 
     def __init__(self, windows: Windows, *, overtake_ms: int, poll_ms: int) -> None:
         """`overtake_ms`: a message that is overdue by this is its backups' too. `poll_ms`: how
@@ -151,7 +151,7 @@ class Loader:
         self._mixed = False
         self._failures = 0
         self._quiet_until_ms = 0
-        #: While set, nothing is leased: the carrier must not push.
+        #: While set, nothing is leased: the broker must not push.
         self.held_back = False
 
     # Consumers

@@ -2,10 +2,10 @@
 
 A schedule says when (`cron` in a time zone, or `every` so many milliseconds) and what. Its next
 time is stored with it. Firing is one change in the store: the message is inserted, due at that
-time, and the schedule moves on, if its next time is still the one that the carrier read. So each
-time fires once, however many carriers try, and whichever of them dies in between.
+time, and the schedule moves on, if its next time is still the one that the broker read. So each
+time fires once, however many brokers try, and whichever of them dies in between.
 
-Times that passed while no carrier was there: the latest of them fires once, at once; older ones do
+Times that passed while no broker was there: the latest of them fires once, at once; older ones do
 not. A schedule whose message is due at 03:00 and was missed is wanted; a hundred of them are not.
 
 Pure: the present comes in as an argument.

@@ -1,13 +1,13 @@
-"""Which broker a client should be at: pure, from what the carriers say of themselves.
+"""Which broker a client should be at: pure, from what the brokers say of themselves.
 
-All carriers that serve a timeline read the same store, so its consumers are best together on few of
+All brokers that serve a timeline read the same store, so its consumers are best together on few of
 them, but not all on one:
 
-1. carriers that have consumers of the timeline, as long as they have fewer than the best number,
+1. brokers that have consumers of the timeline, as long as they have fewer than the best number,
    the fuller first; then those below the most (`Crowd`);
-2. carriers without, those with the fewest timelines first, then with the fewest consumers.
+2. brokers without, those with the fewest timelines first, then with the fewest consumers.
 
-A carrier that is not healthy comes after all that are, and one that has more to do than it can
+A broker that is not healthy comes after all that are, and one that has more to do than it can
 carry after those that have not. Within a group the load decides, in steps of a fifth, so that a
 figure which trembles does not turn the list around. Names break ties: everybody who asks at the
 same time is told the same.
@@ -17,18 +17,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: Consumers of one timeline that a carrier serves best together, and the most that it should have,
+#: Consumers of one timeline that a broker serves best together, and the most that it should have,
 #: unless the settings say otherwise.
 BEST: Final = 4
 MOST: Final = 7
-#: From this part of a processor on a carrier has no room: pushes begin to be late.
+#: From this part of a processor on a broker has no room: pushes begin to be late.
 LOAD_MAX: Final = 0.8
 _LOAD_STEPS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A carrier, as the selection sees it: consumers by timeline."""
+    """A broker, as the selection sees it: consumers by timeline."""
 
     name: str
     healthy: bool
@@ -39,19 +39,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """How many consumers of one timeline a carrier should have."""
+    """How many consumers of one timeline a broker should have."""
 
     best: int = BEST
     most: int = MOST
 
 
 def overloaded(load: float) -> bool:
-    """Whether a carrier with this load should be given nothing more."""
+    """Whether a broker with this load should be given nothing more."""
     return load >= LOAD_MAX
 
 
-def preference(carriers: Iterable[Load], timeline: str, *, crowd: Crowd = Crowd()) -> list[str]:
-    """The names of all carriers, the best one for a client of the timeline first."""
+def preference(brokers: Iterable[Load], timeline: str, *, crowd: Crowd = Crowd()) -> list[str]:
+    """The names of all brokers, the best one for a client of the timeline first."""
 
     def rank(load: Load) -> tuple[object, ...]:
         here = load.consumers.get(timeline, 0)
@@ -67,4 +67,4 @@ def preference(carriers: Iterable[Load], timeline: str, *, crowd: Crowd = Crowd(
         step = int(load.load * _LOAD_STEPS)
         return (not load.healthy, overloaded(load.load), *group, step, total, load.name)
 
-    return [load.name for load in sorted(carriers, key=rank)]
+    return [load.name for load in sorted(brokers, key=rank)]

@@ -1,6 +1,6 @@
 """Windows: when a new deal begins, and who is part of it.
 
-Time is cut into windows of `window_ms`, by the wall clock, so that all carriers cut alike. In each
+Time is cut into windows of `window_ms`, by the wall clock, so that all brokers cut alike. In each
 window one deal is in force. At its end the deal for the next one is made, from the consumers that
 are there then:
 

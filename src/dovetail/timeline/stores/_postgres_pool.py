@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Attempts of a command that PostgreSQL ended for the sake of another.
 ATTEMPTS_MAX: Final = 5
-#: Connections of one carrier: one leases while others insert, delete and look.
+#: Connections of one broker: one leases while others insert, delete and look.
 CONNECTIONS_MAX: Final = 8
 #: Longest time for a statement. A healthy server needs milliseconds; minutes would hide a dead one.
 STATEMENT_S_MAX: Final = 30.0

@@ -1,6 +1,6 @@
 """The statements of the SQLite store, and the tables they are about.
 
-They are put together of constants only (hence S608 is off where a linter can not see that).
+They are put together of constants only (hence S608 is off where a linter cannot see that).
 """
 
 import sqlite3

@@ -69,7 +69,7 @@ class SqliteThread:
                 schema(connection)
             except sqlite3.Error as error:
                 connection.close()
-                raise Unavailable(f"the timeline file {path} can not be opened: {error}") from error
+                raise Unavailable(f"the timeline file {path} cannot be opened: {error}") from error
             return connection
 
         return cls(path, await asyncio.to_thread(connect))

@@ -1,4 +1,4 @@
-"""A timeline on PostgreSQL, shared by every carrier: six tables.
+"""A timeline on PostgreSQL, shared by every broker: six tables.
 
 Measured here, batches of 1,000 with 100-byte bodies, one connection, sync on (messages a second,
 and microseconds of PostgreSQL's processor time for each):
@@ -8,7 +8,7 @@ and microseconds of PostgreSQL's processor time for each):
     a queue beside the messages, as here          125k, 5.5     140k, 5.3     320k, 2.4
 
 Each command is one statement over arrays, by asyncpg: with psycopg 3 inserts were half as fast, and
-small statements 6,700 instead of 8,100 a second. COPY can not tell which unique keys were taken.
+small statements 6,700 instead of 8,100 a second. COPY cannot tell which unique keys were taken.
 
 Not here: the tables and what moves between them (`_postgres_statements`), connections and what
 their errors mean (`_postgres_pool`).

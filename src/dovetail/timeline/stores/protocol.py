@@ -24,8 +24,8 @@ Promises, of every store:
 - A batch with a name is stored once, however often it is sent, also across a restart.
 - A message that is not due costs nothing but its place on the disk.
 
-Time comes in as an argument, from the carrier. Not here: who may lease what (`deal`), when
-(`loader`), and whether the carrier's clock can be trusted (`health`).
+Time comes in as an argument, from the broker. Not here: who may lease what (`deal`), when
+(`loader`), and whether the broker's clock can be trusted (`health`).
 """
 
 from collections.abc import Sequence
@@ -208,7 +208,7 @@ class TimelineStore(Protocol):
 class Stores(Protocol):
     """Where timelines are kept."""
 
-    #: Whether carriers of other nodes write to the same stores.
+    #: Whether brokers of other nodes write to the same stores.
     shared: bool
 
     async def provision(self, timeline: TimelineId) -> None:

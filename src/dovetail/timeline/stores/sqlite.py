@@ -11,7 +11,7 @@ first figure with an empty store, the second with a million messages that are no
 
 A body in the row is written again by each lease, which costs with 100 bytes already, and grows with
 the body. Two indexes for free and leased rows are fastest, but an ended lease would then need
-somebody to end it, and a carrier that died would leave its messages lying. The index on holders
+somebody to end it, and a broker that died would leave its messages lying. The index on holders
 (of leased rows only) answers "what did I hold" and "how many are leased" at any size.
 
 Reading order is that of the index: visible time, bucket, id.
@@ -339,7 +339,7 @@ class SqliteStores:
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
         except OSError as error:
-            raise Unavailable(f"{path} can not be removed: {error.strerror}") from error
+            raise Unavailable(f"{path} cannot be removed: {error.strerror}") from error
 
     async def existing(self) -> set[TimelineId]:
         return {TimelineId(int(path.stem)) for path in self._folder.glob("*.sqlite")}

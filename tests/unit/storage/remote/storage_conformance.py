@@ -119,7 +119,7 @@ class StorageNodeConformance:
         assert [bytes(entry.payload) for entry in found] == payloads
 
     async def test_a_recovery_read_also_fences(self, node: StorageNode) -> None:
-        """L9: after "no such entry" the old writer can not store that entry any more."""
+        """L9: after "no such entry" the old writer cannot store that entry any more."""
         assert await append(node, 1, 0, b"a", term=1) is None
         found = await node.read_for_recovery(ONE, EntryId(0), Term(2))
         assert found is not None

@@ -348,7 +348,7 @@ def _garbage(correlation_id: int) -> Sequence[bytes]:
 
 @pytest.mark.parametrize("which", range(10))
 async def test_what_is_no_answer_ends_the_connection(tmp_path: Path, which: int) -> None:
-    """R3: the append is uncertain, no memory is taken for a length that can not be, and it goes on.
+    """R3: the append is uncertain, no memory is taken for a length that cannot be, and it goes on.
 
     The number of outcomes, the correlation id and what stands behind are checked too.
     """

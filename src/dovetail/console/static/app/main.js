@@ -107,7 +107,7 @@ function failure(error) {
   const title =
     error.status === 404 || error.kind?.endsWith("Unknown")
       ? "Not there"
-      : "This page can not be shown";
+      : "This page cannot be shown";
   return h(
     "div",
     { class: "section", key: "failure" },

@@ -38,7 +38,7 @@ function health({ node, degradations, totals }) {
       note(
         "bad",
         `${plural(totals.partitions_without_owner, "partition")} without an owner`,
-        "Nobody can write to or read from them until a carrier claims them, which takes seconds. " +
+        "Nobody can write to or read from them until a broker claims them, which takes seconds. " +
           "If it lasts, look whether enough storage nodes are up.",
       ),
     );

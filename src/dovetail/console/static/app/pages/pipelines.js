@@ -12,7 +12,7 @@ export const stateTag = (state) =>
     dot: true,
     title:
       state === "silent"
-        ? "Its driver has said nothing for 30 seconds: it died, or can not reach the cluster"
+        ? "Its driver has said nothing for 30 seconds: it died, or cannot reach the cluster"
         : null,
   });
 

@@ -1,4 +1,4 @@
-/** Signing in with the node's token; it becomes a cookie that scripts can not read. */
+/** Signing in with the node's token; it becomes a cookie that scripts cannot read. */
 
 import { field, head, loading } from "../parts.js";
 import { h } from "../dom.js";

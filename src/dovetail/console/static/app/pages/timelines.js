@@ -18,7 +18,7 @@ export const page = {
         note(
           "warn",
           "This node serves no timelines",
-          doc.reason ?? "Ask a node with the role carrier.",
+          doc.reason ?? "Ask a node with the role broker.",
         ),
       ];
     }

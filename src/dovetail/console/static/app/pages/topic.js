@@ -31,7 +31,7 @@ export const page = {
         ? note(
             "bad",
             `${plural(orphans.length, "partition")} without an owner`,
-            "They can be neither written nor read until a carrier claims them. If it lasts, " +
+            "They can be neither written nor read until a broker claims them. If it lasts, " +
               "look at the overview for nodes that are down.",
           )
         : null,

@@ -1,6 +1,6 @@
-"""The simulated cluster of carriers as a whole: who is there, what clients do, what must be true.
+"""The simulated cluster of brokers as a whole: who is there, what clients do, what must be true.
 
-Without faults of its own: `test_carriers_sim.py` brings them by chance, `test_carrier_scenes.py`
+Without faults of its own: `test_brokers_sim.py` brings them by chance, `test_broker_scenes.py`
 one at a time.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from unittest import mock
 
-from tests.sim.carrier_clients import NoAnswer, Stream, ask, keep_producing, start
-from tests.sim.carrier_history import Author, History
-from tests.sim.carriers import CarrierWires, Life, SimCoordination, announced, sweep_host
+from tests.sim.broker_clients import NoAnswer, Stream, ask, keep_producing, start
+from tests.sim.broker_history import Author, History
+from tests.sim.brokers import BrokerWires, Life, SimCoordination, announced, sweep_host
 from tests.sim.storage_hosts import StorageHost
 
 from dovetail.coordination import membership
@@ -26,7 +26,7 @@ from dovetail.log import checkpoint
 from dovetail.log.topic import TopicConfig, TopicRecord, TopicState
 from dovetail.storage.quorum.arithmetic import Quorum
 
-#: A carrier that was cut off tries again every second, one that is stuck is given five, balance
+#: A broker that was cut off tries again every second, one that is stuck is given five, balance
 #: waits for three; all of that one after the other, twice.
 HEAL_S = 50.0
 #: Batches that every partition must take after everything has healed.
@@ -50,7 +50,7 @@ FOCUSES = ["all", "twins", "topics"]
 class World:
     """Everybody, and what they do to each other."""
 
-    def __init__(self, seed: int, *, carriers: int | None = None) -> None:
+    def __init__(self, seed: int, *, brokers: int | None = None) -> None:
         self.rng = random.Random(seed)
         quorum, nodes = self.rng.choice(SHAPES)
         self.faults: Counter[str] = Counter()
@@ -75,8 +75,8 @@ class World:
             batch_bytes_max=100_000,
             quorum=quorum,
         )
-        self.numbers = range(1, 1 + (carriers or self.rng.randint(2, 4)))
-        self.wires = {n: CarrierWires(self.hosts, self.rng) for n in self.numbers}
+        self.numbers = range(1, 1 + (brokers or self.rng.randint(2, 4)))
+        self.wires = {n: BrokerWires(self.hosts, self.rng) for n in self.numbers}
         #: All lives ever, so that they can be taken apart; the newest of a number is the last.
         self.lives: list[Life] = []
         self.twins: set[Life] = set()
@@ -88,7 +88,7 @@ class World:
         self.faults[name] += 1
 
     def _on_back(self, host: StorageHost) -> None:
-        """As a storage node does that starts; carriers hear of it."""
+        """As a storage node does that starts; brokers hear of it."""
         start(sweep_host(host, self.service))
         for life in self.live_ones():
             life.node_is_back(host.number)
@@ -102,7 +102,7 @@ class World:
             known = isinstance(error, BaseException)
             self.failure = error if known else AssertionError(context["message"])  # type: ignore[assignment]
 
-    # Carriers
+    # Brokers
 
     def live_ones(self) -> list[Life]:
         return [life for life in self.lives if life.serves]
@@ -114,8 +114,8 @@ class World:
     def newest(self, number: int) -> Life | None:
         return next((x for x in reversed(self.lives) if x.author.number == number), None)
 
-    def start_carrier(self, number: int) -> None:
-        """Starts a carrier, unless it runs."""
+    def start_broker(self, number: int) -> None:
+        """Starts a broker, unless it runs."""
         last = self.newest(number)
         if last is None or not last.process.alive:
             self.start_another(number)
@@ -136,13 +136,13 @@ class World:
         if running:
             self.twins.update(running, [life])
 
-    async def keep_carriers_up(self) -> None:
+    async def keep_brokers_up(self) -> None:
         """As systemd does: what has ended is started again, sooner or later."""
         while True:
             await asyncio.sleep(1.0)
             for number in self.numbers:
                 if self.calm or self.rng.random() < 0.3:
-                    self.start_carrier(number)
+                    self.start_broker(number)
 
     # Topics
 
@@ -193,7 +193,7 @@ class World:
         self.calm = True
         for number in self.numbers:
             self.wires[number].heal()
-            self.start_carrier(number)
+            self.start_broker(number)
         for life in self.lives:
             if life.process.paused:
                 life.process.wake()
@@ -211,7 +211,7 @@ class World:
         current = [self.newest(number) for number in self.numbers]
         lives = [life for life in current if life is not None and life.serves]
         if len(lives) < len(self.numbers) or any(life.leaving for life in lives):
-            return "not all carriers run"
+            return "not all brokers run"
         if self.live_ones() != lives and sorted(map(id, self.live_ones())) != sorted(
             map(id, lives)
         ):
@@ -232,7 +232,7 @@ class World:
 
     def owner_of(self, stream: Stream) -> Life:
         owners = [life for life in self.live_ones() if stream.open_at(life) is not None]
-        assert len(owners) == 1, f"{stream} was settled, and is open on {len(owners)} carriers"
+        assert len(owners) == 1, f"{stream} was settled, and is open on {len(owners)} brokers"
         return owners[0]
 
     async def settle(self) -> None:
@@ -279,7 +279,7 @@ class World:
         }
 
     async def names_are_free(self) -> None:
-        """Every name that is not in use can be given again, and every one in use can not."""
+        """Every name that is not in use can be given again, and every one in use cannot."""
         for name in NAMES:
             life = self.rng.choice(self.live_ones())
             log, taken = life.log, name in self.history.topics
@@ -321,7 +321,7 @@ class _Defects(logging.Handler):
 def repeatable(world: World) -> Iterator[None]:
     """Ids by the seed, checkpoints every few entries, and no log but of defects.
 
-    A carrier that declines does so for 8 s instead of 30, so that it fits into a run.
+    A broker that declines does so for 8 s instead of 30, so that it fits into a run.
     """
     ids = random.Random(world.rng.random())
     logger, handler = logging.getLogger("dovetail"), _Defects(world)

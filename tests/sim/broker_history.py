@@ -1,11 +1,11 @@
 """What must be true of every change in the coordination service, checked as it happens.
 
-Every transaction is known by its author, one life of one carrier, so what is checked is who *did*
+Every transaction is known by its author, one life of one broker, so what is checked is who *did*
 something, not who said so:
 
 - A term belongs to the one life that claimed it: nobody else changes the partition under it.
 - Terms rise by one at a time. Whoever has named a successor changes nothing any more.
-- Nobody takes a partition from a carrier that is announced.
+- Nobody takes a partition from a broker that is announced.
 - Ledgers only come at the end of a chain, two at most are open, ids are never given twice; what is
   closed stays as it is, and offsets follow each other.
 - A partition gets its key while its topic lives, and once. A topic goes from CREATING to READY to
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from dovetail.log.catalog import PARTITIONS, TOPICS
+from dovetail.log.catalog import TOPICS
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
-from dovetail.storage.chain import LedgerInfo, PartitionRecord
+from dovetail.storage.chain import PARTITIONS, LedgerInfo, PartitionRecord
 
 _ORDER = [TopicState.CREATING, TopicState.READY, TopicState.DELETING]
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """One life of a carrier."""
+    """One life of a broker."""
 
     number: int
     life: int

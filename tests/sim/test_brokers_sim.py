@@ -1,11 +1,11 @@
-"""Carriers that share partitions under faults, seeded (see `carriers.py`).
+"""Brokers that share partitions under faults, seeded (see `brokers.py`).
 
-Two phases to a run. First, faults: carriers crash, pause, are cut off from coordination (and go on
+Two phases to a run. First, faults: brokers crash, pause, are cut off from coordination (and go on
 as zombies), from storage, one way or both, answers are lost and requests held, storage nodes lose
-their power, topics are created, grown and deleted meanwhile, carriers leave and join. Then
+their power, topics are created, grown and deleted meanwhile, brokers leave and join. Then
 everything heals, and within a budget every partition must have one owner, evenly, and work. All the
-while every change of every record is checked (`carrier_history.py`), and every acknowledged
-and every read record (`carrier_clients.py`).
+while every change of every record is checked (`broker_history.py`), and every acknowledged
+and every read record (`broker_clients.py`).
 """
 
 import asyncio
@@ -13,9 +13,9 @@ import os
 from collections.abc import Callable
 
 import pytest
-from tests.sim.carrier_clients import keep_asking, keep_reading, start
-from tests.sim.carrier_world import FOCUSES, World, repeatable
-from tests.sim.carriers import Life
+from tests.sim.broker_clients import keep_asking, keep_reading, start
+from tests.sim.broker_world import FOCUSES, World, repeatable
+from tests.sim.brokers import Life
 from tests.sim.processes import ProcessLoop, Wire, end_everything
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "30"))
@@ -38,22 +38,22 @@ def cut(world: World, wire: Wire, name: str, longest_s: float) -> None:
 
 
 def crash(world: World, life: Life) -> None:
-    world.fault("carrier crashed")
+    world.fault("broker crashed")
     life.process.kill()
 
 
 def pause(world: World, life: Life) -> None:
-    world.fault("carrier paused")
+    world.fault("broker paused")
     life.process.pause()
     world.later(world.rng.random() * 6, life.process.wake)
     if world.rng.random() < (0.8 if world.focus == "twins" else 0.1):
-        world.fault("carrier started twice")
+        world.fault("broker started twice")
         world.later(world.rng.random(), world.start_another, life.author.number)
 
 
 def stop(world: World, life: Life) -> None:
     if not life.leaving:
-        world.fault("carrier stopped")
+        world.fault("broker stopped")
         life.stop()
 
 
@@ -114,7 +114,7 @@ def stir(world: World) -> None:
     number = world.rng.choice(world.numbers)
     life = world.newest(number)
     if life is None or not life.process.alive:
-        world.start_carrier(number)
+        world.start_broker(number)
         return
     column = 1 + FOCUSES.index(world.focus)
     weights = [row[column] for row in FAULTS]
@@ -136,8 +136,8 @@ async def play(world: World) -> None:
     loop.set_exception_handler(world.failed)
     try:
         for number in world.numbers[: world.rng.randint(1, len(world.numbers))]:
-            world.start_carrier(number)
-        start(world.keep_carriers_up())
+            world.start_broker(number)
+        start(world.keep_brokers_up())
         start(world.administer())
         start(trouble(world))
         start(keep_reading(world.streams_alive, world.live_ones, world.rng))
@@ -167,7 +167,7 @@ def run(seed: int) -> World:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_carriers_share_partitions_and_lose_nothing(block: int) -> None:
+def test_brokers_share_partitions_and_lose_nothing(block: int) -> None:
     """R1, L3, L8, L9, B3, B4: whatever happens to whom, and in the end all is served evenly."""
     for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
         try:

@@ -1,6 +1,6 @@
-"""Several carriers on one PostgreSQL, each behind a door of its own, in one process.
+"""Several brokers on one PostgreSQL, each behind a door of its own, in one process.
 
-`CARRIER_MESSAGES` sets how many messages the long one sends (default 600).
+`BROKER_MESSAGES` sets how many messages the long one sends (default 600).
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import LeaseResult
 from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
 
-MESSAGES = int(os.environ.get("CARRIER_MESSAGES", "600"))
+MESSAGES = int(os.environ.get("BROKER_MESSAGES", "600"))
 DEADLINE_S = 60.0 + MESSAGES / 100
 
 
@@ -47,7 +47,7 @@ class ShiftedClock(SystemClock):
 
 
 class Door:
-    """A carrier that listens, and can be stopped without a goodbye."""
+    """A broker that listens, and can be stopped without a goodbye."""
 
     def __init__(
         self,
@@ -122,10 +122,10 @@ def dsn(postgres_server: PostgresServer) -> str:
     return postgres_server.create_database().dsn
 
 
-async def test_three_carriers_and_consumers_that_come_and_go(
+async def test_three_brokers_and_consumers_that_come_and_go(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B5, B8, B11, B13: whichever carrier a client is at; each message by one, on its attempt."""
+    """B5, B8, B11, B13: whichever broker a client is at; each message by one, on its attempt."""
     rng = random.Random(5)
     doors = [Door(coordinator, dsn) for _ in range(3)]
     addresses = [await door.start() for door in doors]
@@ -220,7 +220,7 @@ async def test_what_was_leased_first_leaves_first(
     assert seen[:3] == answers[:3]
 
 
-async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
+async def test_a_broker_with_a_wrong_clock_stops_and_says_so(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B15: 30 s off against the store: nothing is pushed, dated writes are refused, metrics and
@@ -260,12 +260,12 @@ async def test_a_carrier_with_a_wrong_clock_stops_and_says_so(
     await door.stop()
 
 
-async def test_a_client_goes_on_at_another_carrier_when_its_own_is_gone(
+async def test_a_client_goes_on_at_another_broker_when_its_own_is_gone(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B5, B13: producers and consumers that know several addresses; nothing is lost.
 
-    What was in work when the carrier went may come again after its lease, and nothing else.
+    What was in work when the broker went may come again after its lease, and nothing else.
     """
     doors = [Door(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
@@ -321,9 +321,9 @@ async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
     await door.stop()
 
 
-async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
+async def test_brokers_deal_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
     """B2, B9, B11: from the same roster the same deal; the list shows health and consumers, the
-    best carrier for a timeline first; one that stops is off it, and that is no partition."""
+    best broker for a timeline first; one that stops is off it, and that is no partition."""
     async with (
         Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
         Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
@@ -370,10 +370,10 @@ async def test_carriers_deal_alike_and_know_each_other(coordinator: Coordinator,
         await doors[1].stop()
 
 
-async def test_consumers_move_to_a_carrier_with_room_and_lose_nothing(
+async def test_consumers_move_to_a_broker_with_room_and_lose_nothing(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B5: more than the most at one carrier: some are told, and go on at the other with their
+    """B5: more than the most at one broker: some are told, and go on at the other with their
     leases; every message is handled on its first attempt."""
     async with (
         Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
@@ -414,10 +414,10 @@ async def test_consumers_move_to_a_carrier_with_room_and_lose_nothing(
         await roomy.stop()
 
 
-async def test_both_ways_of_a_consumer_lead_to_one_carrier(
+async def test_both_ways_of_a_consumer_lead_to_one_broker(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B5, B13: commands went on to another carrier, so pushes come from there too; each message on
+    """B5, B13: commands went on to another broker, so pushes come from there too; each message on
     its first attempt."""
     doors = [Door(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
@@ -440,7 +440,7 @@ async def test_both_ways_of_a_consumer_lead_to_one_carrier(
         await door.stop()
 
 
-async def test_a_consumer_that_is_refused_asks_the_next_carrier(
+async def test_a_consumer_that_is_refused_asks_the_next_broker(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B16, B5: one that may be cut off takes no new consumers, and says why to whoever asks."""
@@ -462,7 +462,7 @@ async def test_a_consumer_that_is_refused_asks_the_next_carrier(
         await door.stop()
 
 
-async def test_a_carrier_whose_lease_was_lost_is_back_on_the_list(
+async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B2, B16: without a restart, under a new lease; the list has the latency of the others."""
@@ -496,7 +496,7 @@ async def test_a_carrier_whose_lease_was_lost_is_back_on_the_list(
                     break
                 await asyncio.sleep(0.01)
             assert found["b"].latency_ms is None
-            assert found["a"].roles == ["carrier"]
+            assert found["a"].roles == ["broker"]
         for door in doors:
             await door.stop()
 
@@ -533,10 +533,10 @@ async def test_a_lease_that_was_given_up_is_not_taken_up_again(
     await door.stop()
 
 
-async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_carrier_goes(
+async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_broker_goes(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B19, B18: three carriers see the same schedules; one message for each time, whoever fires it.
+    """B19, B18: three brokers see the same schedules; one message for each time, whoever fires it.
     A timeline whose tables are gone is no reason not to serve the others."""
     doors = [Door(coordinator, dsn) for _ in range(3)]
     addresses = [await door.start() for door in doors]
@@ -602,7 +602,7 @@ async def test_busy_consumers_stop_a_timeline_that_is_set_so(
 
 
 async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, dsn: str) -> None:
-    """B14, B16: busy is told to the carrier, in its report and to clients; the carrier is ready for
+    """B14, B16: busy is told to the broker, in its report and to clients; the broker is ready for
     everybody else, and it ends when there is room again."""
     door = Door(coordinator, dsn)
     address = await door.start()

@@ -1,4 +1,4 @@
-"""Carriers in single, named troubles, timed in virtual time; the mixture is in `test_carriers_sim`.
+"""Brokers in single, named troubles, timed in virtual time; the mixture is in `test_brokers_sim`.
 
 Nothing here depends on the machine: a second is a second of the simulation, in which messages
 take up to 2 ms and syncs up to 3 ms.
@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sim.carrier_clients import NoAnswer, Stream, ask, start
-from tests.sim.carrier_history import Author
-from tests.sim.carrier_world import World, repeatable
-from tests.sim.carriers import Life
+from tests.sim.broker_clients import NoAnswer, Stream, ask, start
+from tests.sim.broker_history import Author
+from tests.sim.broker_world import World, repeatable
+from tests.sim.brokers import Life
 from tests.sim.processes import ProcessLoop, end_everything
 
 from dovetail.coordination import Put
@@ -30,19 +30,19 @@ Scene = Callable[[World], Awaitable[None]]
 
 
 def play(seed: int, scene: Scene, *, pause_s: float = 0.3) -> None:
-    """A cluster of three carriers with two topics and their clients, then the scene."""
+    """A cluster of three brokers with two topics and their clients, then the scene."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, ProcessLoop)
-        world = World(seed, carriers=3)
+        world = World(seed, brokers=3)
         world.calm = True
         world.pause_s = pause_s
         loop.set_exception_handler(world.failed)
         with repeatable(world):
             try:
                 for number in world.numbers:
-                    world.start_carrier(number)
+                    world.start_broker(number)
                 await until(world, lambda: len(world.live_ones()) == 3)
                 for name, partitions in (("a", 4), ("b", 5)):
                     await create(world, name, partitions)
@@ -75,7 +75,7 @@ async def until(world: World, done: Callable[[], bool], *, within_s: float = 30.
 
 
 def served(world: World, *, without: int) -> bool:
-    """Whether every partition is open on exactly one carrier, and not on this one."""
+    """Whether every partition is open on exactly one broker, and not on this one."""
     others = [life for life in world.live_ones() if life.author.number != without]
     return all(
         sum(stream.open_at(life) is not None for life in others) == 1
@@ -138,7 +138,7 @@ def test_a_zombie_is_refused_by_the_storage(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_carrier_that_is_back_tells_no_old_end(seed: int) -> None:
+def test_a_broker_that_is_back_tells_no_old_end(seed: int) -> None:
     """L9: it has a lease again before it hears of its successors, and says nothing of the past."""
 
     async def scene(world: World) -> None:
@@ -173,7 +173,7 @@ def test_a_carrier_that_is_back_tells_no_old_end(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_carrier_without_storage_hands_on(seed: int) -> None:
+def test_a_broker_without_storage_hands_on(seed: int) -> None:
     """L9, B18: it lives and holds its lease, but others can serve; they get what it had."""
 
     async def scene(world: World) -> None:
@@ -195,7 +195,7 @@ def test_a_carrier_without_storage_hands_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_carrier_that_joins_gets_its_share(seed: int) -> None:
+def test_a_broker_that_joins_gets_its_share(seed: int) -> None:
     """L3, B2: after the time to settle, by moves that each pause one partition."""
 
     async def scene(world: World) -> None:
@@ -203,7 +203,7 @@ def test_a_carrier_that_joins_gets_its_share(seed: int) -> None:
         victim.stop()
         await until(world, lambda: not victim.process.alive)
         number = victim.author.number
-        world.start_carrier(number)
+        world.start_broker(number)
         await until(world, lambda: len(world.live_ones()) == 3)
         newcomer = world.newest(number)
         assert newcomer is not None
@@ -234,7 +234,7 @@ def test_a_master_that_dies_at_any_step_is_replaced(step: int) -> None:
         life.process.kill()
         topics = world.history.topics
         await until(world, lambda: all(t.state is TopicState.READY for t in topics.values()))
-        world.start_carrier(life.author.number)
+        world.start_broker(life.author.number)
         await world.settle()
         await world.names_are_free()
         await world.check_everything()
@@ -300,7 +300,7 @@ def test_a_term_above_ours_is_not_ours_even_under_our_number() -> None:
 
 
 def test_who_was_fenced_while_it_opened_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """L9: another had a higher term then; by now the partition may be this carrier's to serve."""
+    """L9: another had a higher term then; by now the partition may be this broker's to serve."""
     original = Partition.open
     refused: set[tuple[int, str]] = set()
 

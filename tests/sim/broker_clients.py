@@ -1,4 +1,4 @@
-"""Clients of the simulated carriers: idempotent producers, readers, and somebody who administers.
+"""Clients of the simulated brokers: idempotent producers, readers, and somebody who administers.
 
 A client's request runs in the process that it was sent to: never if that one is dead, later if it
 is paused, by which time the client has long asked another. Producers send to whoever has the
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from crc32c import crc32c
-from tests.sim.carriers import CLOCK, Life
+from tests.sim.brokers import CLOCK, Life
 from tests.sim.processes import of_nobody, settle
 from tests.sim.storage_hosts import spawn
 
@@ -91,7 +91,7 @@ class Stream:
         return self._starts[self.acknowledged]
 
     def open_at(self, life: Life) -> Partition | None:
-        """The partition where this carrier has it open."""
+        """The partition where this broker has it open."""
         if life.log is None:
             return None
         found = life.log.holdings.open.get((self.name, self.number))
@@ -170,7 +170,7 @@ class Stream:
         return True
 
     async def ask_end(self, life: Life) -> None:
-        """Asks a carrier where the partition ends; it may refuse, and must not tell an old end.
+        """Asks a broker where the partition ends; it may refuse, and must not tell an old end.
 
         Not behind what was acknowledged before it was asked, that is: by anybody, to anybody.
         """
@@ -223,7 +223,7 @@ class Stream:
 async def keep_producing(
     stream: Stream, lives: Callable[[], list[Life]], rng: random.Random, pause_s: float
 ) -> None:
-    """A producer until its topic goes: sends to any carrier that has the partition open.
+    """A producer until its topic goes: sends to any broker that has the partition open.
 
     It goes on sending while the topic is deleted, as long as somebody takes it.
     """
@@ -252,7 +252,7 @@ async def keep_asking(
 async def keep_reading(
     streams: Callable[[], list[Stream]], lives: Callable[[], list[Life]], rng: random.Random
 ) -> None:
-    """A reader that jumps between carriers, partitions and offsets."""
+    """A reader that jumps between brokers, partitions and offsets."""
     while True:
         await asyncio.sleep(rng.random() * 0.3)
         pairs = [

@@ -1,12 +1,12 @@
-"""The simulation of carriers can fail: each planted bug makes it red within a few seeds."""
+"""The simulation of brokers can fail: each planted bug makes it red within a few seeds."""
 
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-from tests.sim.test_carrier_scenes import delete_behind_the_owner
-from tests.sim.test_carriers_sim import run
+from tests.sim.test_broker_scenes import delete_behind_the_owner
+from tests.sim.test_brokers_sim import run
 
 from dovetail.coordination.protocol import ABSENT, Put, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
@@ -54,9 +54,9 @@ def living_owner_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that is not open here is claimed, whoever has it."""
     original = holdings.Claims.decide
 
-    def greedy(self: Any, known: Any, carriers: Any, held: Any, *, now_ms: float) -> Any:
-        decision = original(self, known, carriers, held, now_ms=now_ms)
-        if self._node_id in carriers.willing:
+    def greedy(self: Any, known: Any, brokers: Any, held: Any, *, now_ms: float) -> Any:
+        decision = original(self, known, brokers, held, now_ms=now_ms)
+        if self._node_id in brokers.willing:
             decision.claim += [p for p in known if p not in held and p not in decision.claim]
         return decision
 
@@ -71,7 +71,7 @@ def owner_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lease_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A carrier that is announced again serves what it had, until its watch tells."""
+    """A broker that is announced again serves what it had, until its watch tells."""
 
     async def catch_up(self: Any) -> None:
         pass
@@ -191,7 +191,7 @@ def uncertain_block_of_ids_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def successor_named_under_the_same_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that hears of both leaders can not tell which one is newer."""
+    """A client that hears of both leaders cannot tell which one is newer."""
 
     async def hand_on(coordinator: Any, key: str, *, owner: int, successor: int) -> None:
         found = await coordinator.get(key)
@@ -222,7 +222,7 @@ PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
 
 
 @pytest.mark.parametrize(("plant", "play", "first"), PLANTS)
-def test_a_planted_bug_of_carriers_is_found(
+def test_a_planted_bug_of_brokers_is_found(
     plant: Plant, play: Callable[[int], object], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red."""

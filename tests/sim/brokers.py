@@ -1,4 +1,4 @@
-"""A cluster of carriers in one thread: real logs, real stores, everything between them simulated.
+"""A cluster of brokers in one thread: real logs, real stores, everything between them simulated.
 
 Real: `Log` with its catalog, claims, holdings and partitions, `Membership` with its lease,
 `LedgerStore`s on `FaultyDisk`s, sweeping. Simulated: time, processes and wires (`processes.py`),
@@ -12,10 +12,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
-from tests.sim.carrier_history import Author, History
+from tests.sim.broker_history import Author, History
 from tests.sim.processes import Process, Wire, exchange
 from tests.sim.storage_hosts import (
-    CarrierNodes,
+    BrokerNodes,
     StorageClient,
     StorageHost,
     answer,
@@ -24,7 +24,7 @@ from tests.sim.storage_hosts import (
 )
 from tests.sim.world import MemoryCoordinator, VirtualClock
 
-from dovetail.coordination.membership import CARRIER_ROLE, NODES, Member, Membership
+from dovetail.coordination.membership import BROKER_ROLE, NODES, Member, Membership
 from dovetail.coordination.protocol import (
     Change,
     Delete,
@@ -43,11 +43,11 @@ from dovetail.errors import (
     Uncertain,
     WatchGap,
 )
-from dovetail.log.catalog import PARTITIONS
 from dovetail.log.claims import DELETED
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, chain
+from dovetail.storage.chain import PARTITIONS
 from dovetail.storage.repair.sweeping import sweep
 from dovetail.storage.selection import least_loaded
 
@@ -122,7 +122,7 @@ class CoordinationClient:
     """A `Coordinator` at the other end of a wire."""
 
     def __init__(
-        self, life: "Life", service: SimCoordination, wires: "CarrierWires", rng: random.Random
+        self, life: "Life", service: SimCoordination, wires: "BrokerWires", rng: random.Random
     ) -> None:
         self._life = life
         self._service = service
@@ -212,8 +212,8 @@ class CoordinationClient:
         pass
 
 
-class CarrierWires:
-    """What joins a carrier to the others; calls and watches of coordination fail apart too."""
+class BrokerWires:
+    """What joins a broker to the others; calls and watches of coordination fail apart too."""
 
     def __init__(self, hosts: Iterable[int], rng: random.Random) -> None:
         self.calls = Wire(rng)
@@ -226,7 +226,7 @@ class CarrierWires:
 
 
 class Life:
-    """One life of a carrier: its process, and what runs in it."""
+    """One life of a broker: its process, and what runs in it."""
 
     def __init__(
         self,
@@ -234,13 +234,13 @@ class Life:
         *,
         service: SimCoordination,
         hosts: dict[int, StorageHost],
-        wires: CarrierWires,
+        wires: BrokerWires,
         config: TopicConfig,
         ttl_ms: int,
         rng: random.Random,
     ) -> None:
         self.author = author
-        self.process = Process(f"carrier {author.number}, life {author.life}")
+        self.process = Process(f"broker {author.number}, life {author.life}")
         self._client = CoordinationClient(self, service, wires, rng)
         self._hosts = hosts
         self._wires = wires.storage
@@ -270,7 +270,7 @@ class Life:
             log = Log(
                 node_id=number,
                 coordinator=self._client,
-                ensembles=Ensembles(CarrierNodes(self._hosts, clients, self._rng, self._ttl_ms)),
+                ensembles=Ensembles(BrokerNodes(self._hosts, clients, self._rng, self._ttl_ms)),
                 clock=CLOCK,
                 defaults=self._config,
                 tail_bytes_max=self._rng.choice([0, 5_000, 1 << 20]),
@@ -280,11 +280,11 @@ class Life:
             )
             await log.load()
             self.membership = membership
-            await membership.announce(lambda: Member(number, "sim", 0, (CARRIER_ROLE,), "0"))
+            await membership.announce(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
             self.log = log
             await log.start()
         except DovetailError:
-            self.process.kill()  # As a node that can not start: whoever runs it starts it again.
+            self.process.kill()  # As a node that cannot start: whoever runs it starts it again.
             return
         while not membership.replaced.is_set():
             await asyncio.sleep(1)
@@ -310,13 +310,13 @@ class Life:
             )
             taken = after.term > before.term
             if taken and after.owner != DELETED and self.membership is not None:
-                others = self.membership.carriers().alive - {self.author.number}
+                others = self.membership.brokers().alive - {self.author.number}
                 assert before.owner not in others, (
                     f"{self.author} takes {change.key} from {before.owner}, which lives"
                 )
 
     def node_is_back(self, number: int) -> None:
-        """A storage node is there again; a carrier's node tells its writers."""
+        """A storage node is there again; a broker's node tells its writers."""
 
         def tell() -> None:
             if self.log is not None:
@@ -348,5 +348,5 @@ async def sweep_host(host: StorageHost, service: SimCoordination) -> None:
 
 
 def announced(service: SimCoordination, number: int) -> bool:
-    """Whether a carrier holds its lease, by the coordination service."""
+    """Whether a broker holds its lease, by the coordination service."""
     return service.look(f"{NODES}{number:06d}") is not None
