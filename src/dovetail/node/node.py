@@ -140,6 +140,8 @@ class Node:
         if self._broker is not None:
             for (topic, number), error in self._broker.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
+            for number, why in self._broker.groups.unreadable().items():
+                reasons.append(f"groups of journal {number} cannot be read: {why}")
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
         return not reasons, reasons
