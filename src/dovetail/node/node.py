@@ -169,7 +169,7 @@ class Node:
         settings = self._settings
         _raise_file_limit()
         data_dir = settings.node.data_dir
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         http_url = None
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings))
