@@ -22,16 +22,16 @@ from dovetail.election import (
     MemoryNetwork,
     MemorySharedLog,
     MemoryTransport,
-    StreamSettings,
     Term,
     VoteFile,
 )
-from dovetail.election.election import Append, Effect, Identity, Send, Vote
-from dovetail.election.fold import Announce, Claim, LogState, Moment
+from dovetail.election.effects import Append, Effect, Send, Vote
+from dovetail.election.election import Identity
+from dovetail.election.fold import Claim, LogState, Moment, Register
 from dovetail.election.identifiers import Incarnation
 from dovetail.election.majority import MajorityElection
 from dovetail.election.messages import Ping, PingAnswer, VoteAnswer, VoteRequest
-from dovetail.stream import Event, OnlyLeader
+from dovetail.stream import Event, OnlyLeader, StreamMetrics, StreamSettings
 from dovetail.stream.handler import IsolatedHandler
 
 FILTER_US_MAX = 5.0
@@ -83,7 +83,7 @@ async def _time_filter(run: Run, count: int) -> tuple[float, float]:
             async def nothing(_: Event, __: Leadership) -> None:
                 return
 
-            handler = IsolatedHandler(nothing, OnlyLeader(), member.metrics, stop_s=60.0)
+            handler = IsolatedHandler(nothing, OnlyLeader(), StreamMetrics(), stop_s=60.0)
             started = time.perf_counter()
             # In slices, so that the loop can ping in between as it does in real life.
             for first in range(0, count, 1_000):
@@ -131,7 +131,7 @@ def _pings(members: int, events_per_second: int) -> int:
     names = [MemberName(f"m{number}") for number in range(members)]
     state = LogState()
     for name in names:
-        state.apply(Announce(name, Incarnation(name)), Moment(0, 0.0))
+        state.apply(Register(name, Incarnation(name)), Moment(0, 0.0))
     me = Identity(names[0], Incarnation(names[0]))
     leader = MajorityElection(me, SETTINGS.times, state, random.Random(1), now_ms=0.0, vote=Vote())
     begun_ms = 2.0 * SETTINGS.timeout_ms

@@ -22,26 +22,11 @@ candidate that lost follows the old leader again and disturbs nothing.
 
 import random
 
-from dovetail.election.election import (
-    Effect,
-    Election,
-    Identity,
-    Persist,
-    Reply,
-    Role,
-    Send,
-    Times,
-    Vote,
-)
+from dovetail.election.effects import Effect, Persist, Reply, Send, Vote
+from dovetail.election.election import Election, Identity, Role, Times
 from dovetail.election.fold import LogState
 from dovetail.election.identifiers import MemberName, Term
-from dovetail.election.messages import (
-    Message,
-    Ping,
-    PingAnswer,
-    VoteAnswer,
-    VoteRequest,
-)
+from dovetail.election.messages import Message, Ping, PingAnswer, VoteAnswer, VoteRequest
 from dovetail.election.pinging import Pinging
 
 #: A follower stands after so many timeouts without the leader, drawn anew each time.

@@ -473,7 +473,7 @@ class Node:
 
     def violation(self, connection: Connection, error: ProtocolViolation) -> None:
         self._metrics.violations.inc()
-        self._loud.tell("violation", "connection closed", peer=connection.peer, why=str(error))
+        self._loud.report("violation", "connection closed", peer=connection.peer, why=str(error))
 
     def failed(self, connection: Connection, error: Exception) -> None:
         self._metrics.failures.inc()
