@@ -207,7 +207,7 @@ class Node:
             self._broker,
             self._membership,
             describe=lambda: self._describe(here, http_url),
-            door=settings.kafka.door(port_bound=port_bound),
+            door=str(settings.kafka.local_address(port_bound=port_bound)),
             own_way=self._security.own_way,
             clock=self._clock,
         )
