@@ -1,6 +1,6 @@
 """A cluster of brokers in one thread: real logs, real stores, everything between them simulated.
 
-Real: `Log` with its catalog, claims, holdings and partitions, `Membership` with its lease,
+Real: `Log` with its catalog, claims, owners and partitions, `Membership` with its lease,
 `LedgerStore`s on `FaultyDisk`s, sweeping. Simulated: time, processes and wires (`processes.py`),
 and the coordination service. A transaction whose answer does not come is `Uncertain`: it may have
 happened, not have happened, or happen a second later, as with etcd.
@@ -288,7 +288,7 @@ class Life:
             return
         while not membership.replaced.is_set():
             await asyncio.sleep(1)
-            log.holdings.hand_on_stuck()
+            log.owned.hand_on_stuck()
         self.process.kill()
 
     def check_claims(

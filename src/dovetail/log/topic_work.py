@@ -22,8 +22,8 @@ from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import DELETED, TURN_MS, Place, deal
-from dovetail.log.owned import Holdings
+from dovetail.log.claims import DELETED, TURN_MS, Place, assign
+from dovetail.log.owned import OwnedPartitions
 from dovetail.log.ownership import claim
 from dovetail.log.peers import Peers
 from dovetail.log.topic import TopicRecord, TopicState
@@ -47,7 +47,7 @@ _REGISTER_MS = 2000
 #: Partitions of a topic whose ledgers are removed at the same time.
 _AT_ONCE = 32
 
-#: Stands for a topic itself where a partition is dealt.
+#: Stands for a topic itself where a partition is assigned.
 _WHOLE_TOPIC = -1
 
 
@@ -59,7 +59,7 @@ class TopicWork:
         node_id: int,
         coordinator: Coordinator,
         catalog: Catalog,
-        holdings: Holdings,
+        owned: OwnedPartitions,
         ensembles: Ensembles,
         peers: Peers,
         *,
@@ -69,7 +69,7 @@ class TopicWork:
         self._node_id = node_id
         self._coordinator = coordinator
         self._catalog = catalog
-        self._holdings = holdings
+        self._owned = owned
         self._ensembles = ensembles
         self._peers = peers
         self._select = select
@@ -128,19 +128,19 @@ class TopicWork:
     async def register(self, record: TopicRecord) -> None:
         """Gives partitions that have none their keys, and waits for their owners."""
         await self._catalog.register_partitions(record, self._owners)
-        self._holdings.reconsider()
+        self._owned.reconsider()
         places = [Place(record.id, number) for number in range(record.partitions)]
-        await self._holdings.settled(
+        await self._owned.settled(
             lambda: all(self._is_owned(place) for place in places), timeout_ms=_OWNERS_WAIT_MS
         )
 
     def _owners(self, places: list[Place]) -> Mapping[Place, int]:
         takers = self._peers.brokers().willing
-        dealt = deal(places, self._catalog.holdings(), takers, self._select)
-        return {place: order[0] for place, order in dealt.items()}
+        assigned = assign(places, self._catalog.owners(), takers, self._select)
+        return {place: order[0] for place, order in assigned.items()}
 
     def _is_owned(self, place: Place) -> bool:
-        return self._catalog.holding(place).term > 0 and not self._holdings.busy(place)
+        return self._catalog.ownership(place).term > 0 and not self._owned.busy(place)
 
     # The steps
 
@@ -182,7 +182,7 @@ class TopicWork:
         await self._catalog.remove(record)
 
     def _start_deletion(self, record: TopicRecord) -> None:
-        self._holdings.reconsider()
+        self._owned.reconsider()
         self._note_deletion(self._start(record, lambda: self._delete(record)))
 
     def _note_deletion(self, task: "asyncio.Task[None]") -> None:
@@ -203,7 +203,7 @@ class TopicWork:
             if task.exception() is not None:
                 _log.error("work on a topic met a defect", error=repr(task.exception()))
             self.reconsider()
-            self._holdings.reconsider()
+            self._owned.reconsider()
 
         task.add_done_callback(ended)
         return task
@@ -280,7 +280,7 @@ class TopicWork:
             return wait_ms
         place = Place(record.id, _WHOLE_TOPIC)
         try:
-            order = deal([place], self._catalog.holdings(), takers, self._select)[place]
+            order = assign([place], self._catalog.owners(), takers, self._select)[place]
         except DovetailError:  # The user's own strategy failed; any order will do here.
             order = sorted(takers)
         return wait_ms + order.index(self._node_id) * TURN_MS

@@ -153,7 +153,7 @@ class Broker:
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
             try:
-                self.log.holdings.hand_on_stuck()
+                self.log.owned.hand_on_stuck()
                 self.welcome_back()
             except Exception as error:  # noqa: BLE001 - as above
                 _log.warning("nothing was handed on", error=repr(error))

@@ -118,7 +118,7 @@ class Overseer:
         for record in sorted(self._catalog.all(), key=lambda record: record.name):
             partitions = []
             for number in range(record.partitions):
-                term, owner = self._catalog.holding(Place(record.id, number))
+                term, owner = self._catalog.ownership(Place(record.id, number))
                 partitions.append(PartitionReport(number, owner, term, owner in brokers))
                 owned[owner, record.name] += 1
             topics.append(

@@ -1,4 +1,4 @@
-"""Consumer groups (K7, L13): members under a session, partitions dealt anew when one goes.
+"""Consumer groups (K7, L13): members under a session, partitions assigned anew when one goes.
 
 types.py               the words: requests, answers, effects
 group.py               the protocol, pure, with its table of states

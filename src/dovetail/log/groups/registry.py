@@ -65,8 +65,8 @@ class GroupRegistry:
         #: The coordinator of groups that the client may not touch.
         self.forbidden = GroupCoordinator.refusing(clock, GroupError.FORBIDDEN)
         self._tasks: set[asyncio.Task[None]] = set()
-        log.holdings.on_opened.append(self._on_opened)
-        log.holdings.on_gone.append(self._on_gone)
+        log.owned.on_opened.append(self._on_opened)
+        log.owned.on_gone.append(self._on_gone)
 
     async def start(self) -> None:
         """Returns when the topic is there and what is coordinated here has been tried to read."""
@@ -112,7 +112,7 @@ class GroupRegistry:
     def owner_of(self, group_id: GroupId) -> int:
         """The node that coordinates the group. Raises `TopicUnknown` until there is one."""
         topic = self._log.topic(GROUPS_TOPIC)
-        return self._log.holding(topic, self._number(group_id)).owner
+        return self._log.ownership(topic, self._number(group_id)).owner
 
     def _number(self, group_id: GroupId) -> int:
         topic = self._log.topic(GROUPS_TOPIC)
