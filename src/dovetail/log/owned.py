@@ -291,7 +291,9 @@ class OwnedPartitions:
         key = (owned.name, owned.number)
         if key not in self.broken:
             _log.error(
-                "partition out of service", partition=f"{owned.name}-{owned.number}", error=str(error)
+                "partition out of service",
+                partition=f"{owned.name}-{owned.number}",
+                error=str(error),
             )
         self.broken[key] = error
         self.reconsider()

@@ -10,12 +10,12 @@ answers is the order of appends.
 
 import asyncio
 import errno
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
+from dovetail.background import start_thread
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     Damaged,
@@ -25,16 +25,8 @@ from dovetail.errors import (
     StorageOut,
     Unavailable,
 )
-from dovetail.storage.disk.store import (
-    Append,
-    Command,
-    DeleteLedger,
-    Fence,
-    GroupReport,
-    LedgerStore,
-    LetDamageGo,
-    Outcome,
-)
+from dovetail.storage.disk import store as disk
+from dovetail.storage.disk.store import Command, GroupReport, LedgerStore, Outcome
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
@@ -48,7 +40,7 @@ MARK_AFTER_S = 1.0
 READ_THREADS = 4
 
 #: After these, segments may have become dead.
-_MAKES_ROOM = (DeleteLedger, LetDamageGo)
+_MAKES_ROOM = (disk.DeleteLedger, disk.LetDamageGo)
 
 Answer = Callable[[DovetailError | None], None]
 
@@ -97,7 +89,7 @@ class StorageNode(Protocol):
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
         """What can be read here of the entries from `first` to `last`, a page at a time.
 
-        An entry that is not told is missing or damaged; nothing is fenced by asking.
+        An entry that is not in it is missing or damaged; nothing is fenced by asking.
         """
         ...
 
@@ -119,9 +111,8 @@ class LocalStorageNode:
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
         self._closed = False
-        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="ledger-read")
-        self._thread = threading.Thread(target=self._work, name="ledger-commit", daemon=True)
-        self._thread.start()
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="storage/read")
+        self._thread = start_thread(self._work, name="storage/commit")
 
     @property
     def out_because(self) -> str | None:
@@ -142,16 +133,16 @@ class LocalStorageNode:
         payload: Buffer,
         answer: Answer,
     ) -> None:
-        command = Append(ledger, entry, term, confirmed, payload)
+        command = disk.Append(ledger, entry, term, confirmed, payload)
         self._submit(command, cast("Callable[[Outcome], None]", answer))
 
     async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
-        state = await self._ask(Fence(ledger, term))
+        state = await self._ask(disk.Fence(ledger, term))
         assert isinstance(state, LedgerState)
         return state
 
     async def delete(self, ledger: LedgerId) -> None:
-        await self._ask(DeleteLedger(ledger))
+        await self._ask(disk.DeleteLedger(ledger))
 
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
@@ -162,7 +153,7 @@ class LocalStorageNode:
                 lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
             )
         except OSError as error:
-            what = f"entry {first} of ledger {ledger} cannot be read: {error}"
+            what = f"cannot read entry {first} of ledger {ledger}: {error}"
             if error.errno == errno.EIO:
                 raise Damaged(what) from error
             raise Unavailable(what) from error
@@ -199,7 +190,7 @@ class LocalStorageNode:
 
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
         """Everything that should be here can be read: damaged segments go (`LetDamageGo`)."""
-        await self._ask(LetDamageGo(settled))
+        await self._ask(disk.LetDamageGo(settled))
 
     async def close(self) -> None:
         """Commits what waits, then gives the files back."""
@@ -264,7 +255,7 @@ class LocalStorageNode:
             if item is None:
                 return group, True
             group.append(item)
-            if isinstance(item[0], Append):
+            if isinstance(item[0], disk.Append):
                 size += len(item[0].payload)
         return group, False
 
