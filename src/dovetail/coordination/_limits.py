@@ -12,8 +12,8 @@ def check_transaction(changes: Sequence[Change], conditions: Sequence[Unchanged]
     for what, count in (("changes", len(changes)), ("conditions", len(conditions))):
         if count > protocol.TRANSACTION_CHANGES_MAX:
             raise InvalidInput(
-                f"a transaction has at most {protocol.TRANSACTION_CHANGES_MAX} {what}, this one has "
-                f"{count}"
+                f"a transaction has at most {protocol.TRANSACTION_CHANGES_MAX} {what}, "
+                f"this one has {count}"
             )
 
     transaction_bytes = sum(check_key(condition.key) for condition in conditions)

@@ -164,14 +164,14 @@ def test_a_node_is_waited_for_and_then_given_up(away_ms: int) -> None:
     def presence(node: int, given_up: set[int], now_ms: float) -> Presence:
         return attendance.presence(node, given_up=given_up, now_ms=now_ms)
 
-    assert state(1, set(), 10 + away_ms) is (Presence.GONE if away_ms >= 1000 else Presence.AWAY)
-    assert state(1, {1}, 11) is Presence.GONE
-    assert state(2, {2}, 11) is Presence.LEAVING
-    assert state(9, set(), 500) is Presence.AWAY, "never seen: waited for from now on"
-    assert state(9, set(), 1500) is Presence.GONE
+    assert presence(1, set(), 10 + away_ms) is (Presence.GONE if away_ms >= 1000 else Presence.AWAY)
+    assert presence(1, {1}, 11) is Presence.GONE
+    assert presence(2, {2}, 11) is Presence.LEAVING
+    assert presence(9, set(), 500) is Presence.AWAY, "never seen: waited for from now on"
+    assert presence(9, set(), 1500) is Presence.GONE
     assert (attendance.departures(1), attendance.departures(2)) == (1, 0)
     attendance.note({1: "c", 2: "b"}, now_ms=20)
-    assert state(1, set(), 99_999) is Presence.HERE
+    assert presence(1, set(), 99_999) is Presence.HERE
 
 
 def test_a_node_that_is_back_before_anybody_looked_was_away() -> None:

@@ -1,7 +1,7 @@
 """Ledgers on several storage nodes: the quorum protocol.
 
-An ensemble of E nodes holds a ledger; each entry goes to Qw of them and is acknowledged when Qa have
-stored it. The machines decide without doing (events in, effects out); `ensembles.py` performs.
+An ensemble of E nodes holds a ledger; each entry goes to Qw of them and is acknowledged when Qa
+have stored it. The machines decide without doing (events in, effects out); `ensembles.py` performs.
 
     arithmetic.py  quorum sizes, write sets, when a fence holds; pure
     writer.py      writes and confirms entries, replaces nodes that fail; pure

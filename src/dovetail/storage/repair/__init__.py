@@ -1,8 +1,8 @@
 """Keeping every ledger at full strength, and every storage node honest about what it holds.
 
 Owners copy what a node lacks or what a lost node held; a storage node sweeps away what no chain
-names, and after damage finds out what it must hold. A copy is safe whoever makes it: an entry id has
-one payload for ever, and the chain names a node only after that node holds everything of its place.
+names, and after damage finds out what it must hold. A copy is safe whoever makes it: an entry id
+has one payload for ever, and the chain names a node only when that node holds all of its place.
 
     plan.py          what a closed ledger needs to be whole again; pure
     repairer.py      an owner copies what is missing, no faster than a rate
