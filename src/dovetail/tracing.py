@@ -59,12 +59,14 @@ class _Tracing:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
             raise _extra_missing(error) from error
+
         self.settings, self.service = settings, settings.service or service
         self._own: tuple[TracerProvider, SpanExporter] | None = None
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             self._own = _provider(settings, self.service)
             trace.set_tracer_provider(self._own[0])
             atexit.register(self.end)
+
         self._trace = trace
         self._context = TraceContextTextMapPropagator()
         self.tracer: Tracer = trace.get_tracer("dovetail")

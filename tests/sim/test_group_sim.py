@@ -558,7 +558,7 @@ class UnstoredGeneration(Group):
 
     def _persist(self, write: Write, snapshot: GroupSnapshot) -> None:
         if isinstance(write, GenerationWrite):
-            self._announce(self._join_now_ms)
+            self._report_generation(self._join_now_ms)
         else:
             super()._persist(write, snapshot)
 

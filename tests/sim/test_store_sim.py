@@ -21,8 +21,9 @@ from dovetail.errors import (
     StorageOut,
     Uncertain,
 )
+from dovetail.storage.disk.commands import Append, DeleteLedger, Fence
 from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))

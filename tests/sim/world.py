@@ -26,8 +26,9 @@ from dovetail.coordination.protocol import (
     WatchEvent,
 )
 from dovetail.errors import DovetailError, EntryUnknown, LeaseLost, LedgerUnknown
-from dovetail.storage.disk.store import Append, Command, DeleteLedger, Fence, LedgerStore
-from dovetail.storage.disk.store import Outcome as StoreOutcome
+from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence
+from dovetail.storage.disk.commands import Outcome as StoreOutcome
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 

@@ -115,7 +115,7 @@ class AccessRegistry:
         self._on_change()
         return removed
 
-    # What the mirror tells
+    # What the mirror shows
 
     def _apply(self, key: str, value: bytes | None, _: Revision) -> None:
         if key.startswith(_USERS):

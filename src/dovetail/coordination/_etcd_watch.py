@@ -146,6 +146,7 @@ class Watch:
             timeout=self._members.request_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
+
         if self._down is not None:
             raise CoordinationDown(self._down)
         if feeder.done() and isinstance(feeder.exception(), CoordinationDown):
@@ -199,6 +200,7 @@ class Watch:
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name} {error.details()}"
                 unreached = 0
+
             if unreached >= len(self._members) and not self._created.done():
                 raise CoordinationDown(
                     f"watch of {self._prefix!r}: cannot reach any etcd member: "
@@ -211,6 +213,7 @@ class Watch:
                 revision=self._gathering.position,
                 reason=reason,
             )
+
             self._members.move_on(member, reason)
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)

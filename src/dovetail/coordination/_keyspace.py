@@ -129,8 +129,10 @@ class Draft:
                 events.append(WatchEvent(change.key, None, revision))
             else:
                 continue
+
             self._bind(before, after)
             self.rows[change.key] = after
+
         if events:
             self.revision = revision
             self.events.append(tuple(events))

@@ -262,6 +262,7 @@ class EmbeddedCoordinator:
         now_ms = self._clock.monotonic_ms()
         draft = Draft(self._keyspace, alive=lambda lease: self._leases.alive(lease, now_ms=now_ms))
         decided = [_decide(waiting, draft) for waiting in group if not waiting.answer.done()]
+
         try:
             await self._store(draft)
         except DiskFull as error:

@@ -151,6 +151,7 @@ class EtcdSettings:
             _address(endpoint)
             if self.encrypted != endpoint.startswith(_HTTPS):
                 raise InvalidSetting("either all etcd endpoints begin with https://, or none does")
+
         if self.encrypted != bool(self.tls_ca):
             raise InvalidSetting(
                 "etcd over https needs coordination.tls_ca, the authority of its certificates; "
@@ -160,6 +161,7 @@ class EtcdSettings:
             raise InvalidSetting(
                 "coordination.tls_certificate and coordination.tls_key belong together"
             )
+
         if not self.namespace.endswith("/"):
             raise InvalidSetting(f"the etcd namespace {self.namespace!r} must end with a slash")
         if len(self.namespace.encode()) > NAMESPACE_BYTES_MAX:
@@ -198,6 +200,7 @@ class EtcdCoordinator:
                 f"coordination on etcd needs the module {error.name!r}: "
                 "install dovetail with its extra `etcd` (pip install 'dovetail[etcd]')"
             ) from error
+
         members = Members(
             settings.addresses,
             credentials=settings.credentials(),

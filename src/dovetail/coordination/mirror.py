@@ -114,6 +114,7 @@ class Mirror:
             except Exception as error:  # noqa: BLE001 - a node that follows no more is blind
                 _log.error("watch met a defect", prefix=self._prefix, error=repr(error))
                 await asyncio.sleep(RETRY_MS / 1000)
+
             try:
                 revision = await self._read_all()
             except Exception as error:  # noqa: BLE001 - as above

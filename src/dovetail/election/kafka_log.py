@@ -100,6 +100,7 @@ class KafkaSharedLog(FollowedLog):
                 "message.timeout.ms": self._append_ms,
             }
         )
+
         self._consumer = Consumer({**self._consumer_config, "auto.offset.reset": "earliest"})
         try:
             self._first, self._open_until = await asyncio.to_thread(self._bounds)
@@ -108,6 +109,7 @@ class KafkaSharedLog(FollowedLog):
             raise Unavailable(
                 f"the shared log {self._topic!r} cannot be read: {error.args[0].str()}"
             ) from error
+
         self._end_at_open = self._loop.create_future()
         self._consumer.assign([TopicPartition(self._topic, _PARTITION, OFFSET_BEGINNING)])
         self._pollers = [
@@ -116,6 +118,7 @@ class KafkaSharedLog(FollowedLog):
         ]
         for poller in self._pollers:
             poller.start()
+
         self._check_opened()
         try:
             async with asyncio.timeout(OPEN_S_MAX):

@@ -116,6 +116,7 @@ class MajorityElection(Election):
         else:
             self.vote = Vote(self._round_term, self.me.name)
             effects.append(Persist(self.vote))
+
         request = VoteRequest(
             sender=self.me.name,
             incarnation=self.me.incarnation,
@@ -182,9 +183,11 @@ class MajorityElection(Election):
             if granted and self.role is Role.FOLLOWER:
                 self._put_off(now_ms)
             return [self._vote_answer(request, granted=granted, known_term=known_term)]
+
         again = self.vote == Vote(request.term, request.sender)
         if not again and not self._may_vote(request, known_term):
             return [self._vote_answer(request, granted=False, known_term=known_term)]
+
         effects: list[Effect] = []
         if self.role is not Role.FOLLOWER:
             self.role = Role.FOLLOWER

@@ -94,6 +94,7 @@ class ClusterMember:
         self._rng = rng or random.Random()  # noqa: S311 - staggers elections, guards nothing
         self._campaigner = None if campaigner is None else campaigner(self.me)
         self._check_parts()
+
         self._leadership: Leadership | None = None
         self._led = asyncio.Condition()
         self._outbox: asyncio.Queue[_Work] = asyncio.Queue()

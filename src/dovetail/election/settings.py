@@ -137,6 +137,7 @@ class ElectionSettings:
                 "one late ping would cause an election. Set heartbeat_ms to at most "
                 f"{self.timeout_ms // HEARTBEATS_PER_TIMEOUT_MIN}"
             )
+
         if self.participant_write_interval_millis < 2 * self.timeout_ms:
             raise InvalidSetting(
                 "participant_write_interval_millis = "

@@ -137,11 +137,11 @@ class Catalog:
     async def check_free(self, name: str) -> None:
         """Raises `TopicExists` if the name is taken; a view that may be old does not decide it."""
         if name in self._topics and await self._fresh(name) is not None:
-            raise TopicExists(f"topic {name!r} exists, or its deletion is not complete yet")
+            raise TopicExists(f"topic {name!r} exists, or is still being deleted")
 
     # Changes
 
-    async def announce(self, record: TopicRecord) -> None:
+    async def register(self, record: TopicRecord) -> None:
         """First step of a creation. Raises `TopicExists`, also while an old one is deleted."""
         key, value = topic_key(record.name), msgspec.json.encode(record)
         try:
@@ -169,6 +169,7 @@ class Catalog:
             decided = decide(known[0])
             if decided == known[0]:
                 return decided
+
             key, value = topic_key(record.name), msgspec.json.encode(decided)
             try:
                 outcome = await self._coordinator.transact(
@@ -205,7 +206,9 @@ class Catalog:
                 raise TopicUnknown(f"topic {record.name!r} was deleted meanwhile")
             await self._register(missing, owners(missing), topic)
             await self._fresh(record.name)
-        raise CoordinationDown(f"topic {record.name!r}: others change it all the time")
+        raise CoordinationDown(
+            f"cannot register the partitions of topic {record.name!r}: others keep changing it"
+        )
 
     async def _register(
         self,
@@ -272,7 +275,7 @@ class Catalog:
         self._topic_mirror.note(key, found.value, found.revision)
         return _decode(found.value)
 
-    # What the mirrors tell
+    # What the mirrors show
 
     def _apply_topic(self, key: str, value: bytes | None, revision: Revision) -> None:
         name = key.removeprefix(TOPICS)
@@ -329,4 +332,4 @@ class IdBlocks:
             if outcome.applied:
                 self._next, self._end = start, start + self._block
                 return
-        raise CoordinationDown(f"no block of {self._key} after {_ATTEMPTS_MAX} attempts")
+        raise CoordinationDown(f"cannot take a block of {self._key}, {_ATTEMPTS_MAX} times")

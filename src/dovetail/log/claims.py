@@ -2,11 +2,11 @@
 
 A partition belongs to the node that its record names, for as long as that node is *alive*. One
 whose owner is not alive is *vacant*. Every broker sees about the same records and the same
-brokers, and computes the same plan: vacant partitions are assigned, in order, to the broker that the
-strategy puts first. That one claims at once (after a small random wait, so that views settle); the
-next in order only if the partition is still vacant a while later, and so on. So usually one tries,
-and when the first is stuck somebody else does. Two that claim at once are no harm: the record is
-changed by compare-and-set, and the storage refuses the lower term.
+brokers, and computes the same plan: each vacant partition is assigned, in order, to the broker that
+the strategy puts first. That one claims at once (after a small random wait, so that views settle);
+the next in order only if the partition is still vacant a while later, and so on. So usually one
+tries, and when the first is stuck somebody else does. Two that claim at once do no harm: the record
+is changed by compare-and-set, and the storage refuses the lower term.
 
 Balance: when nothing is vacant and the brokers have not changed for a while, the fewest moves that
 bring all within one partition of each other are planned; each giver closes its ledgers and then
@@ -88,6 +88,7 @@ def assign(
         return {}
     total = Counter(h.owner for h in owners.values())
     of_topic = Counter((h.owner, place.topic_id) for place, h in owners.items())
+
     assigned = {}
     for place in sorted(vacant):
         candidates = [
@@ -114,6 +115,7 @@ def moves(
         if owner in owned:
             owned[owner].setdefault(place.topic_id, []).append(place)
             total[owner] += 1
+
     mine: list[tuple[Place, int]] = []
     while total and len(mine) < MOVES_MAX:
         most = max(sorted(total), key=lambda node: total[node])
@@ -163,10 +165,12 @@ class Claims:
             # Also when it wants nothing new: nobody else may take what has its name on it.
             if ownership.owner == self._node_id and place not in owned:
                 decision.claim.append(place)
+
         if self._node_id not in brokers.willing:
             return decision
         vacant = [p for p, h in owners.items() if h.owner not in brokers.alive]
         self._claim_vacant(decision, vacant, owners, brokers, owned, now_ms)
+
         if not vacant and len(brokers.willing) > 1:
             settled_ms = self._since_ms + SETTLE_MS
             plan = moves(owners, brokers.willing, giver=self._node_id)

@@ -1,4 +1,4 @@
-"""The partitions that this broker holds: the doing part of `claims.py`.
+"""The partitions that this broker owns: the doing part of `claims.py`.
 
 Whenever the records or the brokers change it decides again, and then opens what it may claim,
 drops what another has claimed, and gives away what balance asks for. A partition that cannot be
@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
+from dovetail.background import start_task
 from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
@@ -48,12 +49,12 @@ _STUCK_MS = 5000
 #: Pause after losing a race for a partition; by then the view has the winner.
 _RACE_MS = 100
 
-#: How long a broker that has given everything away stays, to tell clients where it went. They ask
-#: every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and with
-#: librdkafka that is a second later.
+#: How long a broker that has given everything away stays, so that clients learn where it went. They
+#: ask every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and
+#: with librdkafka that is a second later.
 _LINGER_MS = 300
 
-#: Told of a partition that is served from now on, or no more.
+#: Called with a partition that is served from now on, or no more.
 Opened = Callable[[TopicRecord, int, Partition], None]
 Gone = Callable[[str, int], None]
 
@@ -142,6 +143,7 @@ class OwnedPartitions:
                 owned.work.cancel()
         at_work = [owned.work for owned in self._owned.values() if owned.work is not None]
         await asyncio.gather(*at_work, return_exceptions=True)
+
         successors = self._successors()
         for key in [*self.open]:
             self._withdraw(*key)
@@ -152,6 +154,7 @@ class OwnedPartitions:
                 if owned.partition is not None
             )
         )
+
         self._owned.clear()
         if successors:
             await asyncio.sleep(_LINGER_MS / 1000)
@@ -163,14 +166,16 @@ class OwnedPartitions:
         if self._closed:
             return
         self.drop_what_is_not_ours()
+
         now_ms = self._now()
         try:
             decision = self._claims.decide(
                 self._catalog.owners(), self._peers.brokers(), self._owned.keys(), now_ms=now_ms
             )
         except DovetailError as error:  # The user's own strategy failed.
-            _log.error("nothing is claimed", error=str(error))
+            _log.error("cannot decide what to claim", error=str(error))
             decision = Decision(again_ms=now_ms + REOPEN_MS)
+
         for place in decision.claim:
             record = self._catalog.living(place.topic_id)
             if record is not None and place not in self._owned:
@@ -179,6 +184,7 @@ class OwnedPartitions:
                 self._start(place, owned, self._open(place, owned))
         for place, taker in decision.give:
             self._give(place, taker)
+
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -258,6 +264,7 @@ class OwnedPartitions:
                     )
                 if self._catalog.ownership(place).term > partition.term:
                     raise NotOwner(f"{name} was claimed by another while it was opened")
+
             except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
                 _log.info("partition not taken", partition=name, why=str(error))
                 await asyncio.sleep(_RACE_MS / 1000)
@@ -271,11 +278,13 @@ class OwnedPartitions:
                 if attempts >= _ATTEMPTS_ALONE and await self._hand_on(place):
                     break
                 await asyncio.sleep(REOPEN_MS / 1000)
+
             else:
                 _log.info("partition taken", partition=name, term=partition.term)
                 owned.work, owned.partition, owned.config = None, partition, record.config
                 self._serve(record, owned, partition)
                 return
+
         self.broken.pop((owned.name, owned.number), None)
         self._done(place, owned)
 
@@ -331,6 +340,7 @@ class OwnedPartitions:
             partition = owned.partition
             if partition is None or partition.stuck_since_ms is None or owned.work is not None:
                 continue
+
             if self._now() - partition.stuck_since_ms >= _STUCK_MS:
                 successor = self._successors().get(place)
                 if successor is not None:
@@ -361,7 +371,7 @@ class OwnedPartitions:
         try:
             assigned = assign(self._owned.keys(), known, others, self._claims.select)
         except DovetailError as error:  # The user's own strategy failed; giving back must not.
-            _log.error("successors by load, not by the strategy", error=str(error))
+            _log.error("strategy failed; choosing successors by load", error=str(error))
             assigned = assign(self._owned.keys(), known, others, least_loaded)
         return {place: order[0] for place, order in assigned.items()}
 
@@ -382,12 +392,10 @@ class OwnedPartitions:
 
     def _start(self, place: Place, owned: _Owned, work: Coroutine[None, None, None]) -> None:
         """Works on a partition; a defect leaves it free to be claimed again, not forgotten."""
-        task = owned.work = asyncio.get_running_loop().create_task(work)
+        task = owned.work = start_task(work, name="log/ownership")
 
         def ended(task: "asyncio.Task[None]") -> None:
-            if task.cancelled() or task.exception() is None:
-                return
-            _log.error("a partition met a defect", error=repr(task.exception()))
-            asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, owned)
+            if not task.cancelled() and task.exception() is not None:
+                asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, owned)
 
         task.add_done_callback(ended)

@@ -69,6 +69,7 @@ def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
         offset_delta, at = _read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
+
         stamped = header.attributes & APPEND_TIME
         timestamp = header.timestamp_max if stamped else header.base_timestamp + timestamp_delta
         if not 0 <= offset_delta <= header.last_offset_delta:

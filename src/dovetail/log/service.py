@@ -66,10 +66,12 @@ class Log:
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
         self.catalog = Catalog(coordinator, on_change=self._on_change)
+
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
         claims = Claims(node_id, select=select, rng=rng or random.SystemRandom())
         self.owned = OwnedPartitions(self.catalog, self._peers, claims, config_of=self.config)
+
         self._work = TopicWork(
             node_id,
             coordinator,
@@ -89,6 +91,7 @@ class Log:
             self._next_ledger_id,
             self.owned.lost,
         )
+
         self._visible: dict[str, str] = {}
         self._started = False
         #: Called with the topic's name when it is deleted.
@@ -117,7 +120,7 @@ class Log:
         await self.owned.settled(self._all_tried)
 
     async def _catch_up(self) -> None:
-        """Lets go what others took while this node was not announced."""
+        """Lets go what others took while this node was not registered."""
         await self.catalog.catch_up()
         self.owned.drop_what_is_not_ours()
 
@@ -305,6 +308,7 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
         )
         if ledger.index.payload_bytes and (age_ms >= config.ledger_age_ms_max or expired):
             partition.roll()
+
     log_start = chain.expired_before(
         partition.record,
         now_ms=now_ms,

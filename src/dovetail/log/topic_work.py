@@ -4,7 +4,7 @@ Each piece of work has one *master*, named in the topic's record. It does the st
 be done again, by anybody, without harm. When the master is not alive any more, the brokers take
 its place in an order that all compute alike, by compare-and-set on the record.
 
-    create      announce (CREATING) → register partitions → owners claim them → READY
+    create      register (CREATING) → register partitions → owners claim them → READY
     delete      DELETING → per partition: claim, so that no owner adds to it; remove its ledgers on
                 every node → remove its keys → remove the topic's key: the name is free
     more        the record says how many partitions there are; who has no key yet gets one
@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import msgspec
 
+from dovetail.background import start_task
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
@@ -97,7 +98,7 @@ class TopicWork:
         record = msgspec.structs.replace(record, master=self._node_id)
         self._working[record.id] = task = _current_task()
         try:
-            await self._catalog.announce(record)
+            await self._catalog.register(record)
             return await self._create(record)
         finally:
             # Another broker may have finished it, and this one be deleting it by now.
@@ -192,18 +193,15 @@ class TopicWork:
     def _start(
         self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
     ) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._until_done(record, step))
+        task = start_task(self._until_done(record, step), name="log/topic-work")
         self._working[record.id] = task
 
         def ended(task: "asyncio.Task[None]") -> None:
             if self._working.get(record.id) is task:
                 del self._working[record.id]
-            if task.cancelled():
-                return
-            if task.exception() is not None:
-                _log.error("work on a topic met a defect", error=repr(task.exception()))
-            self.reconsider()
-            self._owned.reconsider()
+            if not task.cancelled():
+                self.reconsider()
+                self._owned.reconsider()
 
         task.add_done_callback(ended)
         return task
@@ -230,7 +228,7 @@ class TopicWork:
                 await asyncio.sleep(0)  # Its owner was faster by one change; again.
             except DovetailError as error:
                 _log.warning(
-                    "work on a topic goes on later",
+                    "cannot finish work on a topic now",
                     topic=record.name,
                     state=record.state.value,
                     error=str(error),
@@ -256,6 +254,7 @@ class TopicWork:
                 self._adopt(record)
             else:
                 due.append(due_ms)
+
         self._orphans = orphans
         if self._alarm is not None:
             self._alarm.cancel()
@@ -286,7 +285,7 @@ class TopicWork:
         return wait_ms + order.index(self._node_id) * TURN_MS
 
     def _adopt(self, record: TopicRecord) -> None:
-        _log.info("goes on with a topic", topic=record.name, state=record.state.value)
+        _log.info("taking over work on a topic", topic=record.name, state=record.state.value)
         if record.state is TopicState.READY:
             self._start(record, lambda: self.register(record))
             return

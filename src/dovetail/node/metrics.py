@@ -25,7 +25,7 @@ from dovetail.log.groups.types import GroupState
 from dovetail.log.service import Log
 from dovetail.node.measured import CoordinationMetrics
 from dovetail.settings import Settings
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.node import LocalStorageNode
 from dovetail.storage.repair.repairer import Repairer, RepairReport
 

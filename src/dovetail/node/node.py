@@ -386,7 +386,7 @@ class Node:
             membership.on_change.append(self._nodes_changed)
         self._front = FrontDoor(
             broker.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
-            self._security.doorman,
+            self._security.authenticator,
         )
         return broker
 

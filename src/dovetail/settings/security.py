@@ -1,4 +1,4 @@
-"""The section `security`: TLS, login and access rules of the Kafka door (R4)."""
+"""The section `security`: TLS, login and access rules of the Kafka listener (R4)."""
 
 import ssl
 from collections.abc import Iterable

@@ -25,8 +25,16 @@ from dovetail.errors import (
     StorageOut,
     Unavailable,
 )
-from dovetail.storage.disk import store as disk
-from dovetail.storage.disk.store import Command, GroupReport, LedgerStore, Outcome
+from dovetail.storage.disk.commands import (
+    Append,
+    Command,
+    DeleteLedger,
+    Fence,
+    GroupReport,
+    LetDamageGo,
+    Outcome,
+)
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
@@ -40,7 +48,7 @@ MARK_AFTER_S = 1.0
 READ_THREADS = 4
 
 #: After these, segments may have become dead.
-_MAKES_ROOM = (disk.DeleteLedger, disk.LetDamageGo)
+_MAKES_ROOM = (DeleteLedger, LetDamageGo)
 
 Answer = Callable[[DovetailError | None], None]
 
@@ -133,16 +141,16 @@ class LocalStorageNode:
         payload: Buffer,
         answer: Answer,
     ) -> None:
-        command = disk.Append(ledger, entry, term, confirmed, payload)
+        command = Append(ledger, entry, term, confirmed, payload)
         self._submit(command, cast("Callable[[Outcome], None]", answer))
 
     async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
-        state = await self._ask(disk.Fence(ledger, term))
+        state = await self._ask(Fence(ledger, term))
         assert isinstance(state, LedgerState)
         return state
 
     async def delete(self, ledger: LedgerId) -> None:
-        await self._ask(disk.DeleteLedger(ledger))
+        await self._ask(DeleteLedger(ledger))
 
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
@@ -190,7 +198,7 @@ class LocalStorageNode:
 
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
         """Everything that should be here can be read: damaged segments go (`LetDamageGo`)."""
-        await self._ask(disk.LetDamageGo(settled))
+        await self._ask(LetDamageGo(settled))
 
     async def close(self) -> None:
         """Commits what waits, then gives the files back."""
@@ -255,7 +263,7 @@ class LocalStorageNode:
             if item is None:
                 return group, True
             group.append(item)
-            if isinstance(item[0], disk.Append):
+            if isinstance(item[0], Append):
                 size += len(item[0].payload)
         return group, False
 

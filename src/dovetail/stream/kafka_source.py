@@ -246,6 +246,7 @@ class _Reader:
                 asked=asked,
                 first_left=offset,
             )
+
         return Event(
             lane,
             offset,

@@ -61,6 +61,7 @@ class SharedStream:
             self.metrics,
             stop_s=settings.report_interval_ms / 1000,
         )
+
         self._delivery: Delivery[Event] = Delivery(settings.takeover, settings.batch_events_max)
         self._leadership: Leadership | None = None
         self._room = asyncio.Event()

@@ -63,7 +63,7 @@ def nobody(places: list[Place]) -> dict[Place, int]:
 
 
 async def make(view: View, topic: TopicRecord) -> TopicRecord:
-    await view.catalog.announce(topic)
+    await view.catalog.register(topic)
     await view.catalog.register_partitions(topic, nobody)
     return await view.catalog.change(topic, lambda r: with_state(r, TopicState.READY))
 
@@ -143,5 +143,5 @@ async def test_a_creation_without_an_answer_says_so(
     with monkeypatch.context() as patched:
         patched.setattr(service, "transact", lost)
         with pytest.raises(Uncertain):
-            await view.catalog.announce(record("first"))
+            await view.catalog.register(record("first"))
     assert await service.get(topic_key("t")) is None

@@ -22,8 +22,8 @@ from dovetail.storage import (
     StoreSettings,
     Term,
 )
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import GroupReport
 from dovetail.storage.placement import Fragment
 
 

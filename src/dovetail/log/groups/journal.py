@@ -186,6 +186,7 @@ def encode_group(stored: StoredGroup) -> bytes:
         )
         for m in kept.members
     ]
+
     return _encode(
         _GroupForm(
             stored.stored_wall_ms,
@@ -205,6 +206,7 @@ def decode_group(data: bytes) -> StoredGroup:
         form = _group_decoder.decode(_body(data))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"group journal: unreadable group: {error}") from error
+
     members = tuple(
         MemberSnapshot(
             MemberId(m.member_id),

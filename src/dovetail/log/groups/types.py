@@ -1,7 +1,7 @@
 """The words of consumer groups: identifiers, limits, requests, answers and effects.
 
 Nothing here decides anything; see `group` for the protocol and `offsets` for positions.
-Errors are this room's own. The Kafka front door maps each to one of Kafka's codes.
+Errors are this room's own. The Kafka handlers map each to one of Kafka's codes.
 """
 
 from collections.abc import Callable, Mapping
@@ -110,7 +110,7 @@ class MemberProtocol(NamedTuple):
 class JoinRequest:
     """A member asks to be part of the next generation.
 
-    `member_id_required`: the client can be told to come again with an id (JoinGroup 4 and later).
+    `member_id_required`: the client can be asked to join again with an id (JoinGroup 4 and later).
     `skip_assignment_supported`: it knows leaders that must not assign (JoinGroup 9 and later).
     """
 
@@ -128,7 +128,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """What the leader is told about a member."""
+    """What the leader gets to know about a member."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -137,7 +137,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The generation a member is part of; only its leader is told `members`."""
+    """The generation a member is part of; only its leader gets `members`."""
 
     error: GroupError
     member_id: MemberId

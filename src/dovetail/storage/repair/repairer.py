@@ -258,6 +258,7 @@ class Repairer:
             except Unavailable:
                 return False
             return True
+
         if not self._has_gaps(ledger):
             return False
         age_ms = self._clock.wall_ms() - ledger.info.opened_ms
@@ -277,6 +278,7 @@ class Repairer:
         placement = info.placement
         presence = self._presence_of(placement.nodes)
         leaving = plan.must_leave(placement, presence)
+
         unknown = [
             node
             for node, state in presence.items()
@@ -284,6 +286,7 @@ class Repairer:
         ]
         if not leaving and not unknown:
             return all(state is Presence.HERE for state in presence.values())
+
         wanted = plan.aim(placement, presence, self._spare(placement, presence))
         presence |= self._presence_of(wanted.nodes)
         job = _Job(
@@ -296,10 +299,12 @@ class Repairer:
             presence,
             Progress(),
         )
+
         departures = {node: self._attendance.departures(node) for node in wanted.nodes}
         for node in sorted(wanted.nodes):
             if presence[node] is Presence.HERE:
                 await self._fill(job, node)
+
         settled = plan.settle(placement, wanted, job.progress, entry_last=info.entry_last)
         if settled != placement:
             await partition.replace_placement(placement, settled)
@@ -311,6 +316,7 @@ class Repairer:
                 left=sorted(placement.nodes - settled.nodes),
                 joined=sorted(settled.nodes - placement.nodes),
             )
+
         self._note_complete(job, settled, departures)
         return all(
             presence[node] is Presence.HERE and self._is_complete(settled, node)
@@ -399,6 +405,7 @@ class Repairer:
         wait_ms = self._rate.take(size, now_ms=self._now())
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
+
         node, loop = self._nodes.node(target), asyncio.get_running_loop()
         outcomes: list[asyncio.Future[DovetailError | None]] = []
         for entry in entries:
@@ -412,6 +419,7 @@ class Repairer:
                 payload=entry.payload,
                 answer=_setter(outcome),
             )
+
         for error in await asyncio.gather(*outcomes):
             if isinstance(error, Fenced):
                 raise NotOwner(f"a newer owner was at storage node {target}: {error}")

@@ -22,7 +22,7 @@ from dovetail.storage import (
     Term,
 )
 from dovetail.storage import calls as private
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.held import Held
 from dovetail.storage.node import Answer
 from dovetail.storage.remote import RemoteStorageNode

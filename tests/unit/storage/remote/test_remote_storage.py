@@ -35,7 +35,7 @@ from dovetail.kafka.codec.headers import RequestHeader, decode_header, encode_he
 from dovetail.storage import Entry, EntryId, LedgerId, StorageNode, Term
 from dovetail.storage import calls as private
 from dovetail.storage.calls import PrivateKey
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.remote import RemoteStorageNode
 from dovetail.storage.service import StorageService, is_private
 from dovetail.wire import Connection, Dispatch, PipelinedReply, Reply
