@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+from tests.faulty_disk import FaultyDisk
 from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
 
 from dovetail.buffers import Buffer
@@ -36,7 +37,6 @@ from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.disk.commands import LetDamageGo
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term

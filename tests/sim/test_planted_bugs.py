@@ -199,7 +199,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     """R1: the simulation goes red."""
     monkeypatch.setattr(
-        "dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut
+        "tests.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut
     )
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):

@@ -10,6 +10,7 @@ import os
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import (
     Damaged,
@@ -22,7 +23,6 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.storage.disk.commands import Append, DeleteLedger, Fence
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
@@ -165,7 +165,7 @@ def run(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", PowerCut)
+    monkeypatch.setattr("tests.faulty_disk.FaultyDisk.power_cut", PowerCut)
 
 
 @pytest.mark.parametrize("block", range(20))

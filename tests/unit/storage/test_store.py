@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import (
     Damaged,
@@ -16,7 +17,6 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence, Outcome
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.store import Durability, LedgerStore, StoreSettings
 from dovetail.storage.identifiers import NO_ENTRY, EntryId, LedgerId, LedgerState, Term
 

@@ -275,8 +275,8 @@ class GroupPhases:
             self.protocol_type,
             self.protocol,
             leader,
-            tuple(members),
             assigned=assignments is not None,
+            members=tuple(members),
         )
 
     def _answer_join(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
 
+import msgspec
+
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
 InstanceId = NewType("InstanceId", str)
@@ -205,9 +207,11 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position of a group in a partition; `committed_wall_ms` is when it was stored."""
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
+    """A position of a group in a partition; `committed_wall_ms` is when it was stored.
+
+    It is stored in this order.
+    """
 
     offset: int
     leader_epoch: int
@@ -257,9 +261,8 @@ class Answer:
     answer: JoinAnswer | SyncAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
-    """What is kept of a member across a restart."""
+class MemberSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a member across a restart; it is stored in this order."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -271,9 +274,8 @@ class MemberSnapshot:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """What is kept of a group across a restart.
+class GroupSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a group across a restart; it is stored in this order.
 
     `assigned` is false from the start of a generation until its leader's assignment is stored.
     """
@@ -282,8 +284,8 @@ class GroupSnapshot:
     protocol_type: str | None
     protocol: str | None
     leader: MemberId | None
-    members: tuple[MemberSnapshot, ...]
     assigned: bool
+    members: tuple[MemberSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ price is that space comes back only when a segment has no live entry left, or wh
 is moved (compaction).
 
     files.py        a folder of files: write, sync, read
-    faulty_disk.py  a disk in memory that keeps the promises of `files.py` and no others, for tests
     frame.py        how a record lies in a segment file; torn or damaged
     run.py          where entries lie: compact rows, in memory and in index files
     segment.py      one segment file, and how it is created

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.log.groups.memory_journal import MemoryGroupJournal
 
 from dovetail.errors import Damaged
 from dovetail.log.groups.journal import (
     GroupKey,
     JournalRecord,
-    MemoryGroupJournal,
     OffsetKey,
     StoredGroup,
     decode_group,
@@ -27,7 +27,6 @@ from dovetail.log.groups.types import (
     MemberId,
     MemberProtocol,
     MemberSnapshot,
-    PartitionKey,
 )
 
 MEMBER = MemberSnapshot(
@@ -41,12 +40,13 @@ MEMBER = MemberSnapshot(
     b"\xff",
 )
 SNAPSHOT = GroupSnapshot(
-    Generation(3), "consumer", "range", MemberId("c-1"), (MEMBER,), assigned=True
+    Generation(3), "consumer", "range", MemberId("c-1"), assigned=True, members=(MEMBER,)
 )
 
 
 @pytest.mark.parametrize(
-    "snapshot", [SNAPSHOT, GroupSnapshot(Generation(4), None, None, None, (), assigned=False)]
+    "snapshot",
+    [SNAPSHOT, GroupSnapshot(Generation(4), None, None, None, members=(), assigned=False)],
 )
 def test_groups_come_back_as_they_were(snapshot: GroupSnapshot) -> None:
     """K7: nothing of a group changes on its way through the journal."""
@@ -58,7 +58,7 @@ def test_groups_come_back_as_they_were(snapshot: GroupSnapshot) -> None:
 def test_keys_come_back_as_they_were(group: str, topic: str, partition: int) -> None:
     """K7: every name of a group or topic is a key of its own."""
     group_key = GroupKey(GroupId(group))
-    offset_key = OffsetKey(GroupId(group), PartitionKey(topic, partition))
+    offset_key = OffsetKey(GroupId(group), topic, partition)
     assert decode_key(encode_key(group_key)) == group_key
     assert decode_key(encode_key(offset_key)) == offset_key
     assert encode_key(group_key) != encode_key(offset_key)
