@@ -198,9 +198,7 @@ def test_a_planted_bug_is_found(
     plant: Plant, run: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red."""
-    monkeypatch.setattr(
-        "tests.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut
-    )
+    monkeypatch.setattr("tests.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut)
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):
         try:
