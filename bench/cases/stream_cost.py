@@ -13,18 +13,7 @@ from pathlib import Path
 
 from bench.run import Run
 from bench.table import Line
-from dovetail.election import (
-    Algorithm,
-    ClusterMember,
-    Leadership,
-    MemberName,
-    MemoryLog,
-    MemoryNetwork,
-    MemorySharedLog,
-    MemoryTransport,
-    Term,
-    VoteFile,
-)
+from dovetail import election
 from dovetail.election.effects import Append, Effect, Send, Vote
 from dovetail.election.election import Identity
 from dovetail.election.fold import Claim, LogState, Moment, Register
@@ -65,13 +54,13 @@ def measure_filter(run: Run) -> Sequence[Line]:
 
 async def _time_filter(run: Run, count: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-        member = ClusterMember(
-            MemberName("bench"),
-            algorithm=Algorithm.MAJORITY,
+        member = election.ClusterMember(
+            election.MemberName("bench"),
+            algorithm=election.Algorithm.MAJORITY,
             times=SETTINGS.times,
-            shared_log=MemorySharedLog(MemoryLog()),
-            transport=MemoryTransport(MemoryNetwork()),
-            vote_file=VoteFile(Path(folder) / "vote"),
+            shared_log=election.MemorySharedLog(election.MemoryLog()),
+            transport=election.MemoryTransport(election.MemoryNetwork()),
+            vote_file=election.VoteFile(Path(folder) / "vote"),
         )
         async with member:
             leadership = await member.lead()
@@ -80,7 +69,7 @@ async def _time_filter(run: Run, count: int) -> tuple[float, float]:
             # The loop stood still meanwhile; the member pings and counts again before it goes on.
             await asyncio.sleep(SETTINGS.times.heartbeat_ms / 1000)
 
-            async def nothing(_: Event, __: Leadership) -> None:
+            async def nothing(_: Event, __: election.Leadership) -> None:
                 return
 
             handler = IsolatedHandler(nothing, OnlyLeader(), StreamMetrics(), stop_s=60.0)
@@ -94,7 +83,7 @@ async def _time_filter(run: Run, count: int) -> tuple[float, float]:
     return filtered, whole
 
 
-def _filter_us(events: list[Event], leadership: Leadership) -> float:
+def _filter_us(events: list[Event], leadership: election.Leadership) -> float:
     accepts = OnlyLeader().accepts
     started = time.perf_counter()
     for event in events:
@@ -128,7 +117,7 @@ def measure_pings(_: Run) -> Sequence[Line]:
 
 def _pings(members: int, events_per_second: int) -> int:
     """Pings of a leader in `SECONDS` of virtual time."""
-    names = [MemberName(f"m{number}") for number in range(members)]
+    names = [election.MemberName(f"m{number}") for number in range(members)]
     state = LogState()
     for name in names:
         state.apply(Register(name, Incarnation(name)), Moment(0, 0.0))
@@ -149,7 +138,7 @@ def _pings(members: int, events_per_second: int) -> int:
                 answer = PingAnswer(
                     sender=effect.to,
                     incarnation=Incarnation(effect.to),
-                    term=Term(1),
+                    term=election.Term(1),
                     sent_ms=now_ms,
                 )
                 leader.on_message(answer, now_ms=now_ms)
@@ -171,7 +160,7 @@ def _elect(leader: MajorityElection, state: LogState, now_ms: float) -> None:
                     election=request.election,
                     trial=request.trial,
                     granted=True,
-                    known_term=Term(0),
+                    known_term=election.Term(0),
                 ),
                 now_ms=now_ms,
             )

@@ -311,4 +311,4 @@ def _raise_unopened(path: Path, error: sqlite3.Error) -> NoReturn:
         raise Damaged(f"coordination file {path}: {error}; {_REPAIR}") from error
     if code == sqlite3.SQLITE_FULL:
         raise DiskFull(f"coordination file {path}: {error}; make room on the disk") from error
-    raise CoordinationDown(f"coordination file {path} cannot be opened: {error}") from error
+    raise CoordinationDown(f"cannot open coordination file {path}: {error}") from error

@@ -107,7 +107,7 @@ class KafkaSharedLog(FollowedLog):
         except KafkaException as error:
             await asyncio.to_thread(self._consumer.close)
             raise Unavailable(
-                f"the shared log {self._topic!r} cannot be read: {error.args[0].str()}"
+                f"cannot read the shared log {self._topic!r}: {error.args[0].str()}"
             ) from error
 
         self._end_at_open = self._loop.create_future()

@@ -190,7 +190,7 @@ def config_key(name: str) -> ConfigKey:
         near = difflib.get_close_matches(name, CONFIG_KEYS, n=1)
         hint = f", the nearest is {near[0]!r}" if near else ""
         known = ", ".join(sorted(CONFIG_KEYS))
-        raise InvalidInput(f"topic setting {name!r} is unknown{hint}; known are {known}")
+        raise InvalidInput(f"unknown topic setting {name!r}{hint}; known are {known}")
     return key
 
 

@@ -136,9 +136,9 @@ class LedgerStore:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise DiskFull(
-                    "no room to start; free some on the disk of the data folder"
+                    "no room to start; free some space on the disk of the data folder"
                 ) from error
-            raise StorageOut(f"the data folder cannot be opened: {error}") from error
+            raise StorageOut(f"cannot open the data folder: {error}") from error
 
         self._active.runs = self._active_runs.runs
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}

@@ -79,8 +79,8 @@ def test_unknown_format_is_refused() -> None:
 
 
 async def test_memory_journal_replays_in_order() -> None:
-    """K7: the journal that ships beside the real one keeps order and tombstones."""
-    journal = MemoryGroupJournal()
+    """K7: the journal that these tests use keeps order and tombstones."""
+    kept = MemoryGroupJournal()
     records = [journal.JournalRecord(b"a", b"1"), journal.JournalRecord(b"a", None)]
-    await journal.append(records)
-    assert [record async for record in journal.replay()] == records
+    await kept.append(records)
+    assert [record async for record in kept.replay()] == records
