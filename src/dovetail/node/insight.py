@@ -75,18 +75,18 @@ class Insight:
         membership: Membership | None,
         *,
         describe: Callable[[], Member],
-        door: str,
+        listener: str,
         own_way: OwnWay,
         clock: Clock,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
-        `door` is the address (host:port) at which this machine reaches the node's Kafka door.
+        `listener` is the address (host:port) at which this machine reaches the node.
         """
         self._broker = broker
         self._membership = membership
         self._describe = describe
-        self.door = door
+        self.listener = listener
         self.own_way = own_way
         self._clock = clock
         self._sizes: dict[str, int] = {}

@@ -61,9 +61,13 @@ class Security:
             raise ProtocolViolation("a request before the client has said who it is; log in first")
         return access
 
+    def is_node(self, connection: Connection) -> bool:
+        """Whether this is a node of the cluster; everybody is where nobody has to log in."""
+        return self.doorman is None or self.doorman.is_node(connection)
+
     def demand_node(self, connection: Connection) -> None:
-        """Raises `ProtocolViolation` if this is no node of the cluster, where that matters."""
-        if self.doorman is not None and not self.doorman.is_node(connection):
+        """Raises `ProtocolViolation` if this is no node of the cluster."""
+        if not self.is_node(connection):
             raise ProtocolViolation(
                 "storage is for nodes: their certificates are named in security.nodes"
             )

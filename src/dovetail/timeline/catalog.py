@@ -14,14 +14,14 @@ key that goes with the master's lease. Both steps can be repeated, so two master
     /timelines/last              the last id that was given; no life of a name has that of another
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
 from msgspec import Struct
 
-from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, LeaseId, Put, Unchanged
+from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Unchanged
+from dovetail.coordination.membership import LeaseSource
 from dovetail.errors import Damaged, DovetailError, TopicExists, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.timeline.config import TimelineConfig, check_name
@@ -73,14 +73,13 @@ class Catalog:
         stores: Stores,
         *,
         node: str,
-        lease: Callable[[], LeaseId] | None,
+        leases: LeaseSource | None,
     ) -> None:
-        """`lease` gives what binds this node's masterships; None where there is one node for
-        ever."""
+        """This node's masterships are bound to the lease; None where there is one node for ever."""
         self._coordinator = coordinator
         self._stores = stores
         self._node = node
-        self._lease = lease
+        self._leases = leases
         self._revision = ABSENT
 
     async def records(self) -> dict[str, TimelineRecord]:
@@ -165,7 +164,7 @@ class Catalog:
 
     async def _claim(self, name: str) -> bool:
         """Whether this node is the master of an entry now."""
-        lease = None if self._lease is None else self._lease()
+        lease = None if self._leases is None else self._leases.lease_id
         mine = Put(_MASTERS + name, self._node.encode(), lease)
         outcome = await self._coordinator.transact(
             [mine], conditions=[Unchanged(_MASTERS + name, ABSENT)]

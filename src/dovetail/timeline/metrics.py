@@ -130,7 +130,7 @@ class TimelineMetrics:
             "Bytes of bodies in and out, by who is on the other side.",
             ["timeline", "direction", "partner"],
         )
-        self._ways = self._gauge(
+        self._round_trips = self._gauge(
             "timeline_partner_latency_seconds",
             "To a partner and back: coordination (sync), storage, the farthest other broker.",
             ["partner"],
@@ -208,8 +208,8 @@ class TimelineMetrics:
             mean_s = sum(each_ms) / len(each_ms) / 1000
             self._latency.labels(**self._tags, timeline=timeline, role=role).set(mean_s)
 
-    def way(self, partner: str, took_ms: float) -> None:
-        self._ways.labels(**self._tags, partner=partner).set(took_ms / 1000)
+    def round_trip(self, partner: str, took_ms: float) -> None:
+        self._round_trips.labels(**self._tags, partner=partner).set(took_ms / 1000)
 
     def load(self, load: float) -> None:
         (self._load.labels(**self._tags) if self._tags else self._load).set(load)

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from dovetail.errors import Throttled
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.loader import Push
 from dovetail.timeline.message import Leased
 

@@ -14,7 +14,7 @@ So a message is late by the way to its consumer at most, and never early; a leas
 time, and one that is still held by somebody is never taken ahead of its end.
 
     event                       effect
-    offer (credit)              an ask for that consumer, if it is part of the deal
+    offer (credit)              an ask for that consumer, if it is part of the assignment
     inserted (due soon)         a wake in time for it
     wake                        a plan: the asks of all consumers with credit
     leased                      pushes; where a limit was reached, another ask at once
@@ -26,7 +26,7 @@ has a backlog and room for `ASK_MAX` more is asked for twice at once: the store 
 while the broker pushes. Two such thousands may be mixed with each other, not with what is behind.
 Credit is what bounds it: nobody is leased more than it said it can take.
 
-Not here: the deal (`window`), the store, timers and sockets (`carrying`).
+Not here: the assignment (`window`), the store, timers and sockets (`running`).
 """
 
 import math
@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dovetail.timeline.engine.deal import BucketSet, Member, Share
+from dovetail.timeline.engine.assignment import BucketSet, Member, Share
 from dovetail.timeline.engine.window import Attendee, Windows
 from dovetail.timeline.message import Leased
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult
@@ -86,7 +86,7 @@ class _Consumer:
     backlog: bool = False
     #: When it next looks after the buckets it stands by for.
     backup_ms: int = 0
-    #: Its part of the deal in force; None if it has none.
+    #: Its part of the assignment in force; None if it has none.
     share: Share | None = None
     #: In this window: whether it could take something, and whether it got something.
     able: bool = False
@@ -157,8 +157,8 @@ class Loader:
     # Consumers
 
     def join(self, member: Member, *, lease_ms: int) -> None:
-        """A consumer came; it is served when it is part of a deal."""
-        share = self.windows.deal.share(member.id)
+        """A consumer came; it is served when it is part of an assignment."""
+        share = self.windows.assignment.share(member.id)
         self._consumers[member.id] = _Consumer(member, lease_ms, share=share)
 
     def leave(self, consumer: str) -> None:
@@ -183,7 +183,7 @@ class Loader:
             found.latency_ms = max(0.0, latency_ms)
 
     def attendees(self) -> list[Attendee]:
-        """The consumers here, as the next deal sees them; begins their window anew."""
+        """The consumers here, as the next assignment sees them; begins their window anew."""
         found = []
         for consumer in self._consumers.values():
             able = consumer.able or consumer.served or consumer.credit > 0
@@ -194,11 +194,11 @@ class Loader:
     # Time
 
     def on_window(self, everybody: Iterable[Attendee], *, now_ms: int) -> bool:
-        """Deals anew if it is time; whoever has new buckets looks for what is in them."""
+        """Assigns anew if it is time; whoever has new buckets looks for what is in them."""
         if not self.windows.on_time(everybody, now_ms=now_ms):
             return False
         for consumer in self._consumers.values():
-            consumer.share = self.windows.deal.share(consumer.member.id)
+            consumer.share = self.windows.assignment.share(consumer.member.id)
             consumer.more = True
         return True
 

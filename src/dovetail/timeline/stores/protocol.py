@@ -24,7 +24,7 @@ Promises, of every store:
 - A batch with a name is stored once, however often it is sent, also across a restart.
 - A message that is not due costs nothing but its place on the disk.
 
-Time comes in as an argument, from the broker. Not here: who may lease what (`deal`), when
+Time comes in as an argument, from the broker. Not here: who may lease what (`assignment`), when
 (`loader`), and whether the broker's clock can be trusted (`health`).
 """
 
