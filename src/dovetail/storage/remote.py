@@ -68,14 +68,14 @@ class RemoteStorageNode:
         `identity` is who must answer there, if that is known: an address can change hands.
         """
         self._loop = asyncio.get_running_loop()
-        self._address = str(Address(host, port))
+        self.address = str(Address(host, port))
         self._identity = identity
 
         def connect() -> Peer:
             return Peer(
                 host,
                 port,
-                greeting=greeting(self._address, CALLS.service, self._judge),
+                greeting=greeting(self.address, CALLS.service, self._judge),
                 client_id=client_id,
                 settings=settings or PeerSettings(),
                 rng=rng or random.SystemRandom(),
@@ -243,7 +243,7 @@ class RemoteStorageNode:
         if self._identity is None or welcome.identity == self._identity:
             return None
         return Unavailable(
-            f"{self._address} is storage node {welcome.identity!r}, not {self._identity!r}"
+            f"{self.address} is storage node {welcome.identity!r}, not {self._identity!r}"
         )
 
 

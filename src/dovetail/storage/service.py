@@ -38,8 +38,7 @@ class StorageService:
             return self._append(correlation_id, message.heads, payloads)
         if payloads:
             raise ProtocolViolation(f"{len(payloads)} bytes behind a {type(message).__name__}")
-        answer = self._answered(correlation_id, message)
-        return PipelinedReply(asyncio.get_running_loop().create_task(answer))
+        return PipelinedReply.of(self._answered(correlation_id, message))
 
     def _append(
         self, correlation_id: int, heads: list[calls.AppendHead], payloads: memoryview

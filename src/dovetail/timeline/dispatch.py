@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from dovetail.access import EVERYTHING, Access, Kind, Operation, timeline_name
-from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
 from dovetail.timeline import frames
@@ -68,7 +67,7 @@ class Dispatcher:
     def __call__(self, frame: memoryview, access: Access) -> PipelinedReply:
         """Raises `ProtocolViolation` if the frame holds no request."""
         call = frames.CALLS.decode(frame)
-        return PipelinedReply(start_task(self._encoded(call, access), name="timeline request"))
+        return PipelinedReply.of(self._encoded(call, access))
 
     async def answer(self, message: Request, access: Access = EVERYTHING) -> Answer:
         """What a request is answered with. Raises `DovetailError`."""

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from dovetail import tracing
+from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
@@ -113,7 +114,7 @@ class RunningTimeline:
         self._count_next_ms = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._window_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(f"timeline {record.name}")
         #: The last lease that began.
         self._leasing: asyncio.Task[None] | None = None
         self._ended: DovetailError | None = None
@@ -440,7 +441,7 @@ class RunningTimeline:
         self.producers.clear()
         if deleted:
             self._ended = error
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
         self._ended = error
         for timer in (self._timer, self._window_timer):
             if timer is not None:
@@ -448,10 +449,7 @@ class RunningTimeline:
         await self._store.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._loop.create_task(_logged(work, self.record.name))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(_logged(work, self.record.name), name="store")
 
     def _now_ms(self) -> int:
         return self._context.now_ms()

@@ -172,8 +172,7 @@ class CallTable:
             raise ProtocolViolation(f"{self.service}: call {key} is not known here")
         if version != VERSION:
             raise ProtocolViolation(
-                f"{self.service}: {kind.__name__} in version {version}; "
-                f"this node speaks {VERSION}"
+                f"{self.service}: {kind.__name__} in version {version}; this node speaks {VERSION}"
             )
         body, payloads = _split(frame[start:], body_bytes_max=self._body_bytes_max)
         message = _decode(_request_decoder(kind), body, kind.__name__)

@@ -33,6 +33,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from dovetail.addresses import Address
+from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     DovetailError,
@@ -151,7 +153,7 @@ class Peer:
         self.settings = settings
         self._rng = rng
         self._loop = asyncio.get_running_loop()
-        self.address = f"{host}:{port}"
+        self.address = str(Address(host, port))
         self._line: _Line | None = None
         self._waiting: deque[_Call] = deque()
         self._bytes_in_flight = 0
@@ -261,7 +263,8 @@ class Peer:
 
     def _connect_soon(self) -> None:
         if self._connector is None:
-            self._connector = self._loop.create_task(self._connect_for_calls())
+            connecting = self._connect_for_calls()
+            self._connector = start_task(connecting, name=f"connecting to {self.address}")
 
     async def _connect_for_calls(self) -> None:
         """Tries until there is a connection, or no call waits for one."""

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from dovetail.background import start_thread
 from dovetail.timeline import frames
 from dovetail.timeline.client.client import Dovetail, HandlerType, connect
 from dovetail.timeline.client.message import Scheduled
@@ -60,13 +61,11 @@ class BlockingDovetail:
     def __init__(self, make_client: Callable[[], Dovetail]) -> None:
         self._make_client = make_client
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="dovetail-client", daemon=True
-        )
+        self._thread: threading.Thread | None = None
         self._client: Dovetail | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._thread = start_thread(self._loop.run_forever, name="dovetail-client")
         self._client = self.call(self._enter())
         return self
 
@@ -77,6 +76,7 @@ class BlockingDovetail:
         finally:
             self.call(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
+            assert self._thread is not None
             self._thread.join()
             self._loop.close()
 

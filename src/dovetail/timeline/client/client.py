@@ -9,7 +9,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dovetail.background import start_task
 from dovetail.clock import Clock, SystemClock
+from dovetail.errors import DovetailError
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
@@ -162,7 +164,9 @@ class Dovetail:
         return list(self._consumers)
 
     def _start(self, consumer: Consumer) -> None:
-        task = asyncio.get_running_loop().create_task(consumer.run())
+        task = start_task(
+            consumer.run(), name=f"consumer of {consumer.timeline}", expected=(DovetailError,)
+        )
         self._running[task] = consumer
 
     def _connected(self) -> Link:

@@ -7,7 +7,8 @@ client repeats only what is safe to repeat.
 
 import asyncio
 import random
-from typing import Final, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
 from dovetail.addresses import parse_addresses
 from dovetail.background import Tasks, start_task
@@ -103,30 +104,29 @@ class NetworkLink:
     ) -> Answered:
         request = CALLS.request(message, lost=Uncertain if changes else Unavailable)
         peer = self._peer
-        asked = start_task(
-            peer.ask(request, lambda data: decode_answer(kind, data)),
-            name="timeline call",
-            expected=(DovetailError,),
-        )
+        asking = peer.ask(request, lambda data: decode_answer(kind, data))
         try:
-            if len(self._addresses) > 1 and not peer.connected:
-                await self._reach(peer, asked)
-            return await asked
+            if len(self._addresses) == 1 or peer.connected:
+                return await asking
+            return await self._ask_unconnected(peer, asking)
         except (Unavailable, Uncertain):
             if not peer.connected:
                 self._leave(peer)
             raise
+
+    async def _ask_unconnected(self, peer: Peer, asking: Coroutine[Any, Any, Answered]) -> Answered:
+        """Waits for the connection, but not for long: there are others."""
+        asked = start_task(asking, name=f"asking {peer.address}", expected=(DovetailError,))
+        deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
+        try:
+            while not (peer.connected or asked.done()):
+                if asyncio.get_running_loop().time() > deadline_s:
+                    self._leave(peer)
+                    break
+                await asyncio.sleep(LOOK_S)
+            return await asked
         finally:
             asked.cancel()
-
-    async def _reach(self, peer: Peer, asked: "asyncio.Future[Answered]") -> None:
-        """Waits for the connection, but not for long: there are others."""
-        deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
-        while not (peer.connected or asked.done()):
-            if asyncio.get_running_loop().time() > deadline_s:
-                self._leave(peer)
-                return
-            await asyncio.sleep(LOOK_S)
 
     def turn_away(self) -> None:
         self._leave(self._peer)
