@@ -21,7 +21,7 @@ from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
 from dovetail.errors import NotFound, ProtocolViolation, Unavailable
-from dovetail.timeline.client import Draft, Message, connect
+from dovetail.timeline import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.engine.health import Condition
 from dovetail.timeline.engine.loader import ASK_MAX
