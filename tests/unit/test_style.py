@@ -73,6 +73,7 @@ ARROWS = {
 }
 #: What every room may know.
 GROUND = {
+    "addresses",
     "background",
     "buffers",
     "client_errors",

@@ -139,7 +139,7 @@ class Membership:
         self.leaving = False
         #: Set when another process runs under this node's number.
         self.replaced = asyncio.Event()
-        #: Called whenever somebody came, went, or is about to leave; loads change all the time.
+        #: Called whenever a node came, went, or is about to leave; loads change all the time.
         self.on_change: list[Callable[[], None]] = []
         #: See `Peers`.
         self.before_lease: list[Callable[[], Awaitable[None]]] = []

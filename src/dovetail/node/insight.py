@@ -112,7 +112,7 @@ class Insight:
         return self._broker.log
 
     def topics(self) -> list[TopicFacts]:
-        """All topics by name. Raises `Unavailable` on a node that is no broker."""
+        """All topics by name. Raises `Unavailable` on a node that is not a broker."""
         alive = self._alive()
         records = sorted(self._log.catalog.all(), key=lambda record: record.name)
         return [self._facts(record, alive) for record in records]

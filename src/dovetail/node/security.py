@@ -28,13 +28,13 @@ from dovetail.wire import Connection
 _log = get_logger("access")
 
 
-#: Who the node is at its own door.
+#: The user that a node is to its own listener.
 _OWN_NAME = f"{HOUSE_PREFIX}node"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnWay:
-    """How clients inside the node, such as the console, come in at the doors of their cluster."""
+    """How clients inside the node, such as the console, log in to their cluster."""
 
     #: As librdkafka wants it.
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class OwnWay:
 
 @dataclass(slots=True)
 class Security:
-    """What the door and the connections to other nodes need."""
+    """What the listener and the connections to other nodes need."""
 
     own_way: OwnWay = field(default_factory=OwnWay)
 
@@ -66,7 +66,7 @@ class Security:
         return self.doorman is None or self.doorman.is_node(connection)
 
     def demand_node(self, connection: Connection) -> None:
-        """Raises `ProtocolViolation` if this is no node of the cluster."""
+        """Raises `ProtocolViolation` if this is not a node of the cluster."""
         if not self.is_node(connection):
             raise ProtocolViolation(
                 "storage is for nodes: their certificates are named in security.nodes"
@@ -113,7 +113,7 @@ def _own_way(wanted: SecuritySettings, doorman: Doorman | None) -> OwnWay:
     tls = wanted.client_tls()
     given: dict[str, str] = {}
     if tls is not None:
-        tls.check_hostname = False  # The door may be known to clients by another name than here.
+        tls.check_hostname = False  # Clients may know the node by another name.
         given = {
             "security.protocol": "SSL",
             "ssl.ca.location": wanted.tls_ca,

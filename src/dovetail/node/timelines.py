@@ -123,7 +123,7 @@ def parse_tags(text: str) -> dict[str, str]:
         name, equals, value = part.strip().partition("=")
         if not equals or not _TAG.fullmatch(name):
             raise InvalidSetting(
-                f"timeline.tags: {part!r} is no label; write name=value,name=value"
+                f"timeline.tags: {part!r} is not a label; write name=value,name=value"
             )
         if name in _TAGS_TAKEN or name in tags:
             raise InvalidSetting(f"timeline.tags: the label {name!r} is taken")

@@ -141,7 +141,7 @@ class RemoteStorageNode:
             self._loop.call_soon(reject, error)
 
     def _settle(self, answers: list[Answer], outcomes: list[DovetailError | None]) -> None:
-        """Answers all; a defect of one who waits is none of the others' business."""
+        """Answers all; a defect of one caller does not touch the others."""
         for answer, outcome in zip(answers, outcomes, strict=True):
             try:
                 answer(outcome)

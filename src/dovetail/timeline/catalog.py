@@ -1,4 +1,4 @@
-"""Which timelines there are: entries of the coordination service, and the way from one to the next.
+"""Which timelines there are: entries of the coordination service, and their states.
 
     create:   (nothing) ── entry `creating` ── storage provisioned ── entry `ready`
     delete:   entry ── one transaction ──▶ entry in the deleted list ── storage dropped ── (nothing)
@@ -35,7 +35,7 @@ _NAMES: Final = f"{PREFIX}names/"
 _DELETED: Final = f"{PREFIX}deleted/"
 _MASTERS: Final = f"{PREFIX}masters/"
 _LAST: Final = f"{PREFIX}last"
-#: Attempts of a change that others are in the way of; each of them has made progress then.
+#: Attempts of a change that collides with others; each time one of those has made progress.
 _ATTEMPTS_MAX: Final = 50
 
 TimelineState = Literal["creating", "ready", "deleting"]
@@ -122,7 +122,7 @@ class Catalog:
             if outcome.applied:
                 await self._complete(name)
                 return TimelineRecord(name, TimelineId(number), "ready", config)
-        raise Unavailable(f"timeline {name!r} was not created: others are in the way; try again")
+        raise Unavailable(f"timeline {name!r} was not created: too many changes at once; try again")
 
     async def delete(self, name: str) -> TimelineRecord:
         """Takes a timeline away from everybody, in one step; `finish` removes its storage.
@@ -140,10 +140,10 @@ class Catalog:
             )
             if outcome.applied:
                 return TimelineRecord(name, TimelineId(entry.id), "deleting", entry.config)
-        raise Unavailable(f"timeline {name!r} was not deleted: others are in the way; try again")
+        raise Unavailable(f"timeline {name!r} was not deleted: too many changes at once; try again")
 
     async def finish(self) -> list[str]:
-        """Finishes what somebody has begun and left; the names that are done now."""
+        """Finishes what another broker has begun and left; the names that are done now."""
         done = []
         for name, record in (await self.records()).items():
             if record.state == "ready" or not await self._claim(name):
@@ -206,11 +206,11 @@ def _entry(item: KeyValue) -> _Entry:
     try:
         return msgspec.json.decode(item.value, type=_Entry)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is no timeline: {error}") from error
+        raise Damaged(f"{item.key} is not a timeline: {error}") from error
 
 
 def _deleted(item: KeyValue) -> _Deleted:
     try:
         return msgspec.json.decode(item.value, type=_Deleted)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is no deleted timeline: {error}") from error
+        raise Damaged(f"{item.key} is not a deleted timeline: {error}") from error

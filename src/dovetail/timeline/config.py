@@ -58,8 +58,8 @@ def check_name(name: str) -> str:
         return msgspec.convert(name, Name)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            f"{name[:200]!r} is no name for a timeline: 1 to {NAME_CHARACTERS_MAX} letters, digits "
-            "and . _ -, the first one a letter or a digit"
+            f"{name[:200]!r} cannot name a timeline: use 1 to {NAME_CHARACTERS_MAX} letters, "
+            "digits and . _ -, the first one a letter or a digit"
         ) from error
 
 

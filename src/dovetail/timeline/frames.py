@@ -182,7 +182,7 @@ class Pause(Request, frozen=True):
 class Report(Request, frozen=True):
     """How a client is: what it did since the last report, and its clock against ours.
 
-    `latency_ms` is the way from here to there; `offset_ms` their clock less ours.
+    `latency_ms` is the time from here to there; `offset_ms` their clock less ours.
     """
 
     session: _Session

@@ -114,7 +114,7 @@ class TimelineMetrics:
         )
         self._latency = self._gauge(
             "timeline_client_latency_seconds",
-            "Mean way from here to clients, as they report it.",
+            "Mean latency from here to clients, as they report it.",
             ["timeline", "role"],
         )
         self._make_surroundings()
@@ -127,7 +127,7 @@ class TimelineMetrics:
         )
         self._bytes = self._counter(
             "timeline_network_bytes",
-            "Bytes of bodies in and out, by who is on the other side.",
+            "Bytes of bodies in and out, by what is on the other side.",
             ["timeline", "direction", "partner"],
         )
         self._round_trips = self._gauge(

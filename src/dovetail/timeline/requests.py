@@ -21,10 +21,10 @@ from dovetail.timeline.running import Context, RunningTimeline
 from dovetail.wire.calls import Answer, Request
 
 _SESSION_MAX: Final = 2**63 - 1
-#: The part of all reports that is answered with a better broker, if there is one.
-TELL_SHARE: Final = 0.2
-#: The same where this one serves nobody well.
-TELL_SHARE_UNWELL: Final = 0.5
+#: The part of all reports whose answer names a better broker, if there is one.
+MOVE_SHARE: Final = 0.2
+#: The same where this broker serves nobody well.
+MOVE_SHARE_UNWELL: Final = 0.5
 
 
 class Timelines(Protocol):
@@ -60,7 +60,7 @@ class Requests:
         self._rng = random.SystemRandom()
 
     def timeline_of(self, message: Request) -> str:
-        """The timeline that a request is about, for metrics; empty if it is none that is here."""
+        """The timeline that a request is about, for metrics; empty if it is not served here."""
         name = getattr(message, "timeline", "")
         running = self._sessions.get(getattr(message, "session", 0))
         if running is not None:
@@ -175,14 +175,14 @@ class Requests:
             uncertain_ms=message.uncertain_ms,
             now_ms=now_ms,
         )
-        # A few at a time are told to move, and the next ones by what is so then: or all would.
+        # A few at a time are asked to move, and the next ones by what is so then: or all would.
         report = self._context.health.report(now_ms=now_ms)
-        share = TELL_SHARE_UNWELL if report.of_all else TELL_SHARE
-        tells = self._context.rng.random() < share
-        signals = self.signals(running, tell_better=tells)
+        share = MOVE_SHARE_UNWELL if report.of_all else MOVE_SHARE
+        asked = self._context.rng.random() < share
+        signals = self.signals(running, name_better=asked)
         return frames.Reported(signals, now_ms, not self._context.health.drift_reason)
 
-    def signals(self, running: RunningTimeline, *, tell_better: bool = True) -> frames.Signals:
+    def signals(self, running: RunningTimeline, *, name_better: bool = True) -> frames.Signals:
         """What clients need to react."""
         now_ms = self._context.now_ms()
         report = self._context.health.report(now_ms=now_ms)
@@ -199,7 +199,7 @@ class Requests:
             suggested(backlog=backlog, arrivals=arrivals, done=done, consumers=consumers),
             report.condition.value,
             [text for _, text in report.reasons],
-            self._context.better(running.record.name) if tell_better else "",
+            self._context.better(running.record.name) if name_better else "",
         )
 
     # Messages

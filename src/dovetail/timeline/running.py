@@ -50,7 +50,7 @@ _log = get_logger("timeline")
 POLL_MS: Final = 25
 #: Schedules are fired so long ahead: more than the pause between two looks at them.
 FIRE_AHEAD_MS: Final = 2_000
-#: Windows whose load is told ahead.
+#: Windows whose load is reported ahead.
 WINDOWS_AHEAD: Final = 4
 #: Counting may take one part of so many of the time.
 COUNT_SHARE: Final = 500
@@ -429,7 +429,7 @@ class RunningTimeline:
     # The end
 
     async def end(self, *, deleted: bool) -> None:
-        """Stops serving: clients are told, what did not leave goes back, the store is closed."""
+        """Stops serving: clients get an error, what did not leave goes back, the store closes."""
         error: DovetailError = Unavailable("this broker stops; connect to another one")
         if deleted:
             error = TopicUnknown(f"timeline {self.record.name!r} was deleted")

@@ -334,7 +334,7 @@ class TimelineService:
     # Background
 
     def _finish_later(self) -> None:
-        """Finishes what somebody has begun; a storage that takes its time holds up nobody."""
+        """Finishes what was begun and left; a storage that takes its time holds up nobody."""
         if self._finishing is None or self._finishing.done():
             self._finishing = self._start(self.catalog.finish())
 

@@ -116,7 +116,7 @@ class ConsumerSession:
         return left
 
     def end_waiting(self, now_ms: int) -> None:
-        """Answers with nothing who has waited long enough."""
+        """Answers requests that have waited long enough, with nothing."""
         while self.waiters and self.waiters[0].until_ms <= now_ms:
             waiter = self.waiters.popleft()
             if not waiter.answer.done():

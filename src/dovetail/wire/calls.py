@@ -80,7 +80,7 @@ class Answer(Struct, array_like=True, frozen=True, tag=0):
 
 
 class Failure(Struct, array_like=True, frozen=True, tag=1):
-    """An error on its way."""
+    """An error that travels."""
 
     name: str
     text: str
@@ -99,7 +99,7 @@ class Welcome(Answer, frozen=True):
     node: _Name
     now_ms: int
     services: list[_Name]
-    #: Tells a storage node's disk from any other that may be found at this address one day.
+    #: Of a storage node's disk, so that nobody takes another one at this address for it.
     identity: _Name = ""
 
 

@@ -99,7 +99,7 @@ class Dispatch(Protocol):
 
 
 class Observer(Protocol):
-    """Who is told what happens at the door, for metrics and the log."""
+    """Hears what happens to connections, for metrics and the log."""
 
     def opened(self, connection: "Connection") -> None: ...
 
@@ -168,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def certificate(self) -> dict[str, Any] | None:
-        """The client's certificate as `ssl` tells it, if it showed one that is trusted."""
+        """The client's certificate as `ssl` gives it, if it showed one that is trusted."""
         return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
     @property

@@ -1,4 +1,4 @@
-"""A client's way in: TLS, and a login by SASL in the two requests that Kafka has for it.
+"""A client's login: TLS, and SASL in the two requests that Kafka has for it.
 
 `conversation` is pure: it says what to send and is given the answers, so that an event loop and a
 plain socket have the same one. After it the node knows who asks; with SCRAM the client knows that

@@ -1,4 +1,4 @@
-"""The other side of the door: a client that calls one node in frames.
+"""A peer: one node, called in frames.
 
 A request is a frame with a header as Kafka's (api key, version, correlation id, client id) and a
 body that this room does not understand. Its answer is the frame that begins with the same
@@ -16,8 +16,8 @@ Promises:
 - A call that was not sent fails with `Unavailable`: it has not happened. One that was sent and lost
   its connection fails with the error that it named (`Uncertain` if it changes something).
 - Calls that fail together fail in the order in which they were made. No call takes longer than
-  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped (or
-  the way to it) is not told from one that will answer after all.
+  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped, or
+  its network, looks like one that will answer after all.
 - The first request on each connection is the greeting; nothing else is sent to a node whose answer
   to it is refused, and calls that wait then fail with that refusal at once.
 - Bytes of calls, and the length of an answer, are checked before memory is taken.
@@ -75,11 +75,11 @@ class PeerSettings:
     backoff_ms_min: int = 25
     #: The longest wait. A node that comes back is found within this.
     backoff_ms_max: int = 1_000
-    #: How long calls wait while nobody listens there; who has others to ask need not wait long.
+    #: How long calls wait while nobody listens there; short where there are others to ask.
     refused_ms_max: int = 5_000
     #: Bytes of calls that wait or are not answered; a second of a busy 1 Gbit/s line is 120 MB.
     bytes_in_flight_max: int = 64 * 1024 * 1024
-    #: Largest request: what the door of a node takes by default.
+    #: Largest request: what a node takes by default.
     request_bytes_max: int = 100 * 1024 * 1024
     #: Largest answer: an entry has at most 128 MiB, and comes with some others.
     answer_bytes_max: int = 160 * 1024 * 1024
@@ -105,8 +105,8 @@ class Greeting:
     judge: Callable[[memoryview], DovetailError | None]
 
 
-#: Gets what is behind the correlation id. Raises `ProtocolViolation` if that is no answer, and
-#: before it has told anybody; the connection is dropped then, and the call fails as lost.
+#: Gets what is behind the correlation id. Raises `ProtocolViolation` if that is not an answer, and
+#: before anybody heard of it; the connection is dropped then, and the call fails as lost.
 OnAnswer = Callable[[memoryview], None]
 OnError = Callable[[DovetailError], None]
 
@@ -191,7 +191,7 @@ class Peer:
             )
         held = self._bytes_in_flight
         if held and held + size > self.settings.bytes_in_flight_max:
-            raise Throttled(f"{held} bytes on their way to {self.address} are not answered")
+            raise Throttled(f"{held} bytes sent to {self.address} are not answered yet")
         self._bytes_in_flight += size
         deadline_s = self._loop.time() + self.settings.call_ms_max / 1000
         call = _Call(
@@ -417,7 +417,7 @@ class _Line(asyncio.BufferedProtocol):
     def drop(self, why: str, *, first: _Call | None = None) -> None:
         """Ends the connection and fails what was sent on it, in order.
 
-        `first` is a call whose answer was read, and is none.
+        `first` is a call whose answer was read and refused.
         """
         if self.closed:
             return
@@ -457,7 +457,7 @@ class _Line(asyncio.BufferedProtocol):
             else:
                 self._cut_frames(self._scratch_filled + count)
         except ProtocolViolation as violation:
-            self.drop(f"it sent what is no answer: {violation}")
+            self.drop(f"what it sent is no answer: {violation}")
 
     def _cut_frames(self, end: int) -> None:
         data, at = self._scratch, 0
@@ -489,7 +489,7 @@ class _Line(asyncio.BufferedProtocol):
         try:
             call.on_answer(frame[_CORRELATION_BYTES:])
         except ProtocolViolation as violation:
-            self.drop(f"it sent what is no answer: {violation}", first=call)
+            self.drop(f"what it sent is no answer: {violation}", first=call)
 
 
 def _settle(future: "asyncio.Future[Answered]", answer: Answered) -> None:

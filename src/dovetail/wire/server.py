@@ -64,7 +64,7 @@ class WireServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Closes the door; answers what is on its way to the disk, for a moment; then the rest."""
+        """Listens no more; answers what is on its way to the disk, for a moment; then closes."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._stopping = True
@@ -90,7 +90,7 @@ class WireServer:
         """Counts a new connection in, and closes it if it is one too many."""
         self._connections.add(connection)
         self._empty.clear()
-        if self._stopping:  # Accepted by the system before the door was closed.
+        if self._stopping:  # Accepted by the system before the socket was closed.
             connection.close()
             return
         connections_max = min(self._limits.connections_max, _files_max())

@@ -112,7 +112,7 @@ class Consumer:
         self._finished = Finished()
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
-        #: Ways that are being closed.
+        #: Links that are being closed.
         self._leaving = Tasks("timeline client")
         self._stopping = asyncio.Event()
         self.handled = 0
@@ -233,7 +233,7 @@ class Consumer:
                 frames.Held(opened.session, limit), frames.Pushed, changes=False
             )
             if self._line.address != self._commands.address:
-                # A session is known to one broker, so both ways must lead there.
+                # A session is known to one broker, so both links must lead there.
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
                 self._leaving.start(old.close(), name="leaving a node")
             finished = {*self._finished.handles(), *self._lost}
@@ -465,7 +465,7 @@ class Consumer:
                 self._lose(message)
 
     def _lose(self, message: Message) -> None:
-        """The lease is somebody else's, or will be before we know."""
+        """The lease is another's, or will be before we know."""
         task = self._running.get(message.handle)
         if message.handle not in self._here:
             return
@@ -485,7 +485,13 @@ class Consumer:
             handled, failed = self.handled - self._reported[0], self.failed - self._reported[1]
             node = self._node
             request = frames.Report(
-                self._session, handled, failed, self.busy, node.way_ms, node.offset_ms, node.way_ms
+                self._session,
+                handled,
+                failed,
+                self.busy,
+                node.latency_ms,
+                node.offset_ms,
+                node.latency_ms,
             )
             node.ask()
             try:

@@ -7,7 +7,7 @@
         await d.advance("2h")          # `handle` has run when this returns
 
 The client and the broker are the real ones; only the store (`MemoryStores`), the coordination and
-the way between them are in memory, and the clock stands still between two calls of `advance`.
+the link between them are in memory, and the clock stands still between two calls of `advance`.
 """
 
 import asyncio

@@ -30,7 +30,7 @@ _PORT_DEFAULT: Final = 9092
 
 
 class Link(Protocol):
-    """A way to a node."""
+    """A connection to a node, whatever carries it."""
 
     @property
     def address(self) -> str:
@@ -38,7 +38,7 @@ class Link(Protocol):
         ...
 
     def beside(self, call_ms_max: int) -> "Link":
-        """One more way to the node that is asked now, and to no other."""
+        """One more connection to the node that is asked now, and to no other."""
         ...
 
     async def ask(

@@ -176,7 +176,9 @@ class Timeline:
             return
         self._report_next_ms = began_ms + REPORT_MS
         node = self._node
-        request = frames.Report(session, 0, 0, False, node.way_ms, node.offset_ms, node.way_ms)
+        request = frames.Report(
+            session, 0, 0, False, node.latency_ms, node.offset_ms, node.latency_ms
+        )
         node.ask()
         try:
             answer = await self._link.ask(request, frames.Reported, changes=False)

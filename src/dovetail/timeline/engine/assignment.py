@@ -215,7 +215,7 @@ def _ring(members: Sequence[Member], buckets: int) -> tuple[int, ...]:
 
 
 def _wake_idle(members: Sequence[Member], owners: list[int], load: list[int]) -> None:
-    """Gives everybody who got nothing one bucket of somebody who has several."""
+    """Gives each consumer that got nothing one bucket of another that has several."""
     idle = [number for number, has in enumerate(load) if not has]
     if not idle:
         return

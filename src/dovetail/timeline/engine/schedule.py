@@ -127,7 +127,7 @@ def _cron_times(schedule: Schedule, after_ms: int) -> Iterator[int]:
         times = CronSim(schedule.cron, after)
     except CronSimError as error:
         raise InvalidInput(
-            f"schedule {schedule.name!r}: {schedule.cron!r} is no cron line ({error}); "
+            f"schedule {schedule.name!r}: {schedule.cron!r} is not a cron line ({error}); "
             "write minute hour day month weekday, such as '0 3 * * MON'"
         ) from error
     try:

@@ -181,7 +181,7 @@ def _together(connection: sqlite3.Connection, works: list[Work[Any]]) -> list[An
         outcomes = [work(connection) for work in works]
     except sqlite3.Error:
         raise
-    except Exception:  # noqa: BLE001 - each is tried again by itself, and told its own error
+    except Exception:  # noqa: BLE001 - each is tried again by itself, and gets its own error
         connection.execute("ROLLBACK")
         return None
     connection.execute("COMMIT")

@@ -179,7 +179,7 @@ class PostgresStore:
         for _ in range(ATTEMPTS_MAX):
             done |= {row[0] for row in await act(left)}
             missed = [identity for identity in ids if identity not in done]
-            there = await self._standing(missed)
+            there = await self._lease_states(missed)
             left = [i for i in missed if i in there and _is_free(there[i], now_ms)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
@@ -367,7 +367,7 @@ class PostgresStore:
             if len(done) == len(handles):
                 return [Status.OK] * len(handles)
             missed = [handle for handle in handles if handle not in done]
-            there = await self._standing([handle.id for handle in missed])
+            there = await self._lease_states([handle.id for handle in missed])
             left = [h for h in missed if h.id in there and there[h.id][:2] == (h.version, True)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
@@ -380,11 +380,11 @@ class PostgresStore:
         rows = await self._rows(sql.HELD_BY, consumer, now_ms, limit, changes=False)
         return [Leased(*row) for row in rows]
 
-    async def _standing(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
+    async def _lease_states(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
         """Version, whether it has a holder, and visible time, of those that are there."""
         if not ids:
             return {}
-        rows = await self._rows(sql.STANDING, list(ids), changes=False)
+        rows = await self._rows(sql.LEASE_STATES, list(ids), changes=False)
         return {identity: (version, held, visible) for identity, version, held, visible in rows}
 
     # Whoever looks
@@ -488,7 +488,7 @@ def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:
     return [handle.id for handle in handles], [handle.version for handle in handles]
 
 
-def _is_free(standing: tuple[int, bool, int], now_ms: int) -> bool:
+def _is_free(state: tuple[int, bool, int], now_ms: int) -> bool:
     """Whether nobody holds a live lease on it."""
-    _, held, visible_ms = standing
+    _, held, visible_ms = state
     return not held or visible_ms <= now_ms

@@ -39,7 +39,7 @@ class PostgresStores:
                 "timelines on PostgreSQL need asyncpg: pip install 'dovetail[postgres]'"
             ) from error
         if not schema.isidentifier() or not schema.isascii():
-            raise InvalidSetting(f"{schema!r} is no name for a schema: letters, digits and _")
+            raise InvalidSetting(f"{schema!r} cannot be a schema: use letters, digits and _")
         try:
             pool = await asyncpg.create_pool(
                 dsn,
