@@ -127,15 +127,18 @@ class Membership:
         self._members: dict[int, Member] = {}
         #: Nodes that went, and until when they are remembered.
         self._gone: dict[int, tuple[Member, float]] = {}
+
         self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._settle)
         self._tasks = Tasks("membership")
         self._lease: LeaseKeeper | None = None
         self._incarnation = uuid.uuid4().hex[:12]
         self._renew = asyncio.Event()
+
         self._brokers = LiveBrokers(frozenset(), frozenset())
         self._lives: set[tuple[int, str, bool, tuple[str, ...]]] = set()
         self._changed = asyncio.Event()
         self._declines_until_ms = 0.0
+
         self.leaving = False
         #: Set when another process runs under this node's number.
         self.replaced = asyncio.Event()

@@ -104,12 +104,14 @@ class Node:
         self._metrics = Metrics()
         self.registry = self._metrics.registry
         self._stack = AsyncExitStack()
+
         self._missing = ["starting"]
         self._tasks = Tasks("node")
         self._storage: LocalStorageNode | None = None
         self._disk_identity = ""
         self._report_damage: list[str] = []
         self._security = Security()
+
         self._broker: Broker | None = None
         self._overseer: Overseer | None = None
         self._membership: Membership | None = None
@@ -117,10 +119,12 @@ class Node:
         self._states: StorageStates | None = None
         self._view: SeenStorage | None = None
         self._timelines: TimelineService | None = None
+
         #: What the console shows beyond health; None until the node listens.
         self.insight: Insight | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
+
         self.registry.register(NodeCollector(settings, self.ready, lambda: self._storage))
 
     # What `/livez` and `/readyz` ask
@@ -166,13 +170,16 @@ class Node:
 
     async def _start(self) -> Endpoints:
         settings = self._settings
+
         self._stack.push_async_callback(self._tasks.stop)
         _raise_file_limit()
         data_dir = settings.node.data_dir
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
         http_url = None
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings))
+
         coordinator = await self._start_coordination(data_dir)
         self._security = await start_security(settings, coordinator)
         self._stack.push_async_callback(self._security.stop)
@@ -180,6 +187,7 @@ class Node:
         roles = settings.node.roles.split(",")
         if STORAGE_ROLE in roles:
             await self._open_disk(coordinator, data_dir / "ledgers")
+
         nodes = await self._start_nodes(coordinator, roles)
         listener, port_bound = await self._listen()
         host, port = settings.kafka.advertised(port_bound=port_bound)
@@ -196,6 +204,7 @@ class Node:
             clock=self._clock,
         )
         prober = self._start_prober(insight, here.node_id)
+
         if OVERSEER_ROLE in roles:
             await self._start_overseer(coordinator, insight, prober)
         if self._membership is not None:
@@ -291,9 +300,11 @@ class Node:
         )
         await self._membership.start()
         self._stack.push_async_callback(self._membership.stop)
+
         disks = self._disks = Disks(coordinator)
         await disks.start()
         self._stack.push_async_callback(disks.stop)
+
         nodes = ClusterNodes(
             self._membership,
             disks,
@@ -305,6 +316,7 @@ class Node:
             tls=self._security.client_tls,
         )
         self._stack.push_async_callback(nodes.close)
+
         self._states = StorageStates(coordinator, on_change=self._wake_repair)
         await self._states.start()
         self._stack.push_async_callback(self._states.stop)
@@ -412,6 +424,7 @@ class Node:
             states=self._states,
             view=self._view,
         )
+
         await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
@@ -429,9 +442,11 @@ class Node:
             disk_free_bytes_min=storage.disk_free_bytes_min,
             compaction_live_ratio=storage.compaction_live_ratio,
         )
+
         store = await asyncio.to_thread(
             lambda: LedgerStore(RealDisk(folder), settings, random.SystemRandom())
         )
+
         report = store.report
         self._report_damage = report.damaged
         if report.torn_bytes:
@@ -444,6 +459,7 @@ class Node:
             scanned=report.segments_scanned,
             bytes=store.bytes_on_disk(),
         )
+
         node = LocalStorageNode(store, on_group=self._metrics.group, on_out=self._on_out)
         self._stack.push_async_callback(node.close)
         return node

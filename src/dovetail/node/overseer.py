@@ -103,6 +103,7 @@ class Overseer:
         health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
         address = Address(member.host, member.port)
         probe = self._prober.probes().get(address)
+
         return NodeReport(
             node_id=member.node_id,
             name=member.name,

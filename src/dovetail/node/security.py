@@ -119,6 +119,7 @@ def _own_way(wanted: SecuritySettings, doorman: Doorman | None) -> OwnWay:
             "ssl.ca.location": wanted.tls_ca,
             "ssl.endpoint.identification.algorithm": "none",
         }
+
     if doorman is None or wanted.nodes:
         if wanted.nodes:
             given |= {
@@ -126,9 +127,11 @@ def _own_way(wanted: SecuritySettings, doorman: Doorman | None) -> OwnWay:
                 "ssl.key.location": wanted.tls_key,
             }
         return OwnWay({name: value for name, value in given.items() if value}, tls)
+
     password = secrets.token_urlsafe(32)
     user = {mechanism: make_credential(mechanism, password) for mechanism in Mechanism}
     doorman.take_in(_OWN_NAME, user)
+
     given |= {
         "security.protocol": "SASL_SSL" if tls is not None else "SASL_PLAINTEXT",
         "sasl.mechanism": wanted.mechanisms[0] if wanted.mechanisms else "",

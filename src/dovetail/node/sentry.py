@@ -85,6 +85,7 @@ class Sentry:
                     pass
                 finally:
                     writer.close()
+
                 if asyncio.get_running_loop().time() - connected_s > CONNECT_MS / 1000:
                     continue  # A long one broke: is there still somebody?
             await asyncio.sleep(RETRY_MS / 1000)

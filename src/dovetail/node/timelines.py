@@ -73,6 +73,7 @@ async def running_timelines(
     if stores is None:
         yield None
         return
+
     clustered = settings.coordination.kind == "etcd"
     etcd = EtcdSettings.of(settings.coordination) if clustered else None
     async with TimelineService(
@@ -108,6 +109,7 @@ async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
                 "postgresql://user:password@host:5432/database"
             )
         return await PostgresStores.connect(timeline.dsn, schema=timeline.schema_name)
+
     if settings.coordination.kind != "embedded":
         _log.info(
             "this node serves no timelines: in a cluster they need timeline.store = 'postgres'"

@@ -72,10 +72,12 @@ class ClusterNodes:
         identity = self._disks.identity(number)
         if identity is None:
             raise Unavailable(f"the disk of storage node {number} is not known yet")
+
         address = Address(member.host, member.port)
         if known is not None and known[0] != address:
             self._closing.start(known[1].close(), name=f"leaving {known[1].address}")
             known = None
+
         if known is None:
             known = (
                 address,

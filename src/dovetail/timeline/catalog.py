@@ -108,6 +108,7 @@ class Catalog:
                 raise TopicExists(
                     f"timeline {name!r} is still being deleted; try again in a moment"
                 )
+
             last = await self._coordinator.get(_LAST)
             number = 1 if last is None else int(last.value) + 1
             entry = _encode(_Entry(number, "creating", config))
@@ -119,6 +120,7 @@ class Catalog:
                     Unchanged(_LAST, ABSENT if last is None else last.revision),
                 ],
             )
+
             if outcome.applied:
                 await self._complete(name)
                 return TimelineRecord(name, TimelineId(number), "ready", config)
@@ -148,6 +150,7 @@ class Catalog:
         for name, record in (await self.records()).items():
             if record.state == "ready" or not await self._claim(name):
                 continue
+
             try:
                 if record.state == "creating":
                     await self._complete(name)

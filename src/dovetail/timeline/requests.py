@@ -153,6 +153,7 @@ class Requests:
 
     async def report(self, message: frames.Report) -> Answer:
         running = self._of(message.session)
+
         now_ms = self._context.now_ms()
         target, name = Target.PRODUCER, ""
         if message.session in running.consumers:
@@ -168,6 +169,7 @@ class Requests:
         else:
             producer = running.producer(message.session)
             name, producer.latency_ms = producer.client, max(0.0, message.latency_ms)
+
         self._context.drift.on_offset(
             target,
             name,
@@ -175,6 +177,7 @@ class Requests:
             uncertain_ms=message.uncertain_ms,
             now_ms=now_ms,
         )
+
         # A few at a time are asked to move, and the next ones by what is so then: or all would.
         report = self._context.health.report(now_ms=now_ms)
         share = MOVE_SHARE_UNWELL if report.of_all else MOVE_SHARE
@@ -190,6 +193,7 @@ class Requests:
         done = running.done.per_second(now_ms=now_ms)
         consumers = max(len(running.consumers), len(running.loader.windows.assignment.members))
         backlog = running.counts.due
+
         return frames.Signals(
             backlog,
             arrivals,
@@ -224,6 +228,7 @@ class Requests:
     ) -> list[Inserted]:
         config = running.record.config
         last_ms = now_ms + config.ahead_ms_max
+
         refused: dict[int, Status] = {}
         taken: list[NewMessage] = []
         first_ms = last_ms
@@ -240,6 +245,7 @@ class Requests:
                 taken.append(new)
                 size += length
                 first_ms = min(first_ms, new.due_ms)
+
         buckets = self._context.rng.choices(range(config.buckets), k=len(taken))
         stored = await running.use(
             "insert",
@@ -249,6 +255,7 @@ class Requests:
             raise InvalidInput(
                 f"batch {message.batch} was sent before with other messages; count on"
             )
+
         name, metrics = running.record.name, self._context.metrics
         good = sum(item.status is Status.OK for item in stored)
         metrics.messages(name, "create", good=good, bad=len(message.messages) - good)
@@ -276,6 +283,7 @@ class Requests:
                     f"an extension to {item.until_ms} is longer than the "
                     f"{running.record.config.lease_ms_max} ms that this timeline allows"
                 )
+
         statuses = await running.use("extend", lambda store: store.extend(message.extensions))
         good = statuses.count(Status.OK)
         name = running.record.name
@@ -296,11 +304,13 @@ class Requests:
                 attempts_max=running.record.config.attempts_max,
             ),
         )
+
         dead = statuses.count(Status.DEAD)
         good = statuses.count(Status.OK)
         name, metrics = running.record.name, self._context.metrics
         metrics.messages(name, "released", good=good, bad=len(statuses) - good - dead)
         metrics.messages(name, "dead", good=dead)
+
         if message.releases:
             running.stored(min(item.due_ms for item in message.releases))
         return frames.Statuses(statuses)
@@ -346,6 +356,7 @@ class Requests:
                 consumer.lease_ms,
             )
             consumers.append(state)
+
         return frames.Described(
             running.record.name,
             running.record.config,
@@ -426,6 +437,7 @@ class Requests:
                 f"a body of {len(message.body)} bytes; this timeline takes "
                 f"{running.record.config.body_bytes_max}"
             )
+
         schedule = new_schedule(
             message.name,
             message.body,
@@ -436,6 +448,7 @@ class Requests:
             headers=message.headers,
             priority=message.priority,
         )
+
         await running.use("schedule", lambda s: s.put_schedule(schedule))
         await running.fire_schedules()
         return frames.Done()

@@ -140,11 +140,13 @@ class Roster:
         if value is None:
             self._others.pop(name, None)
             return
+
         try:
             entry = msgspec.json.decode(value, type=BrokerEntry)
         except msgspec.DecodeError as error:
             _log.warning("unreadable entry of a broker", broker=name, error=str(error))
             return
+
         if entry.condition == Condition.INACTIVE.value:
             if self._others.pop(name, None) is not None:
                 self._peers.on_left()
@@ -183,6 +185,7 @@ class Roster:
         """All brokers, the best one for the timeline first; `latency_ms` by name, where known."""
         entries = {**self._others, self._node: self._mine}
         loads = [_load(name, entry) for name, entry in entries.items()]
+
         return [
             BrokerState(
                 name,

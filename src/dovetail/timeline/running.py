@@ -99,11 +99,13 @@ class RunningTimeline:
         self._store = store
         self._context = context
         self._loop = asyncio.get_running_loop()
+
         config = record.config
         windows = Windows(config.dealer, buckets=config.buckets, window_ms=config.window_ms)
         self.loader = Loader(
             windows, overtake_ms=config.overtake_ms, poll_ms=POLL_MS if shared else 0
         )
+
         self.consumers: dict[int, ConsumerSession] = {}
         self.producers: dict[int, ProducerSession] = {}
         self.arrivals = Rate()
@@ -112,6 +114,7 @@ class RunningTimeline:
         self.counts = Counts(0, 0, 0, 0)
         self.windows_ahead: list[int] = []
         self._count_next_ms = 0.0
+
         self._timer: asyncio.TimerHandle | None = None
         self._window_timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks(f"timeline {record.name}")
@@ -130,6 +133,7 @@ class RunningTimeline:
             raise self._ended
         storage = self._context.health.storage
         storage.admit()
+
         # The loop's own time stands still while it works, and counts milliseconds.
         began_s = perf_counter()
         failed = True
@@ -298,10 +302,12 @@ class RunningTimeline:
             _log.warning("no lease", timeline=self.record.name, error=str(error))
             self._pump()
             return
+
         took_ms = self._context.clock.monotonic_ms() - began_ms
         if before is not None:
             await asyncio.wait([before])
         self._note_leased(result)
+
         by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
         orphans: list[Release] = []
         pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
@@ -312,6 +318,7 @@ class RunningTimeline:
                 continue
             gone = [push.message for push in group]
             orphans += (Release(each.handle, each.due_ms, counted=False) for each in gone)
+
         if orphans:
             self._run(self._give_back(orphans))
         self._pump()
@@ -378,14 +385,17 @@ class RunningTimeline:
         metrics.channels(name, consumers=len(consumers), producers=len(self.producers))
         metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
         metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
+
         busy = sum(consumer.busy for consumer in consumers)
         stop = self.record.config.when_busy == "stop"
         self._context.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
+
         if began_ms < self._count_next_ms:
             return
         await self.count()
         took_ms = self._context.clock.monotonic_ms() - began_ms
         self._count_next_ms = began_ms + took_ms * COUNT_SHARE
+
         counts = self.counts
         states = {
             "waiting": counts.waiting,
@@ -433,12 +443,14 @@ class RunningTimeline:
         error: DovetailError = Unavailable("this broker stops; connect to another one")
         if deleted:
             error = TopicUnknown(f"timeline {self.record.name!r} was deleted")
+
         for timer in (self._timer, self._window_timer):
             if timer is not None:
                 timer.cancel()
         for session in list(self.consumers):
             self.close_session(session, error)
         self.producers.clear()
+
         if deleted:
             self._ended = error
         await self._tasks.finish()

@@ -265,6 +265,7 @@ class TimelineService:
                     self.health.forget_timeline(name)
                     self.metrics.forget(name)
                     _log.info("timeline ended here", timeline=name)
+
             for name, record in records.items():
                 if record.state == "ready" and name not in self.timelines:
                     await self._open(record)
@@ -307,9 +308,11 @@ class TimelineService:
             self.metrics.load(self._busyness.load)
             self.metrics.health(self.health, self.drift, now_ms=now_ms)
             self._news.set()
+
             if turn % _FINISH_EVERY == 0 and not self.health.drift_reason:
                 self._finish_later()
             await self.look_after()
+
         if not self.health.drift_reason:
             for running in list(self.timelines.values()):
                 before_ms = self._clock.wall_ms() - BATCH_MS

@@ -140,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget = budget
         self._observer = observer
         self._scratch = scratch
+
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         #: Bytes that were read and belong to frames which could not be started yet.
@@ -150,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaited_bytes = 0
         self._granted_bytes = 0
         self._going_on = False
+
         self._queue: deque[memoryview] = deque()
         self._answers: deque[_Pending] = deque()
         self._busy: asyncio.Task[Answer] | None = None
@@ -157,11 +159,13 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._closed = False
         self._finishing = False
+
         self.peer = "?"
         #: Where the client is.
         self.host = "?"
         #: What the dispatcher knows of this client; nobody else looks at it.
         self.guest: object = None
+
         #: When the frame that is being read began, and when anything last happened.
         self.frame_begun_ms: float | None = None
         self.active_ms = self._now_ms()
@@ -194,10 +198,12 @@ class Connection(asyncio.BufferedProtocol):
             held.append(len(self._frame))
         if self._granted_bytes:
             held.append(self._granted_bytes)
+
         self._queue.clear()
         self._frame = None
         self._granted_bytes = 0
         self._rest = b""
+
         for size in held:
             self._budget.give_back(size)
         # What is begun still holds its frame; each gives back when it has ended, in `_flush`.
@@ -248,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._awaited_bytes = length
                 break
             self._granted_bytes = 0
+
             start = at + _LENGTH_BYTES
             have = min(length, len(data) - start)
             frame = _memory(length)
@@ -258,6 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._frame, self._frame_filled = frame, have
                 break
+
         self._rest = bytes(data[at:])
         if self._frame is None and not self._rest:
             self.frame_begun_ms = None

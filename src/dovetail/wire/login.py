@@ -71,6 +71,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
     protocol = settings.get("security.protocol", _PROTOCOLS[0])
     if protocol not in _PROTOCOLS:
         raise InvalidInput(f"security.protocol is {protocol!r}; it can be {_one_of(_PROTOCOLS)}")
+
     for name in settings:
         kind, _, _ = name.partition(".")
         if kind in ("ssl", "sasl") and kind.upper() not in protocol:
@@ -78,6 +79,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
                 f"{name} is given, but security.protocol is {protocol}; it has to name "
                 f"{kind.upper()} too"
             )
+
     if "SASL" in protocol:
         for name in ("sasl.username", "sasl.password"):
             if not settings.get(name):

@@ -111,25 +111,15 @@ OnAnswer = Callable[[memoryview], None]
 OnError = Callable[[DovetailError], None]
 
 
+@dataclass(slots=True)
 class _Call:
     """A request, and who waits for its answer."""
 
-    __slots__ = ("deadline_s", "on_answer", "on_error", "request", "size")
-
-    def __init__(
-        self,
-        request: Request,
-        *,
-        size: int,
-        deadline_s: float,
-        on_answer: OnAnswer,
-        on_error: OnError,
-    ) -> None:
-        self.request = request
-        self.size = size
-        self.deadline_s = deadline_s
-        self.on_answer = on_answer
-        self.on_error = on_error
+    request: Request
+    size: int
+    deadline_s: float
+    on_answer: OnAnswer
+    on_error: OnError
 
 
 class Peer:
@@ -153,10 +143,12 @@ class Peer:
         self.settings = settings
         self._rng = rng
         self._loop = asyncio.get_running_loop()
+
         self.address = str(Address(host, port))
         self._line: _Line | None = None
         self._waiting: deque[_Call] = deque()
         self._bytes_in_flight = 0
+
         self._connector: asyncio.Task[None] | None = None
         self._attempts_failed = 0
         self._attempt_next_s = 0.0
@@ -192,11 +184,11 @@ class Peer:
         held = self._bytes_in_flight
         if held and held + size > self.settings.bytes_in_flight_max:
             raise Throttled(f"{held} bytes sent to {self.address} are not answered yet")
+
         self._bytes_in_flight += size
         deadline_s = self._loop.time() + self.settings.call_ms_max / 1000
-        call = _Call(
-            request, size=size, deadline_s=deadline_s, on_answer=on_answer, on_error=on_error
-        )
+        call = _Call(request, size, deadline_s, on_answer, on_error)
+
         if self._line is not None:
             self._line.send(call)
         else:
@@ -280,6 +272,7 @@ class Peer:
                         self._fail_waiting(gone)
                     self._attempt_next_s = self._loop.time() + self._backoff_s()
                     continue
+
                 self._attempts_failed = 0
                 self._line = line
                 while self._waiting and self._line is not None:
@@ -298,6 +291,7 @@ class Peer:
                 refusal: DovetailError | None = await self._log_in(line)
                 if refusal is None:
                     refusal = self._greeting.judge(await line.greet(self._greeting.request))
+
         except TimeoutError:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
@@ -401,14 +395,11 @@ class _Line(asyncio.BufferedProtocol):
         future: asyncio.Future[memoryview | DovetailError] = (
             asyncio.get_running_loop().create_future()
         )
-        call = _Call(
-            request,
-            size=0,
-            deadline_s=float("inf"),
-            on_answer=lambda frame: _settle(future, frame),
-            on_error=lambda error: _settle(future, error),
-        )
-        self.send(call)
+
+        def settle(answer: memoryview | DovetailError) -> None:
+            _settle(future, answer)
+
+        self.send(_Call(request, 0, float("inf"), settle, settle))
         answer = await future
         if isinstance(answer, DovetailError):
             raise answer
@@ -469,6 +460,7 @@ class _Line(asyncio.BufferedProtocol):
                     f"an answer of {length} bytes; {_CORRELATION_BYTES} to "
                     f"{self._peer.settings.answer_bytes_max} are taken"
                 )
+
             at = min(start + length, end)
             if at == start + length:
                 self._deliver(memoryview(bytes(data[start:at])))
@@ -477,6 +469,7 @@ class _Line(asyncio.BufferedProtocol):
                 self._frame_filled = at - start
                 self._frame[: self._frame_filled] = data[start:at]
                 break
+
         self._scratch_filled = end - at
         data[: self._scratch_filled] = bytes(data[at:end])
 

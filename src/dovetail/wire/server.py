@@ -70,6 +70,7 @@ class WireServer:
         self._stopping = True
         if self._server is None:
             return
+
         self._server.close()
         for connection in tuple(self._connections):
             connection.finish()
@@ -80,6 +81,7 @@ class WireServer:
             for connection in tuple(self._connections):
                 connection.close()
             await self._empty.wait()
+
         await self._server.wait_closed()
 
     @property

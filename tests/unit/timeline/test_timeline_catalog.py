@@ -80,7 +80,7 @@ async def test_a_timeline_is_ready_when_its_storage_is_there(
     with pytest.raises(TopicExists):
         await here.create("t", CONFIG)
     for name in ("", "a b", "../x", "x" * 101, "-x"):
-        with pytest.raises(InvalidInput, match="no name for a timeline"):
+        with pytest.raises(InvalidInput, match="cannot name a timeline"):
             await here.create(name, CONFIG)
 
 

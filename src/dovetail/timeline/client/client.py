@@ -13,9 +13,10 @@ from dovetail.background import start_task
 from dovetail.clock import Clock, SystemClock
 from dovetail.errors import DovetailError
 from dovetail.timeline import frames
-from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
+from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.timeline.client.moments import Duration, duration_ms
+from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
 

@@ -19,7 +19,6 @@ import inspect
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from dovetail.background import Tasks
@@ -31,6 +30,7 @@ from dovetail.timeline.client.finished import REPORTING_MAX, Finished
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
+from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.retry import pause_ms, reason_of
 from dovetail.timeline.client.spans import handling
 from dovetail.timeline.message import Extension, Handle, Leased, Release, Status
@@ -55,23 +55,6 @@ Handler = Callable[[Message], Any]
 BatchHandler = Callable[[list[Message]], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerOptions:
-    """How a consumer works. `batch` above 0: the handler gets lists of up to so many."""
-
-    lease_ms: int = 30_000
-    concurrency: int = 16
-    batch: int = 0
-    rack: str = ""
-    id: str = ""
-    stop_ms: int = 30_000
-
-    @property
-    def capacity(self) -> int:
-        """Messages that are here at once: those that run, and as many that wait for their turn."""
-        return 2 * self.concurrency * max(1, self.batch)
-
-
 class Consumer:
     """See the module."""
 
@@ -88,32 +71,38 @@ class Consumer:
             raise InvalidInput(
                 f"concurrency {options.concurrency} and batch {options.batch}: at least 1 and 0"
             )
+
         self.timeline = timeline
         self._handler = handler
         self._plain = not inspect.iscoroutinefunction(handler)
         self._options = options
         self._connect = connect
         self._node = NodeClock(clock)
+
         self._session = 0
         self._here: dict[Handle, Message] = {}
         self._running: dict[Handle, asyncio.Task[None]] = {}
         #: Handlers that were called; the others wait for their time or for a slot.
         self._begun: set[asyncio.Task[Any]] = set()
+
         self._slots = asyncio.Semaphore(options.concurrency)
         self._credit = options.capacity
         #: Below this, messages are not worth a request.
         self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
         self._credit_back = asyncio.Event()
+
         #: Leases that were given up here, with their ends: not to be taken up again.
         self._lost: dict[Handle, int] = {}
         #: Leases that were taken up when a session began, and until when a request of the session
         #: before it may still bring them: a lease is handled once.
         self._taken_up: dict[Handle, int] = {}
+
         self._finished = Finished()
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
         #: Links that are being closed.
         self._leaving = Tasks("timeline client")
+
         self._stopping = asyncio.Event()
         self.handled = 0
         self.failed = 0
@@ -134,11 +123,13 @@ class Consumer:
 
         try:
             await self._patiently(self._open)
+
             taking = [start(self._take(), "take") for _ in range(OUTSTANDING)]
             pending = {*taking, start(self._extend(), "extend"), start(self._report(), "report")}
             pending |= {start(self._finish(), "finish") for _ in range(REPORTING_MAX)}
             ending = start(self._end_gracefully(taking), "end")
             pending.add(ending)
+
             while not ending.done():
                 ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:
@@ -232,10 +223,12 @@ class Consumer:
             held = await self._commands.ask(
                 frames.Held(opened.session, limit), frames.Pushed, changes=False
             )
+
             if self._line.address != self._commands.address:
                 # A session is known to one broker, so both links must lead there.
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
                 self._leaving.start(old.close(), name="leaving a node")
+
             finished = {*self._finished.handles(), *self._lost}
             self._session = opened.session
             ours = [leased for leased in held.messages if leased.handle not in finished]
@@ -268,10 +261,12 @@ class Consumer:
             _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
             await commands.close()
             return
+
         line = commands.beside(WAIT_MS + COMMAND_MS_MAX)
         async with self._finished.hushed():
             old = (self._commands, self._line, self._session)
             self._commands, self._line, self._session = commands, line, opened.session
+
         try:
             async with asyncio.timeout(PAUSE_S_MAX):
                 await old[0].ask(frames.Pause(old[2]), frames.Done)
@@ -281,6 +276,7 @@ class Consumer:
                 await old[0].ask(frames.Close(old[2]), frames.Done)
         except (DovetailError, TimeoutError) as error:
             _log.warning("left without a goodbye", timeline=self.timeline, error=str(error))
+
         await old[0].close()
         await old[1].close()
         _log.info("moved", timeline=self.timeline, to=address)
@@ -293,11 +289,13 @@ class Consumer:
                 self._credit_back.clear()
                 await self._credit_back.wait()
                 continue
+
             limit = min(TAKE_MAX, max(self._enough, self._credit // OUTSTANDING))
             self._credit -= limit
             taken = 0
             line = self._line
             self._asked[line] += 1
+
             try:
                 request = frames.Consume(self._session, limit, WAIT_MS)
                 pushed = await line.ask(request, frames.Pushed, changes=False)
@@ -483,17 +481,9 @@ class Consumer:
     async def _report(self) -> None:
         while True:
             handled, failed = self.handled - self._reported[0], self.failed - self._reported[1]
-            node = self._node
-            request = frames.Report(
-                self._session,
-                handled,
-                failed,
-                self.busy,
-                node.latency_ms,
-                node.offset_ms,
-                node.latency_ms,
+            request = self._node.report(
+                self._session, handled=handled, failed=failed, busy=self.busy
             )
-            node.ask()
             try:
                 answer = await self._commands.ask(request, frames.Reported, changes=False)
             except DovetailError as error:
@@ -501,7 +491,7 @@ class Consumer:
             else:
                 self._reported = (self._reported[0] + handled, self._reported[1] + failed)
                 self.signals = answer.signals
-                node.on_answer(answer.now_ms, trusted=answer.trusted)
+                self._node.on_answer(answer.now_ms, trusted=answer.trusted)
                 if answer.signals.better and not self._stopping.is_set():
                     await self._move(answer.signals.better)
             await asyncio.sleep(REPORT_S)

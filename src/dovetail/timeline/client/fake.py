@@ -132,6 +132,7 @@ async def fake_dovetail(*, timelines: Sequence[str] = ()) -> AsyncIterator[FakeD
             drift_ms_max=1_000,
             rng=random.Random(0),  # noqa: S311 - a test should be the same each time
         )
+
         try:
             async with service, FakeDovetail(service, clock) as client:
                 for name in timelines:

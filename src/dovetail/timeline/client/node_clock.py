@@ -3,6 +3,7 @@
 from typing import Final
 
 from dovetail.clock import Clock
+from dovetail.timeline.frames import Report
 
 #: A clock that differs by more than its uncertainty and this is taken for wrong.
 _CLOCK_MS: Final = 5.0
@@ -21,13 +22,15 @@ class NodeClock:
         self.offset_ms = 0.0
         self._used_ms = 0.0
 
-    def ask(self) -> None:
-        """A request is about to leave whose answer has the node's time."""
+    def report(self, session: int, *, handled: int, failed: int, busy: bool) -> Report:
+        """A report to send at once; its answer has the node's time."""
         self._sent_ms = self._clock.wall_ms()
         self._began_ms = self._clock.monotonic_ms()
+        uncertain_ms = self.latency_ms
+        return Report(session, handled, failed, busy, self.latency_ms, self.offset_ms, uncertain_ms)
 
     def on_answer(self, node_ms: int, *, trusted: bool) -> None:
-        """The answer to the last `ask` is here; `trusted` unless the node says its clock is off."""
+        """The last report was answered; `trusted` unless the node says that its clock is off."""
         self.latency_ms = (self._clock.monotonic_ms() - self._began_ms) / 2
         offset_ms = self._sent_ms + self.latency_ms - node_ms
         certain = abs(offset_ms) > self.latency_ms + _CLOCK_MS

@@ -196,6 +196,7 @@ def _ring(members: Sequence[Member], buckets: int) -> tuple[int, ...]:
     ring.sort()
     points = len(ring)
     ring.append(_RING_END)
+
     most = capacity(buckets, len(members))
     load = [0] * len(members)
     owners = [0] * buckets
@@ -210,6 +211,7 @@ def _ring(members: Sequence[Member], buckets: int) -> tuple[int, ...]:
             owner = int(ring[step]) & _NUMBER_MASK
         load[owner] += 1
         owners[bucket] = owner
+
     _wake_idle(members, owners, load)
     return tuple(owners)
 

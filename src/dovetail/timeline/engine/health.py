@@ -281,6 +281,7 @@ class Health:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
         if parted := self.peers.reason(now_ms):
             reasons.append((Degradation.PARTITION, parted))
+
         for name, gate in self._timelines.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} fail"))
@@ -291,6 +292,7 @@ class Health:
         for name, gate in self._producers.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))
+
         condition = Condition.DEGRADED if reasons else Condition.HEALTHY
         return Report(condition, tuple(reasons))
 

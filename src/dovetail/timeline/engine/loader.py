@@ -231,6 +231,7 @@ class Loader:
             self.look_again()
             self._next_ms = self._ends_ms = NEVER_MS
             self._looked_ms = now_ms
+
         asks: list[LeaseAsk] = []
         as_backup: list[bool] = []
         consumers: list[_Consumer] = []
@@ -250,6 +251,7 @@ class Loader:
             if not as_backup[-1]:
                 # What comes up from now on is not known to this plan.
                 consumer.more = consumer.ahead
+
         if not asks:
             return None
         if self._under_way:
@@ -274,6 +276,7 @@ class Loader:
             self._looked_ms = max(self._looked_ms, plan.begun_ms)
             self._note_times(result)
         self._mixed = self._mixed and self._under_way > 0
+
         pushes: list[Push] = []
         for ask, as_backup, taken in zip(plan.asks, plan.as_backup, result.leased, strict=True):
             consumer = self._consumers.get(ask.consumer)

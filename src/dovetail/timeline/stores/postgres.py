@@ -16,6 +16,7 @@ their errors mean (`_postgres_pool`).
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import astuple
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
@@ -38,18 +39,8 @@ from dovetail.timeline.message import (
     Version,
 )
 from dovetail.timeline.stores import _postgres_statements as sql
+from dovetail.timeline.stores import outcomes as shared
 from dovetail.timeline.stores._postgres_pool import ATTEMPTS_MAX, Pool
-from dovetail.timeline.stores.outcomes import (
-    BATCHES_KEPT,
-    REASON_ENDED,
-    dead_of,
-    decode_outcomes,
-    encode_outcomes,
-    once,
-    shown_of,
-    status_of_miss,
-    status_of_unheld,
-)
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, Trimmed
 
 #: Messages whose leases are looked at in one go, some ten milliseconds' work, and how often at most
@@ -111,12 +102,12 @@ class PostgresStore:
                 new = await connection.fetchval(self._sql(sql.BATCH_NAME), *named, now_ms)
                 if new is None:
                     known = await connection.fetchval(self._sql(sql.BATCH_KNOWN), *named)
-                    return decode_outcomes(known)
+                    return shared.decode_outcomes(known)
                 outcomes = await self._insert(connection, messages, buckets)
-                kept = encode_outcomes(outcomes)
+                kept = shared.encode_outcomes(outcomes)
                 await connection.execute(self._sql(sql.BATCH_KEEP), *named, kept)
-                if batch.sequence % BATCHES_KEPT == 0:
-                    oldest = batch.sequence - BATCHES_KEPT
+                if batch.sequence % shared.BATCHES_KEPT == 0:
+                    oldest = batch.sequence - shared.BATCHES_KEPT
                     await connection.execute(self._sql(sql.BATCH_FORGET), batch.producer, oldest)
                 return outcomes
 
@@ -135,7 +126,9 @@ class PostgresStore:
         keys = [message.key for message in messages]
         if not any(keys):
             rows = await connection.fetch(self._sql(sql.INSERT_PLAIN), *columns)
+
             return [Inserted(Status.OK, row[0]) for row in rows]
+
         rows = await connection.fetch(self._sql(sql.INSERT), *columns, keys)
         refused = [key for key, (_, stored) in zip(keys, rows, strict=True) if not stored]
         taken_by: dict[str, int] = {}
@@ -183,7 +176,7 @@ class PostgresStore:
             left = [i for i in missed if i in there and _is_free(there[i], now_ms)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
-                return [status_of_unheld(identity, done, versions) for identity in ids]
+                return [shared.status_of_unheld(identity, done, versions) for identity in ids]
             await self._rows(sql.GIVE_WAY, left, now_ms)
         raise Uncertain(f"{len(left)} messages change hands all the time; try again")
 
@@ -202,7 +195,7 @@ class PostgresStore:
             await self._settle(connection, wanted, now_ms)
             rows, died = await self._take(connection, asks, now_ms, attempts_max)
             if len(rows) == wanted:
-                # There may be more at once, and nobody has to know when there is more later.
+                # There may be more at shared.once, and nobody has to know when there is more later.
                 return rows, died, (now_ms + 1, now_ms + 1)
             return rows, died, await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
 
@@ -214,6 +207,7 @@ class PostgresStore:
         # By due time, which is where it was queued, or before.
         last = {row[0]: (row[3], row[1]) for row in rows}
         rows.sort(key=itemgetter(6), reverse=True)
+
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
             leased[row[0] - 1].append(Leased(*row[1:]))
@@ -232,6 +226,7 @@ class PostgresStore:
         self._settle_ms = min(self._settle_ms, first_end_ms)
         limits = [ask.limit for ask in asks]
         passed = [self._passed.get(_whose(ask), _NOTHING) for ask in asks]
+
         taken: list[Any] = []
         died = 0
         while True:
@@ -249,19 +244,22 @@ class PostgresStore:
                 [time_ms for time_ms, _ in passed],
                 [identity for _, identity in passed],
             )
+
             # An attempt beyond the last one is no attempt: that message had its chances.
             dying = [row for row in rows if row[5] > attempts_max]
             if not dying and len(rows) == sum(limits):
                 return taken + rows, died
             found = Counter(row[0] for row in rows)
             places = Counter(row[0] for row in dying)
+
             if dying:
                 handles = [Handle(row[1], row[2]) for row in dying]
-                reasons = [REASON_ENDED] * len(dying)
+                reasons = [shared.REASON_ENDED] * len(dying)
                 values = (*_columns(handles), reasons, now_ms, 1)
                 await connection.execute(self._sql(sql.BURY), *values)
                 died += len(dying)
             taken += [row for row in rows if row[5] <= attempts_max]
+
             for at, limit in enumerate(limits):
                 limits[at] = places[at + 1]
                 if passed[at] != _NOTHING and found[at + 1] < limit:
@@ -371,7 +369,7 @@ class PostgresStore:
             left = [h for h in missed if h.id in there and there[h.id][:2] == (h.version, True)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
-                return [status_of_miss(handle, done, versions) for handle in handles]
+                return [shared.status_of_miss(handle, done, versions) for handle in handles]
             self._settle_ms = 0
             await self._rows(sql.TAKE_BACK, *_columns(left))
         raise Uncertain(f"{len(left)} leases change all the time; try again")
@@ -391,18 +389,18 @@ class PostgresStore:
 
     async def look_up(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Shown | None]:
         rows = await self._rows(sql.LOOK_UP, list(ids), changes=False)
-        found = {shown.id: shown for shown in shown_of(rows, now_ms)}
+        found = {shown.id: shown for shown in shared.shown_of(rows, now_ms)}
         rows = await self._rows(sql.LOOK_UP_DEAD, list(ids), changes=False)
-        found |= {shown.id: shown for shown in dead_of(rows)}
+        found |= {shown.id: shown for shown in shared.dead_of(rows)}
         return [found.get(identity) for identity in ids]
 
     async def look_up_keys(self, keys: Sequence[str], *, now_ms: int) -> list[Shown | None]:
         rows = await self._rows(sql.LOOK_UP_KEYS, list(keys), changes=False)
-        found = {shown.key: shown for shown in shown_of(rows, now_ms)}
+        found = {shown.key: shown for shown in shared.shown_of(rows, now_ms)}
         return [found.get(key) for key in keys]
 
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
-        return shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
+        return shared.shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
 
     async def counts(self, *, now_ms: int) -> Counts:
         rows = await self._rows(sql.COUNTS, now_ms, changes=False)
@@ -417,7 +415,7 @@ class PostgresStore:
     # Dead letters
 
     async def dead(self, *, after: MessageId, limit: int) -> list[Shown]:
-        return dead_of(await self._rows(sql.DEAD, after, limit, changes=False))
+        return shared.dead_of(await self._rows(sql.DEAD, after, limit, changes=False))
 
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
         self._note_queued([due_ms])
@@ -428,23 +426,12 @@ class PostgresStore:
         ]
 
     async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
-        return once(ids, {row[0] for row in await self._rows(sql.DROP_DEAD, list(ids))})
+        return shared.once(ids, {row[0] for row in await self._rows(sql.DROP_DEAD, list(ids))})
 
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        await self._rows(
-            sql.PUT_SCHEDULE,
-            schedule.name,
-            schedule.body,
-            schedule.next_ms,
-            schedule.headers,
-            schedule.cron,
-            schedule.zone,
-            schedule.every_ms,
-            schedule.start_ms,
-            schedule.priority,
-        )
+        await self._rows(sql.PUT_SCHEDULE, *astuple(schedule))
 
     async def drop_schedule(self, name: str) -> bool:
         return bool(await self._rows(sql.DROP_SCHEDULE, name))
