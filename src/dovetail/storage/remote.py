@@ -21,6 +21,7 @@ Repeating any of them is safe: the storage node sees to that.
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from dovetail.addresses import Address
@@ -155,23 +156,16 @@ class RemoteStorageNode:
         if ledger < 0 or term < 0:
             raise _bad_numbers(f"ledger {ledger}, term {term}")
 
-        def decode(data: memoryview) -> LedgerState | DovetailError:
-            found = decode_answer(calls.LedgerFenced, data)
-            if isinstance(found, DovetailError):
-                return found
-            return LedgerState(found.entry_last, found.confirmed, found.fenced)
-
-        message = calls.FenceLedger(ledger, term)
-        return await self._ask(self._writes, message, Uncertain, decode)
+        message, kind = calls.FenceLedger(ledger, term), calls.LedgerFenced
+        found = await self._ask(self._writes, message, Uncertain, partial(decode_answer, kind))
+        return LedgerState(found.entry_last, found.confirmed, found.fenced)
 
     async def delete(self, ledger: LedgerId) -> None:
         if ledger < 0:
             raise _bad_numbers(f"ledger {ledger}")
 
-        def decode(data: memoryview) -> calls.LedgerDeleted | DovetailError:
-            return decode_answer(calls.LedgerDeleted, data)
-
-        await self._ask(self._writes, calls.DeleteLedger(ledger), Uncertain, decode)
+        message, kind = calls.DeleteLedger(ledger), calls.LedgerDeleted
+        await self._ask(self._writes, message, Uncertain, partial(decode_answer, kind))
 
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
@@ -205,12 +199,9 @@ class RemoteStorageNode:
         return found[0] if found else None
 
     async def ledgers(self) -> set[LedgerId]:
-        def decode(data: memoryview) -> set[LedgerId] | DovetailError:
-            found = decode_answer(calls.LedgersListed, data)
-            return found if isinstance(found, DovetailError) else set(found.ledgers)
-
-        message = calls.ListLedgers()
-        return await self._ask(self._reads, message, Unavailable, decode)
+        message, kind = calls.ListLedgers(), calls.LedgersListed
+        found = await self._ask(self._reads, message, Unavailable, partial(decode_answer, kind))
+        return set(found.ledgers)
 
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
         if ledger < 0 or first < 0 or last < -1:

@@ -6,7 +6,6 @@ import socket
 import ssl
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dovetail.background import start_task
@@ -79,12 +78,7 @@ class Dovetail:
             self._start(consumer)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.stop()
         if self._link is not None:
             await self._link.close()
