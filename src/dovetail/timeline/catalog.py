@@ -15,7 +15,7 @@ key that goes with the master's lease. Both steps can be repeated, so two master
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -62,6 +62,7 @@ class TimelineRecord:
 
 
 _encode = msgspec.json.Encoder().encode
+Read = TypeVar("Read")
 
 
 class Catalog:
@@ -90,11 +91,11 @@ class Catalog:
         for item in snapshot.items:
             if item.key.startswith(_NAMES):
                 name = item.key.removeprefix(_NAMES)
-                entry = _entry(item)
+                entry = _read(item, _Entry)
                 found[name] = TimelineRecord(name, TimelineId(entry.id), entry.state, entry.config)
             elif item.key.startswith(_DELETED):
                 name = item.key.removeprefix(_DELETED)
-                number = TimelineId(_deleted(item).id)
+                number = TimelineId(_read(item, _Deleted).id)
                 found[name] = TimelineRecord(name, number, "deleting", TimelineConfig())
         return found
 
@@ -135,7 +136,7 @@ class Catalog:
             item = await self._coordinator.get(_NAMES + name)
             if item is None:
                 raise TopicUnknown(f"no timeline {name!r}")
-            entry = _entry(item)
+            entry = _read(item, _Entry)
             outcome = await self._coordinator.transact(
                 [Delete(_NAMES + name), Put(_DELETED + name, _encode(_Deleted(entry.id)))],
                 conditions=[Unchanged(_NAMES + name, item.revision)],
@@ -180,9 +181,9 @@ class Catalog:
 
     async def _complete(self, name: str) -> None:
         item = await self._coordinator.get(_NAMES + name)
-        if item is None or _entry(item).state == "ready":
+        if item is None or _read(item, _Entry).state == "ready":
             return
-        entry = _entry(item)
+        entry = _read(item, _Entry)
         await self._stores.provision(TimelineId(entry.id))
         ready = _encode(_Entry(entry.id, "ready", entry.config))
         await self._coordinator.transact(
@@ -193,7 +194,7 @@ class Catalog:
         item = await self._coordinator.get(_DELETED + name)
         if item is None:
             return
-        await self._stores.drop(TimelineId(_deleted(item).id))
+        await self._stores.drop(TimelineId(_read(item, _Deleted).id))
         await self._coordinator.transact(
             [Delete(_DELETED + name)], conditions=[Unchanged(_DELETED + name, item.revision)]
         )
@@ -205,15 +206,8 @@ class Catalog:
                 return
 
 
-def _entry(item: KeyValue) -> _Entry:
+def _read(item: KeyValue, kind: type[Read]) -> Read:
     try:
-        return msgspec.json.decode(item.value, type=_Entry)
+        return msgspec.json.decode(item.value, type=kind)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is not a timeline: {error}") from error
-
-
-def _deleted(item: KeyValue) -> _Deleted:
-    try:
-        return msgspec.json.decode(item.value, type=_Deleted)
-    except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is not a deleted timeline: {error}") from error
+        raise Damaged(f"{item.key} cannot be read: {error}") from error

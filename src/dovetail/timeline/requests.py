@@ -319,10 +319,15 @@ class Requests:
         running = self._of(message.session)
         running.consumer(message.session)
         statuses = await running.use("delete", lambda store: store.delete(message.handles))
+        running.done.add(statuses.count(Status.OK), now_ms=self._context.now_ms())
+        return self._counted_statuses(running, "delete", statuses)
+
+    def _counted_statuses(
+        self, running: RunningTimeline, op: str, statuses: list[Status]
+    ) -> frames.Statuses:
         good = statuses.count(Status.OK)
-        name = running.record.name
-        self._context.metrics.messages(name, "delete", good=good, bad=len(statuses) - good)
-        running.done.add(good, now_ms=self._context.now_ms())
+        bad = len(statuses) - good
+        self._context.metrics.messages(running.record.name, op, good=good, bad=bad)
         return frames.Statuses(statuses)
 
     async def held(self, message: frames.Held) -> Answer:
@@ -384,10 +389,7 @@ class Requests:
         running = self._running(message.timeline)
         now_ms = self._context.now_ms()
         statuses = await running.use("cancel", lambda s: s.cancel(message.ids, now_ms=now_ms))
-        good = statuses.count(Status.OK)
-        name = running.record.name
-        self._context.metrics.messages(name, "cancel", good=good, bad=len(statuses) - good)
-        return frames.Statuses(statuses)
+        return self._counted_statuses(running, "cancel", statuses)
 
     async def move(self, message: frames.Move) -> Answer:
         running = self._running(message.timeline)
@@ -423,9 +425,7 @@ class Requests:
     async def drop_dead(self, message: frames.DropDead) -> Answer:
         running = self._running(message.timeline)
         statuses = await running.use("drop", lambda s: s.drop_dead(message.ids))
-        good, name = statuses.count(Status.OK), running.record.name
-        self._context.metrics.messages(name, "dropped", good=good, bad=len(statuses) - good)
-        return frames.Statuses(statuses)
+        return self._counted_statuses(running, "dropped", statuses)
 
     # Schedules
 
