@@ -276,7 +276,7 @@ class Life:
             )
             await log.load()
             self.membership = membership
-            await membership.announce(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
+            await membership.register(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
             self.log = log
             await log.start()
         except DovetailError:

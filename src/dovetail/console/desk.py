@@ -75,7 +75,7 @@ class Desk:
             owned=lambda partition: self.insight.owned(*partition),
         )
         self.timelines = TimelineLink(
-            lambda: self.insight.door, lambda: self.insight.own_way, self.settings
+            lambda: self.insight.listener, lambda: self.insight.own_way, self.settings
         )
         self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
         self.reader = Reader(self.kafka)
@@ -94,7 +94,7 @@ class Desk:
 
     def _kafka_config(self) -> ClientConfig:
         """Where the node's Kafka door is, and how its own clients come in. Raises `Unavailable`."""
-        return {"bootstrap.servers": self.insight.door, **self.insight.own_way.kafka}
+        return {"bootstrap.servers": self.insight.listener, **self.insight.own_way.kafka}
 
     def rate(self, counter: str, value: float) -> float | None:
         """The growth of a counter a second, if it is known."""

@@ -75,18 +75,18 @@ class Insight:
         membership: Membership | None,
         *,
         describe: Callable[[], Member],
-        door: str,
+        listener: str,
         own_way: OwnWay,
         clock: Clock,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
-        `door` is the address (host:port) at which this machine reaches the node's Kafka door.
+        `listener` is the address (host:port) at which this machine reaches the node.
         """
         self._broker = broker
         self._membership = membership
         self._describe = describe
-        self.door = door
+        self.listener = listener
         self.own_way = own_way
         self._clock = clock
         self._sizes: dict[str, int] = {}
@@ -112,7 +112,7 @@ class Insight:
         return self._broker.log
 
     def topics(self) -> list[TopicFacts]:
-        """All topics by name. Raises `Unavailable` on a node that is no broker."""
+        """All topics by name. Raises `Unavailable` on a node that is not a broker."""
         alive = self._alive()
         records = sorted(self._log.catalog.all(), key=lambda record: record.name)
         return [self._facts(record, alive) for record in records]

@@ -28,13 +28,13 @@ from dovetail.wire import Connection
 _log = get_logger("access")
 
 
-#: Who the node is at its own door.
+#: The user that a node is to its own listener.
 _OWN_NAME = f"{HOUSE_PREFIX}node"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnWay:
-    """How clients inside the node, such as the console, come in at the doors of their cluster."""
+    """How clients inside the node, such as the console, log in to their cluster."""
 
     #: As librdkafka wants it.
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class OwnWay:
 
 @dataclass(slots=True)
 class Security:
-    """What the door and the connections to other nodes need."""
+    """What the listener and the connections to other nodes need."""
 
     own_way: OwnWay = field(default_factory=OwnWay)
 
@@ -63,9 +63,13 @@ class Security:
             raise ProtocolViolation("a request before the client has said who it is; log in first")
         return access
 
+    def is_node(self, connection: Connection) -> bool:
+        """Whether this is a node of the cluster; everybody is where nobody has to log in."""
+        return self.authenticator is None or self.authenticator.is_node(connection)
+
     def demand_node(self, connection: Connection) -> None:
-        """Raises `ProtocolViolation` if this is no node of the cluster, where that matters."""
-        if self.authenticator is not None and not self.authenticator.is_node(connection):
+        """Raises `ProtocolViolation` if this is not a node of the cluster."""
+        if not self.is_node(connection):
             raise ProtocolViolation(
                 "storage is for nodes: their certificates are named in security.nodes"
             )
@@ -113,12 +117,13 @@ def _own_way(wanted: SecuritySettings, authenticator: Authenticator | None) -> O
     tls = wanted.client_tls()
     given: dict[str, str] = {}
     if tls is not None:
-        tls.check_hostname = False  # The door may be known to clients by another name than here.
+        tls.check_hostname = False  # Clients may know the node by another name.
         given = {
             "security.protocol": "SSL",
             "ssl.ca.location": wanted.tls_ca,
             "ssl.endpoint.identification.algorithm": "none",
         }
+
     if authenticator is None or wanted.nodes:
         if wanted.nodes:
             given |= {
@@ -126,9 +131,11 @@ def _own_way(wanted: SecuritySettings, authenticator: Authenticator | None) -> O
                 "ssl.key.location": wanted.tls_key,
             }
         return OwnWay({name: value for name, value in given.items() if value}, tls)
+
     password = secrets.token_urlsafe(32)
     user = {mechanism: make_credential(mechanism, password) for mechanism in Mechanism}
     authenticator.add_own_user(_OWN_NAME, user)
+
     given |= {
         "security.protocol": "SASL_SSL" if tls is not None else "SASL_PLAINTEXT",
         "sasl.mechanism": wanted.mechanisms[0] if wanted.mechanisms else "",

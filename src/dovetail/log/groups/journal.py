@@ -124,7 +124,8 @@ def encode_key(key: GroupKey | OffsetKey) -> bytes:
 
 def decode_key(data: bytes) -> GroupKey | OffsetKey:
     """Raises `Damaged` if the bytes are not a key of a known format."""
-    return _decode(_key_decoder, data, f"key {data[:64].hex()}")
+    key: GroupKey | OffsetKey = _decode(_key_decoder, data, f"key {data[:64].hex()}")
+    return key
 
 
 def encode_group(stored: StoredGroup) -> bytes:
