@@ -42,10 +42,11 @@ ARROWS = {
     "stream": {"coordination", "election"},
     "spark": {"kafka", "wire"},
     "teams": {"coordination", "election", "kafka", "settings", "spark", "stream", "timeline"},
-    "admin": {"coordination", "log", "storage"},
+    "admin": {"coordination", "kafka", "log", "storage"},
     "console": {
         "admin",
         "coordination",
+        "kafka",
         "node",
         "outbox",
         "settings",
@@ -73,13 +74,15 @@ ARROWS = {
 }
 #: What every room may know.
 GROUND = {
+    "addresses",
     "background",
     "buffers",
-    "client_errors",
     "clock",
+    "compression",
     "errors",
     "exposition",
     "logging",
+    "record_batch",
     "tracing",
     "web",
 }

@@ -10,11 +10,11 @@
     checkpoint.py        what a ledger tells about itself: sparse index, producers
     producers.py         idempotent producers, a pure table
     tail.py              the newest batches in memory
-    batch.py, records.py the batch format, as far as the log must know it
     service.py           all of it on one node, with upkeep
     groups/              consumer groups
 
-An entry of a ledger is one record batch, as its producer sent it, or a checkpoint. Offsets are
+An entry of a ledger is one record batch (`dovetail.record_batch`), as its producer sent it, or a
+checkpoint. Offsets are
 those in the batches; where an offset lies is found by the sparse index that the ledger carries in
 its checkpoints. So a ledger explains itself, and the coordination service holds a few numbers for
 each ledger and nothing for each record.

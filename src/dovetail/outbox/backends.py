@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dovetail.errors import InvalidInput, Uncertain
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.partitioner import PARTITIONERS
 from dovetail.logging import get_logger
 from dovetail.outbox import publishing
 from dovetail.outbox.message import MESSAGE_ID_HEADER, Message
@@ -143,8 +145,6 @@ class KafkaBackend:
             return None
 
     def _partition(self, producer: Any, message: Message) -> int:
-        from dovetail.outbox.batch import PARTITIONERS
-
         known = producer.list_topics(message.topic, timeout=10).topics[message.topic]
         named = {value: name for name, value in _PARTITIONERS.items()}
         chosen = named.get(self._config.get("partitioner", "consistent_random"), "crc32")
@@ -195,22 +195,13 @@ def backend_of(name: str, settings: "Settings") -> Backend:
 
 def _client_config(settings: "Settings") -> dict[str, Any]:
     outbox = settings.outbox
-    config = {
-        "bootstrap.servers": settings.outbox_bootstrap(),
-        "security.protocol": outbox.security_protocol,
+    brokers = Brokers.at(settings.outbox_bootstrap(), outbox.login())
+    return {
+        **brokers.for_librdkafka(),
         "partitioner": _PARTITIONERS[outbox.partitioner],
         "message.timeout.ms": outbox.delivery_ms,
         "linger.ms": 0,
     }
-    if outbox.security_protocol.startswith("sasl"):
-        config |= {
-            "sasl.mechanism": outbox.sasl_mechanism,
-            "sasl.username": outbox.sasl_username,
-            "sasl.password": outbox.sasl_password,
-        }
-    if outbox.ssl_ca_file:
-        config["ssl.ca.location"] = outbox.ssl_ca_file
-    return config
 
 
 def _needed(on: Any) -> Any:

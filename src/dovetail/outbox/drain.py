@@ -41,11 +41,10 @@ from enum import Enum
 from typing import Any
 
 from dovetail.errors import InvalidInput
+from dovetail.kafka.client.partitioner import Partitioner
 from dovetail.outbox.batch import (
-    SEQUENCE_END,
     Batch,
     Identity,
-    Partitioner,
     Row,
     compact,
     cut,
@@ -54,6 +53,7 @@ from dovetail.outbox.batch import (
     spread,
 )
 from dovetail.outbox.message import headers_from_text
+from dovetail.record_batch import SEQUENCE_END
 
 
 class Fate(Enum):
@@ -323,13 +323,13 @@ def _settle(
         kept = {**unknown, **refused, **forgotten}
         batches = [remaining(flight.batch, kept), *waiting]
         yield state.record(batches)
-        raise DeliveryFailed(_reason(outcomes, next(iter(unknown))))
+        raise DeliveryFailed(outcomes[next(iter(unknown))].reason)
     state.done += flight.batch.dropped
     state.give_back(_Flight(flight.batch, refused))
     groups: list[list[Row]] = []
     for partition, rows in refused.items():
         if len(rows) == 1:
-            state.dead.append(Dead(rows[0].id, _reason(outcomes, partition)))
+            state.dead.append(Dead(rows[0].id, outcomes[partition].reason))
             continue
         # What is too large together may fit alone; the next batches begin smaller as well.
         size = sum(row.size_bytes for row in rows)
@@ -368,7 +368,3 @@ def _rows_of(flight: _Flight) -> list[Row]:
 
 def _all_acknowledged(outcomes: dict[int, Outcome]) -> bool:
     return all(outcome.fate is Fate.ACKNOWLEDGED for outcome in outcomes.values())
-
-
-def _reason(outcomes: dict[int, Outcome], partition: int) -> str:
-    return f"partition {partition}: {outcomes[partition].reason}"

@@ -17,11 +17,12 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from dovetail.errors import InvalidSetting, NotFound
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
 from dovetail.outbox.database import DatabaseDown, open_engine, told
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
-from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
@@ -44,7 +45,7 @@ class Relay:
     def __init__(
         self,
         engine: Engine,
-        connection: Connection,
+        brokers: Brokers,
         options: RelayOptions | None = None,
         *,
         registry: CollectorRegistry | None = None,
@@ -55,7 +56,7 @@ class Relay:
         self._stopping = threading.Event()
         self._woken = [threading.Event() for _ in range(self.options.workers)]
         self.metrics = RelayMetrics(registry)
-        self._sender = KafkaSender(connection, delivery_ms=self.options.delivery_ms)
+        self._sender = KafkaSender(brokers, delivery_ms=self.options.delivery_ms)
         memory = Memory()
         me = f"{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.workers = [
@@ -194,17 +195,8 @@ def relay_of(
         partitioner=outbox.partitioner,
         compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
     )
-    connection = Connection(
-        settings.outbox_bootstrap(),
-        security_protocol=outbox.security_protocol.upper(),
-        sasl_mechanism=outbox.sasl_mechanism,
-        sasl_username=outbox.sasl_username or None,
-        sasl_password=outbox.sasl_password or None,
-        ssl_ca_file=outbox.ssl_ca_file or None,
-    )
-    return Relay(
-        open_engine(outbox.database), connection, options, registry=registry, on_step=on_step
-    )
+    brokers = Brokers.at(settings.outbox_bootstrap(), outbox.login())
+    return Relay(open_engine(outbox.database), brokers, options, registry=registry, on_step=on_step)
 
 
 def start_relay(

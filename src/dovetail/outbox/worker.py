@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.errors import Unavailable
+from dovetail.kafka.client.partitioner import PARTITIONERS
 from dovetail.logging import get_logger
-from dovetail.outbox.batch import PARTITIONERS, Identity, Row
+from dovetail.outbox.batch import Identity, Row
 from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import DatabaseDown
 from dovetail.outbox.drain import (

@@ -9,24 +9,22 @@ is on its way back to "to be sent", in order: a broken connection, a leader that
 A sequence number that the broker does not expect is the caller's to judge (`SequenceTaken`).
 """
 
-import random
-import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dovetail.errors import ProtocolViolation, SequenceGap, Unavailable
-from dovetail.kafka.client.client import KafkaClient, Partition, name_of
-from dovetail.kafka.client.connection import Connection, error_of
-from dovetail.kafka.codec import ApiKey, ErrorCode, RequestHeader
+from dovetail.errors import ProtocolViolation, SequenceGap, Unavailable, Uncertain
+from dovetail.kafka.client.client import KafkaClient, Partition, Retries, name_of
+from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode, error_of
+from dovetail.kafka.codec.headers import RequestHeader
 
 #: A broker remembers the last five batches of a producer.
 WINDOW = 4
 #: Over all partitions; with batches of 1 MB the memory that sending takes.
 WINDOW_ALL = 16
-_TIMEOUT_MS = 30_000
-_PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ class EncodedBatch:
     data: bytes
     sequence: int
     count: int
-    #: Of the records alone; see `BatchView.records_checksum`.
-    records_checksum: int
+    #: Of the records alone, for who reads them back; see `BatchView.records_checksum`.
+    records_checksum: int = 0
 
 
 class SequenceTaken(SequenceGap):
@@ -79,7 +77,7 @@ class Stored:
 
 
 class Producer:
-    """Sends what one task writes."""
+    """Sends what one writer has made; not for two threads at once."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
@@ -90,36 +88,41 @@ class Producer:
         self.ends: dict[Partition, int] = {}
         #: What was answered since the last `send_all` began.
         self.stored: list[Stored] = []
+        #: The partition whose batch the broker refused for good, after `send_all` raised that.
+        self.refused: Partition | None = None
 
     def send_all(self, batches: dict[Partition, Iterator[EncodedBatch]]) -> None:
         """Returns when all are stored.
 
-        Raises `SequenceTaken`, `ProducerFenced`, or what the broker refuses for good; after
-        `SequenceTaken` what is not stored of other partitions is kept: call again, with new
-        batches for the one that is named.
+        Raises `SequenceTaken`, `ProducerFenced`, or what the broker refuses for good; `refused`
+        names the partition. What is not stored of the others is kept: `drop` that partition or
+        give new batches for it, and call again.
         """
         self.stored = []
+        self.refused = None
         for partition, source in batches.items():
             self._lanes[partition] = _Lane(source)
-        deadline, pause_s = time.monotonic() + self._client.timeout_s, _PAUSE_S_MIN
+
+        retries = Retries(self._client.timeout_s)
         while self._lanes:
-            stored = len(self.ends), sum(self.ends.values())
+            stored = len(self.stored)
             try:
                 self._run()
-            except (Unavailable, ProtocolViolation) as error:
+            except (Unavailable, Uncertain, ProtocolViolation) as error:
                 self._recall()
-                if (len(self.ends), sum(self.ends.values())) != stored:
-                    deadline, pause_s = time.monotonic() + self._client.timeout_s, _PAUSE_S_MIN
-                if time.monotonic() + pause_s > deadline:
-                    raise Unavailable(
-                        f"{error}; given up after {self._client.timeout_s:g} s"
-                    ) from error
+                self.refused = None
+                if len(self.stored) > stored:
+                    retries.begin()
+                retries.pause(error)
                 self._client.forget_leaders()
-                time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
-                pause_s = min(pause_s * 2, _PAUSE_S_MAX)
             except BaseException:
                 self._recall()
                 raise
+
+    def drop(self, partition: Partition) -> None:
+        """Drops what is not stored of one partition."""
+        self._recall()
+        del self._lanes[partition]
 
     def forget(self) -> None:
         """Drops what is not stored; the caller makes it anew."""
@@ -156,7 +159,7 @@ class Producer:
         lane = self._lanes[partition]
         request = m.ProduceRequest(
             acks=-1,
-            timeout_ms=_TIMEOUT_MS,
+            timeout_ms=int(self._client.request_s * 1000),
             topic_data=(
                 m.ProduceRequestTopic(
                     name=partition[0],
@@ -183,12 +186,13 @@ class Producer:
         answer: m.ProduceResponse = sent.connection.receive(sent.header)
         one = answer.responses[0].partition_responses[0]
         doing = f"writing to {name_of(sent.partition)}"
-        if one.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            raise SequenceTaken(
-                f"{doing}: another attempt has written there ({one.error_message})", sent.partition
-            )
         if one.error_code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self.refused = sent.partition
+            if one.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                reason = f"{doing}: another attempt has written there ({one.error_message})"
+                raise SequenceTaken(reason, sent.partition)
             raise error_of(one.error_code, doing, one.error_message)
+
         self._sent.popleft()
         self._lanes[sent.partition].on_the_way -= 1
         batch = sent.batch

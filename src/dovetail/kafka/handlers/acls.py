@@ -18,9 +18,8 @@ from dovetail.access import (
 )
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 
 _Number = TypeVar("_Number", Permission, Operation, Kind, Pattern)
 

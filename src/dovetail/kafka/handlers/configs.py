@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.topic import CONFIG_KEYS, config_key
 
 _TOPIC = 2

@@ -12,9 +12,8 @@ from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 

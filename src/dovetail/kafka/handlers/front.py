@@ -13,10 +13,10 @@ from typing import Any
 from dovetail.access import EVERYTHING, Access, Doorman
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import SUPPORTED, ApiKey, advertised_of
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import answers, decode_body, encode_response, refuse
 from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.handlers import (
     acls,

@@ -3,9 +3,8 @@
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.groups.types import GroupId
 from dovetail.log.topic import TopicRecord, check_name
 

@@ -3,10 +3,9 @@
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.fetch import epoch_code
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.partition import Partition
 from dovetail.log.reading import TimedOffset, newest_record, offset_for_time
 

@@ -3,10 +3,10 @@
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of, identity
-from dovetail.kafka.handlers.outcome import code_of, group_code
 from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, PartitionKey
 
 #: From this version on a request names several groups.

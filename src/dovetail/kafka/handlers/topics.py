@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.topic import check_config, check_name, check_partitions, config_for_copies
 
 #: "The broker's default", for partitions and replicas.

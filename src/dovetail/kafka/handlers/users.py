@@ -6,9 +6,8 @@ from dovetail.access import CLUSTER_NAME, AccessRegistry, Credential, Kind, Mech
 from dovetail.access.credentials import from_salted
 from dovetail.errors import DovetailError, InvalidInput, NotFound
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 
 _User = dict[Mechanism, Credential]
 _Change = Callable[[_User], _User]
