@@ -194,7 +194,7 @@ def test_the_client_of_spark_shows_a_certificate(
     }
     with closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client:
         assert client.partitions(["sparks"], create=True)["sparks"]
-        with pytest.raises(Refused, match="AUTHORIZATION"):
+        with pytest.raises(Forbidden, match="AUTHORIZATION"):
             client.partitions(["others"], create=True)
 
 

@@ -67,14 +67,12 @@ async def create_acls(
     """Adds rules, each with its own outcome."""
     results = []
     for wanted in request.creations:
+        result = m.CreateAclsResponseResult(error_code=ErrorCode.NONE)
         try:
             await _registry(backend, call, Operation.ALTER).add_rules([_rule(wanted)])
         except DovetailError as error:
-            results.append(
-                m.CreateAclsResponseResult(error_code=_code(error), error_message=str(error))
-            )
-        else:
-            results.append(m.CreateAclsResponseResult(error_code=ErrorCode.NONE))
+            result = m.CreateAclsResponseResult(error_code=_code(error), error_message=str(error))
+        results.append(result)
     return m.CreateAclsResponse(results=tuple(results))
 
 
@@ -130,7 +128,7 @@ def _code(error: DovetailError) -> ErrorCode:
     return ErrorCode.SECURITY_DISABLED if isinstance(error, _SwitchedOff) else code_of(error)
 
 
-def _filter(wanted: m.DescribeAclsRequest | m.DeleteAclsRequestFilter) -> Filter:
+def _filter(wanted: m.AclFilter) -> Filter:
     try:
         pattern = wanted.pattern_type_filter
         return Filter(
