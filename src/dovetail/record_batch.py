@@ -112,6 +112,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
         if len(batch) > _MAGIC_AT and batch[_MAGIC_AT] < 2:
             raise InvalidBatch(f"record format {batch[_MAGIC_AT]} is not taken; it must be 2")
         raise InvalidBatch(f"{len(batch)} bytes are no record batch")
+
     header = read_header(batch)
     if header.length != len(batch) - _LENGTH_FROM:
         raise InvalidBatch(
@@ -119,6 +120,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
         )
     if header.checksum != crc32c(batch[CHECKED_FROM:]):
         raise ChecksumMismatch("the batch's checksum does not match; it changed on its way")
+
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidBatch(
             f"{header.record_count} records with last offset delta {header.last_offset_delta}"

@@ -123,10 +123,12 @@ class KafkaBackend:
             (MESSAGE_ID_HEADER, message.id.encode()),
             *message.headers,
         ]
+
         # librdkafka chooses the partition by the key only, so a partition key needs the number.
         fixed: dict[str, Any] = {}
         if message.partition_key is not None:
             fixed["partition"] = self._partition(producer, message)
+
         while True:
             try:
                 producer.produce(

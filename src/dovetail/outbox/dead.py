@@ -89,6 +89,7 @@ def _select(
     if ids is not None:
         conditions.append("id = :id")
         values |= {"id": ids[0]}
+
     with engine.connect() as connection:
         found = connection.execute(
             text(
@@ -110,6 +111,7 @@ def _chosen(connection: Connection, *, ids: Sequence[int] | None, topic: str | N
             {"topic": topic},
         )
         return [int(row[0]) for row in found]
+
     wanted = sorted(set(ids or ()))
     there: set[int] = set()
     for part in _parts(wanted):
@@ -120,6 +122,7 @@ def _chosen(connection: Connection, *, ids: Sequence[int] | None, topic: str | N
             {"ids": part},
         )
         there |= {int(row[0]) for row in found}
+
     missing = [dead_id for dead_id in wanted if dead_id not in there]
     if missing:
         raise NotFound(f"no dead letter {missing[0]}; nothing was changed")

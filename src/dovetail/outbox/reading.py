@@ -94,6 +94,7 @@ class CursorPass:
             self._connection.invalidate()
             self._ended = True
             raise DatabaseDown(told(error)) from error
+
         self._ended = len(rows) < count
         return rows
 
@@ -144,6 +145,7 @@ class PagePass:
             self._connection.invalidate()
             self._ended = True
             raise DatabaseDown(told(error)) from error
+
         if rows:
             self._reached = rows[-1].id
         self._ended = len(rows) < count

@@ -57,6 +57,7 @@ class Relay:
         self._woken = [threading.Event() for _ in range(self.options.workers)]
         self.metrics = RelayMetrics(registry)
         self._sender = KafkaSender(brokers, delivery_ms=self.options.delivery_ms)
+
         memory = Memory()
         me = f"{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.workers = [
@@ -73,6 +74,7 @@ class Relay:
             )
             for number, woken in enumerate(self._woken)
         ]
+
         bodies = [(worker.run, "outbox-worker") for worker in self.workers]
         bodies.append((self._keep_house, "outbox-housekeeping"))
         if engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg":
@@ -182,6 +184,7 @@ def relay_of(
             "outbox.database is not set; give the address of the database, for example "
             "--database postgresql://user@host/name, or outbox.database in dovetail.toml"
         )
+
     options = RelayOptions(
         workers=threads or outbox.workers,
         batch_messages_max=outbox.batch_messages_max,
@@ -195,6 +198,7 @@ def relay_of(
         partitioner=outbox.partitioner,
         compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
     )
+
     brokers = Brokers.at(settings.outbox_bootstrap(), outbox.login())
     return Relay(open_engine(outbox.database), brokers, options, registry=registry, on_step=on_step)
 

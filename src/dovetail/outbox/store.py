@@ -119,6 +119,7 @@ class Store:
                 ),
                 {"owner": owner, "lock_ms": lock_ms},
             ).all()
+
         missing = [str(topic) for topic, shard, _ in listed if shard is None]
         for topic in missing:
             self._introduce(topic, shards if d.shards else 1)
@@ -153,6 +154,7 @@ class Store:
                 ),
                 {"topic": topic, "shard": shard, "owner": owner, "lock_ms": lock_ms},
             )
+
             if taken.rowcount != 1:
                 return None
             if d.name != "postgresql":
@@ -164,6 +166,7 @@ class Store:
                     {"topic": topic, "shard": shard},
                 )
             row = taken.one()
+
         return Claim(
             topic,
             shard,
@@ -190,6 +193,7 @@ class Store:
             changes.append(f"last_processed_at = {now}, retries = 0")
         if record.finish:
             changes.append("locked_by = NULL, error = false, error_text = NULL, retry_at = NULL")
+
         values = {
             "batches": encode_batches(record.batches),
             "producer": encode_identity(record.identity),
@@ -202,6 +206,7 @@ class Store:
                 if record.finish:
                     self._sweep(connection, claim.topic)
             return
+
         with self._together() as connection:
             self._update(connection, claim, ", ".join(changes), values)
             for dead in record.dead:

@@ -191,6 +191,7 @@ class Worker:
         if self._store.generation != self._generation:
             self._generation = self._store.generation
             self._memory.reconnected()
+
         session = _Session(self, claim)
         try:
             session.run()
@@ -260,6 +261,7 @@ class _Session:
                 options.compacts(claim.topic),
             ),
         )
+
         result: Any = None
         while True:
             try:

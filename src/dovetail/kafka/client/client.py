@@ -236,6 +236,7 @@ class KafkaClient:
         answer: m.MetadataResponse = self._any(
             lambda connection: connection.call(ApiKey.METADATA, request)
         )
+
         brokers = {one.node_id: Address(one.host, one.port) for one in answer.brokers}
         for topic in answer.topics:
             if create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

@@ -91,6 +91,7 @@ class Connection:
         """A new connection, encrypted and logged in. Raises `OSError`, `Refused`."""
         opened = self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
         try:
             if self._login.tls is not None:
                 opened = self._socket = self._login.tls.wrap_socket(
@@ -105,6 +106,7 @@ class Connection:
         except DovetailError:
             self.close()
             raise
+
         opened.settimeout(self._timeout_s)
         return opened
 

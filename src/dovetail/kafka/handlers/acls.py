@@ -41,6 +41,7 @@ async def describe_acls(
         return m.DescribeAclsResponse(
             error_code=_code(error), error_message=str(error), resources=()
         )
+
     resources = []
     found.sort(key=lambda rule: (rule.kind, rule.name, rule.pattern))
     for (kind, name, pattern), rules in groupby(found, lambda r: (r.kind, r.name, r.pattern)):
@@ -58,6 +59,7 @@ async def describe_acls(
                 resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
             )
         )
+
     return m.DescribeAclsResponse(error_code=ErrorCode.NONE, resources=tuple(resources))
 
 
@@ -92,6 +94,7 @@ async def delete_acls(
                 )
             )
             continue
+
         results.append(
             m.DeleteAclsResponseFilterResult(
                 error_code=ErrorCode.NONE,

@@ -75,6 +75,7 @@ def _describe(
             for name, value in backend.log.config(record).as_strings().items()
             if wanted is None or name in wanted
         )
+
     if resource.resource_type == _BROKER:
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.CLUSTER, CLUSTER_NAME)
         if resource.resource_name not in ("", str(backend.node_id)):
@@ -92,6 +93,7 @@ def _describe(
             for name, value in backend.node_settings.items()
             if wanted is None or name in wanted
         )
+
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
 
 

@@ -71,6 +71,7 @@ async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.
     partitions = {r.partition for t in topics for r in t.reads if r.partition is not None}
     for partition in partitions:
         partition.on_confirmed.add(woken.set)
+
     try:
         while True:
             woken.clear()

@@ -100,16 +100,19 @@ class FrontDoor:
             raise ProtocolViolation(
                 f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
             )
+
         body = decode_body(header, frame, body_start)
         if header.api_key == ApiKey.API_VERSIONS:
             return self._encode(header, _API_VERSIONS, started)
         if header.api_key in _SASL:
             return self._later(header, sasl(self._doorman, connection, body), started)
+
         access = EVERYTHING if self._doorman is None else self._doorman.access_of(connection)
         if access is None:
             raise ProtocolViolation(
                 f"request {header.api_key} before the client has said who it is; log in first"
             )
+
         if header.api_key == ApiKey.PRODUCE:
             return self._produce(header, access, body, started)
         if header.api_key == ApiKey.FETCH:
@@ -117,6 +120,7 @@ class FrontDoor:
             if found is not None:
                 return self._encode(header, found, started)
             return self._later(header, fetch.fetch(self._backend, access, body), started)
+
         call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
         return self._later(header, self._to_its_end(handler(self._backend, call, body)), started)

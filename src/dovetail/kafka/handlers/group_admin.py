@@ -20,6 +20,7 @@ async def list_groups(
     types = {name.lower() for name in request.types_filter}
     nothing = (wanted and not states) or (types and _CLASSIC not in types)
     found = [] if nothing else backend.groups.groups(states)
+
     return m.ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=tuple(

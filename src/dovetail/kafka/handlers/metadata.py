@@ -57,6 +57,7 @@ async def _asked_for(
                 topic_id=wanted.topic_id,
                 partitions=(),
             )
+
     try:
         check_name(wanted.name)
         call.access.demand(Operation.DESCRIBE, Kind.TOPIC, wanted.name)
@@ -110,6 +111,7 @@ def _partition(
             isr_nodes=(),
             offline_replicas=(owner,),
         )
+
     return m.MetadataResponsePartition(
         error_code=ErrorCode.NONE,
         partition_index=number,
@@ -137,6 +139,7 @@ async def describe_cluster(
             cluster_id=backend.cluster_id,
             brokers=(),
         )
+
     return m.DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=backend.cluster_id,
@@ -191,6 +194,7 @@ def _coordinator(
                 error_code=ErrorCode.NONE,
                 error_message=None,
             )
+
     return m.FindCoordinatorResponseCoordinator(
         key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
     )

@@ -44,6 +44,7 @@ async def _list_one(
         found = await _find(partition, wanted.timestamp)
     except DovetailError as error:
         return m.ListOffsetsResponsePartition(partition_index=index, error_code=code_of(error))
+
     if found is None:
         return m.ListOffsetsResponsePartition(partition_index=index, error_code=ErrorCode.NONE)
     return m.ListOffsetsResponsePartition(
@@ -90,6 +91,7 @@ def _epoch_end(
     code = epoch_code(wanted.current_leader_epoch, partition.term)
     if code is not ErrorCode.NONE or wanted.leader_epoch > partition.term:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code, partition=index)
+
     epoch, end = wanted.leader_epoch, partition.high_watermark
     spans = [(info.term, info.first_offset) for info in partition.record.closed]
     spans += [(ledger.info.term, ledger.first_offset) for ledger in partition.open_ledgers]
@@ -131,6 +133,7 @@ async def _delete_one(
         return m.DeleteRecordsResponsePartition(
             partition_index=index, low_watermark=-1, error_code=code_of(error)
         )
+
     return m.DeleteRecordsResponsePartition(
         partition_index=index, low_watermark=partition.log_start, error_code=ErrorCode.NONE
     )

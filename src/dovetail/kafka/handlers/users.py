@@ -38,6 +38,7 @@ async def describe_users(
                 for name in sorted(asked)
             ),
         )
+
     names = sorted({user.name for user in request.users} if request.users else known)
     results = []
     for name in names:
@@ -55,6 +56,7 @@ async def describe_users(
                 ),
             )
         )
+
     return m.DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, results=tuple(results))
 
 
@@ -74,6 +76,7 @@ async def alter_users(
             steps.setdefault(upsertion.name, [])
         else:
             steps.setdefault(upsertion.name, []).append(step)
+
     results = []
     for name, changes in steps.items():
         code, message = ErrorCode.NONE, None
@@ -88,6 +91,7 @@ async def alter_users(
                 user=name, error_code=code, error_message=message
             )
         )
+
     return m.AlterUserScramCredentialsResponse(results=tuple(results))
 
 
