@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
+from dovetail.background import start_thread
 from dovetail.errors import InvalidSetting, NotFound
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
@@ -75,13 +76,7 @@ class Relay:
             for number, woken in enumerate(self._woken)
         ]
 
-        bodies = [(worker.run, "outbox-worker") for worker in self.workers]
-        bodies.append((self._keep_house, "outbox-housekeeping"))
-        if engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg":
-            bodies.append((self._listen, "outbox-listener"))
-        self._threads = [
-            threading.Thread(target=body, name=name, daemon=True) for body, name in bodies
-        ]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> Self:
         """Starts the threads. Raises `NotFound` if the tables are not there, or `DatabaseDown`."""
@@ -93,8 +88,12 @@ class Relay:
         except NotFound:
             self._sender.close()
             raise
-        for thread in self._threads:
-            thread.start()
+
+        for number, worker in enumerate(self.workers):
+            self._threads.append(start_thread(worker.run, name=f"outbox-worker-{number}"))
+        self._threads.append(start_thread(self._keep_house, name="outbox-housekeeping"))
+        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "psycopg":
+            self._threads.append(start_thread(self._listen, name="outbox-listener"))
         return self
 
     def request_stop(self) -> None:

@@ -11,7 +11,7 @@ from dovetail.log.service import Log
 
 
 class KafkaMetrics(Protocol):
-    """What is counted at the front door."""
+    """What is counted for each request."""
 
     def request(self, api: str, seconds: float) -> None: ...
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from dovetail.access import EVERYTHING, Access, Doorman
+from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka.codec import messages as m
@@ -33,13 +34,10 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
-from dovetail.logging import get_logger
 from dovetail.wire import Connection, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-
-_log = get_logger("kafka")
 
 Handler = Callable[[Backend, Call, Any], Coroutine[Any, Any, Any]]
 
@@ -89,7 +87,6 @@ class FrontDoor:
         """Without a `doorman` everybody may do everything, and nobody logs in."""
         self._backend = backend
         self._doorman = doorman
-        self._kept: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
         started = perf_counter()
@@ -123,7 +120,10 @@ class FrontDoor:
 
         call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
-        return self._later(header, self._to_its_end(handler(self._backend, call, body)), started)
+        # To its end, also if the client goes away: cancelled in the middle, it would leave the node
+        # not knowing what it has changed.
+        task = start_task(handler(self._backend, call, body), name=handler.__name__)
+        return self._later(header, asyncio.shield(task), started)
 
     def _refuse(
         self, header: RequestHeader, frame: memoryview, body_start: int
@@ -143,21 +143,6 @@ class FrontDoor:
         return produce.produce(
             self._backend, access, body, lambda answer: self._encode(header, answer, started)
         )
-
-    def _to_its_end(self, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """Runs a handler that changes things to its end, also if its client goes away meanwhile.
-
-        Cancelled in the middle, it would leave the node not knowing what it has changed.
-        """
-        task = asyncio.create_task(work)
-        self._kept.add(task)
-        task.add_done_callback(self._forget)
-        return asyncio.shield(task)
-
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
-        self._kept.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a request met a defect", error=repr(task.exception()))
 
     async def _later(
         self, header: RequestHeader, answer: Awaitable[Any], started: float
