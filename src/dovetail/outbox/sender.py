@@ -180,14 +180,14 @@ def _deliver(client: KafkaClient, encoded: Mapping[Partition, EncodedBatch]) -> 
 
             for stored in producer.stored:
                 outcomes[stored.partition[1]] = Outcome(Fate.ACKNOWLEDGED)
-            if failure is not None and producer.refused is not None:
-                outcomes[producer.refused[1]] = outcome_of(failure)
-                producer.drop(producer.refused)
-                unsent = {}
-            elif failure is not None:
-                # Nothing was answered in time, or nobody lets us in.
+            for partition, refusal in producer.refused.items():
+                outcomes[partition[1]] = outcome_of(refusal)
+                producer.drop(partition)
+            if failure is not None and not producer.refused:
+                # Nobody took it in time, or nobody lets us in.
                 failed = Outcome(Fate.FAILED, str(failure))
                 return {number: outcomes.get(number, failed) for _, number in encoded}
+            unsent = {}
     finally:
         producer.close()
     return outcomes
