@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dovetail.errors import InvalidInput, Uncertain
+from dovetail.errors import InvalidInput, InvalidSetting, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.partitioner import PARTITIONERS
 from dovetail.logging import get_logger
@@ -195,13 +195,19 @@ def backend_of(name: str, settings: "Settings") -> Backend:
     raise InvalidInput(f"no backend {name!r}; there are kafka, kafka_async, db and test")
 
 
+def brokers_of(settings: "Settings") -> Brokers:
+    """The Kafka of section `outbox`, for the relay too. Raises `InvalidSetting`."""
+    try:
+        return Brokers.at(settings.outbox_bootstrap(), settings.outbox.login())
+    except InvalidInput as error:
+        raise InvalidSetting(f"section outbox: {error}") from error
+
+
 def _client_config(settings: "Settings") -> dict[str, Any]:
-    outbox = settings.outbox
-    brokers = Brokers.at(settings.outbox_bootstrap(), outbox.login())
     return {
-        **brokers.for_librdkafka(),
-        "partitioner": _PARTITIONERS[outbox.partitioner],
-        "message.timeout.ms": outbox.delivery_ms,
+        **brokers_of(settings).for_librdkafka(),
+        "partitioner": _PARTITIONERS[settings.outbox.partitioner],
+        "message.timeout.ms": settings.outbox.delivery_ms,
         "linger.ms": 0,
     }
 

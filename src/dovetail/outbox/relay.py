@@ -20,6 +20,7 @@ from dovetail.background import start_thread
 from dovetail.errors import InvalidSetting, NotFound
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
+from dovetail.outbox.backends import brokers_of
 from dovetail.outbox.database import DatabaseDown, open_engine, told
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
@@ -198,8 +199,13 @@ def relay_of(
         compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
     )
 
-    brokers = Brokers.at(settings.outbox_bootstrap(), outbox.login())
-    return Relay(open_engine(outbox.database), brokers, options, registry=registry, on_step=on_step)
+    return Relay(
+        open_engine(outbox.database),
+        brokers_of(settings),
+        options,
+        registry=registry,
+        on_step=on_step,
+    )
 
 
 def start_relay(

@@ -11,12 +11,14 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]
 )
 from tests.unit.kafka.scripted_broker import HANG_UP, ScriptedBroker, scripted_broker
 
-from dovetail.errors import InvalidInput, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.outbox.backends import brokers_of
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import Fate, Outcome
 from dovetail.outbox.sender import KafkaSender, encode
+from dovetail.settings import Flag, Settings, load_settings
 
 
 def _row(number: int, headers: str | None = None) -> Row:
@@ -149,3 +151,21 @@ def test_record_batches_are_those_of_another_client() -> None:
     assert made.count == 3
     read = list(DefaultRecordBatch(bytearray(made.data)))
     assert [record.timestamp for record in read] == [row.created_ms for row in rows]
+
+
+def test_a_login_that_makes_no_sense_is_a_wrong_setting() -> None:
+    """R4, B18: the relay does not start with it; PLAIN would show the password to everybody."""
+    flags = {
+        "outbox.kafka": "127.0.0.1:9092",
+        "outbox.security_protocol": "sasl_plaintext",
+        "outbox.sasl_username": "shop",
+        "outbox.sasl_password": "secret",
+    }
+    with pytest.raises(InvalidSetting, match="section outbox: PLAIN sends the password as it is"):
+        brokers_of(_settings(flags))
+    over_scram = _settings({**flags, "outbox.sasl_mechanism": "SCRAM-SHA-512"})
+    assert brokers_of(over_scram).login().user == "shop"
+
+
+def _settings(flags: dict[str, str]) -> Settings:
+    return load_settings(flags=[Flag(name, value, name) for name, value in flags.items()])
