@@ -111,7 +111,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
     if len(batch) < HEADER_BYTES or batch[_MAGIC_AT] != 2:
         if len(batch) > _MAGIC_AT and batch[_MAGIC_AT] < 2:
             raise InvalidBatch(f"record format {batch[_MAGIC_AT]} is not taken; it must be 2")
-        raise InvalidBatch(f"{len(batch)} bytes are no record batch")
+        raise InvalidBatch(f"{len(batch)} bytes are not a record batch")
 
     header = read_header(batch)
     if header.length != len(batch) - _LENGTH_FROM:

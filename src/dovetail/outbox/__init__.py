@@ -35,7 +35,7 @@ sent, and whoever finds it written sends it again under the same numbers (`drain
 and on any Kafka it is stored once, although relays die, pause and wake. Every message carries its
 id as a header, for the one case that remains: a broker that has forgotten the producer.
 
-**Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the holder names
+**Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the owner names
 the term, and the database refuses an old one (`store.py`).
 
 In the application:
@@ -63,7 +63,7 @@ In the relay:
 For both, and for operators:
 
     schema.py       the tables, for PostgreSQL, MariaDB/MySQL and SQLite
-    dialects.py     what the databases say differently
+    dialects.py     what the databases write differently
     database.py     addresses, drivers, and one error for a database that is down
     shards.py       how many workers can drain a topic at once
     dead.py         dead letters: look at them, send them again, drop them

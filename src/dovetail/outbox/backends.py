@@ -31,7 +31,7 @@ _PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
 
 
 class Backend(Protocol):
-    """What publishes."""
+    """A way to publish."""
 
     def publish(self, messages: Sequence[Message], on: Any) -> None:
         """Publishes all, or raises. `on` is what the caller writes through, for `db`."""
@@ -80,13 +80,13 @@ class KafkaBackend:
 
         def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
-                self._tell(str(message.topic()), str(error))
+                self._report(str(message.topic()), str(error))
             answers.append(None if error is None else str(error))
 
         for message in messages:
             refused = self._produce(producer, message, on_delivery)
             if refused is not None:
-                self._tell(message.topic, refused)
+                self._report(message.topic, refused)
                 answers.append(refused)
         producer.poll(0)
         while self._wait and len(answers) < len(messages):
@@ -104,7 +104,7 @@ class KafkaBackend:
         await asyncio.to_thread(self.publish, messages, on)
 
     def flush(self, timeout_s: float = 30.0) -> int:
-        """Waits for what is on its way; returns how many are still not acknowledged."""
+        """Waits for outstanding messages; returns how many are still not acknowledged."""
         return 0 if self._producer is None else int(self._producer.flush(timeout_s))
 
     def _made(self) -> Any:
@@ -116,7 +116,7 @@ class KafkaBackend:
             return self._producer
 
     def _produce(self, producer: Any, message: Message, on_delivery: Any) -> str | None:
-        """Hands the message over; what the client itself says against it, or None."""
+        """Hands the message to librdkafka; returns its objection, or None."""
         from confluent_kafka import KafkaException
 
         headers: list[tuple[str, bytes | None]] = [
@@ -153,7 +153,7 @@ class KafkaBackend:
         assert message.partition_key is not None
         return PARTITIONERS[chosen](message.partition_key, max(1, len(known.partitions)))
 
-    def _tell(self, topic: str, reason: str) -> None:
+    def _report(self, topic: str, reason: str) -> None:
         _log.error("message not delivered", topic=topic, reason=reason)
         if self._on_error is not None:
             self._on_error(topic, reason)
@@ -192,7 +192,7 @@ def backend_of(name: str, settings: "Settings") -> Backend:
         return TestBackend()
     if name in {"kafka", "kafka_async"}:
         return KafkaBackend(_client_config(settings), wait=name == "kafka")
-    raise InvalidInput(f"no backend {name!r}; there are kafka, kafka_async, db and test")
+    raise InvalidInput(f"there is no backend {name!r}; choose kafka, kafka_async, db or test")
 
 
 def brokers_of(settings: "Settings") -> Brokers:

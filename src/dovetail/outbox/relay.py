@@ -21,7 +21,7 @@ from dovetail.errors import InvalidSetting, NotFound
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
 from dovetail.outbox.backends import brokers_of
-from dovetail.outbox.database import DatabaseDown, open_engine, told
+from dovetail.outbox.database import DatabaseDown, open_engine, reason_of
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
 from dovetail.outbox.sender import KafkaSender
@@ -85,7 +85,7 @@ class Relay:
             check_version(self._engine)
         except DBAPIError as error:
             self._sender.close()
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
         except NotFound:
             self._sender.close()
             raise

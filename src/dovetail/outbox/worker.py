@@ -127,7 +127,7 @@ class Worker:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="outbox-reader")
 
     def run(self) -> None:
-        """Works until it is told to stop; errors of the database are waited out."""
+        """Works until the relay stops; waits while the database is down."""
         while not self._stopping.is_set():
             try:
                 found = self.work_once()

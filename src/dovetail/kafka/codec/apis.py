@@ -135,7 +135,7 @@ _APIS: Final = (
     _api("IncrementalAlterConfigs", versions=(0, 1), flexible_since=1),
     _api("OffsetDelete", versions=(0, 0), flexible_since=NEVER),
     _api("DescribeCluster", versions=(0, 1), flexible_since=0),
-    # Version 0 goes on in bytes that are no frames.
+    # After version 0 the client would send bytes without frames.
     _api("SaslHandshake", versions=(1, 1), flexible_since=NEVER),
     _api("SaslAuthenticate", versions=(0, 2), flexible_since=2),
     _api("DescribeAcls", versions=(1, 3), flexible_since=2),

@@ -73,7 +73,7 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
         try:
             client_id = str(frame[position:stop], "utf-8")
         except UnicodeDecodeError as error:
-            raise ProtocolViolation(f"request header client_id is no UTF-8: {error}") from error
+            raise ProtocolViolation(f"request header client_id is not UTF-8: {error}") from error
         position = stop
     elif length != -1:
         raise length_wrong("request header client_id", length, end - position)

@@ -23,7 +23,7 @@ class KafkaMetrics(Protocol):
 
 
 class BrokerAddress(NamedTuple):
-    """A broker, at the address that clients are told."""
+    """A broker, at the address that clients get."""
 
     node_id: int
     host: str

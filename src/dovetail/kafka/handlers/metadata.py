@@ -16,9 +16,9 @@ _CONTROLLERS = 2
 async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
     """The cluster and its topics, or those that are asked for.
 
-    Brokers that went moments ago are still listed, though nothing is led by them: librdkafka that
-    reads in one answer "the leader is another" and "the old leader is no broker any more" loses the
-    partition's way and finds it again a second later.
+    Brokers that went moments ago are still listed, though nothing is led by them: when
+    one answer says that the leader is another and that the old leader is not a broker any more,
+    librdkafka loses the partition for a second.
     """
     if request.topics is None or (call.api_version == 0 and not request.topics):
         topics = [

@@ -69,7 +69,7 @@ async def _find(partition: Partition, timestamp: int) -> TimedOffset | None:
 async def offset_for_leader_epoch(
     backend: Backend, call: Call, request: m.OffsetForLeaderEpochRequest
 ) -> m.OffsetForLeaderEpochResponse:
-    """Where a term's records end: how a client finds out that it read what is no more."""
+    """Where a term's records end, so that a client finds out that it read records since lost."""
     topics = []
     for topic in request.topics:
         partitions = [_epoch_end(backend, call, topic.topic, wanted) for wanted in topic.partitions]

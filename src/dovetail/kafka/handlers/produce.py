@@ -146,7 +146,7 @@ class _Production:
 def produce(
     backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
 ) -> PipelinedReply:
-    """Begins to store the batches; with acks 0 there is no answer, and that at once.
+    """Begins to store the batches; with acks 0 there is no answer.
 
     The batches are slices of the frame, so its bytes are held until all are stored or refused,
     whatever the client was answered meanwhile.
