@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 from tests.compat.loop_thread import LoopThread, stop_accepting
 
-from dovetail.kafka.codec import ErrorCode, decode_request, encode_response, produce_refused
+from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import decode_request, encode_response, produce_refused
 
 API_KEY_PRODUCE = 0
 #: The suite sends requests of 8 MiB at most; more is a mistake in the proxy's framing.

@@ -18,8 +18,9 @@ from tests.fuzz.doorstep import (
 )
 from tests.fuzz.test_door_batches import carrying, compressed
 
-from dovetail.kafka.codec import RequestHeader, encode_request
 from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import encode_request
+from dovetail.kafka.codec.headers import RequestHeader
 
 _MIB = 1 << 20
 _HEADER = RequestHeader(ApiKey.PRODUCE, 9, 1, "greedy")

@@ -12,7 +12,8 @@ from tests.process.checker import Workload, check
 from tests.process.direct_reader import DirectReader, fetch_request, fetched_end
 
 from dovetail.kafka.client.connection import Connection
-from dovetail.kafka.codec import ApiKey, ErrorCode
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode
 
 PARTITIONS = 3
 

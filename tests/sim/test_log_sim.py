@@ -24,12 +24,11 @@ from tests.sim.world import (
 )
 
 from dovetail.errors import DiskFull, DovetailError, ProducerFenced
-from dovetail.log.batch import check_batch, read_header
 from dovetail.log.partition import Partition
 from dovetail.log.reading import offset_for_time, read_from_storage, read_from_tail
-from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import check_batch, decode_batch, encode_batch, read_header
 from dovetail.storage import Ensembles, OneNode
 from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.repair.sweeping import sweep

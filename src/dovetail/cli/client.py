@@ -28,8 +28,8 @@ from dovetail.cli.options import Target
 from dovetail.cli.outcome import Unreachable
 from dovetail.cli.position import Position
 from dovetail.cli.program import program
-from dovetail.client_errors import SILENT, meaning_of
 from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
+from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
 __all__ = [
     "EARLIEST",

@@ -144,7 +144,7 @@ def told(doing: str, error: Exception, *, changes: bool = False) -> DovetailErro
     """The error of ours that says what a client's error means."""
     from confluent_kafka import KafkaError, KafkaException
 
-    from dovetail.client_errors import SILENT, meaning_of
+    from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
     if isinstance(error, DovetailError):
         return error

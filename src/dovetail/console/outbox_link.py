@@ -49,7 +49,7 @@ class OutboxLink:
                 "pip install 'dovetail[outbox]'"
             ) from error
 
-        from dovetail.outbox.database import open_engine, told
+        from dovetail.outbox.database import open_engine, reason_of
         from dovetail.outbox.schema import check_version
 
         try:
@@ -59,7 +59,7 @@ class OutboxLink:
                 self._engine = engine
             return work(self._engine)
         except SQLAlchemyError as error:
-            raise Unavailable(told(error)) from error
+            raise Unavailable(reason_of(error)) from error
 
     async def close(self) -> None:
         """Ends its connections."""

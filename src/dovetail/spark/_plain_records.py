@@ -9,6 +9,9 @@ import struct
 from array import array
 from typing import TypeAlias
 
+from dovetail.kafka.client.partitioner import murmur2
+from dovetail.record_batch import varint
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 #: offsets, data, validity or None.
 Strings: TypeAlias = tuple[bytes, bytes, bytes | None]
@@ -189,13 +192,13 @@ def encode(
             base_ms = most_ms = ms
         record = (
             b"\0"
-            + number(ms - base_ms)
-            + number(count)
+            + varint(ms - base_ms)
+            + varint(count)
             + _with_length(_get(keys, row))
             + _with_length(_get(values, row))
             + _encode_headers(headers, row)
         )
-        sized = number(len(record)) + record
+        sized = varint(len(record)) + record
         most_ms = max(most_ms, ms)
         if count and len(made) + len(sized) > bytes_max:
             break
@@ -204,24 +207,13 @@ def encode(
     return bytes(made), count, base_ms, most_ms
 
 
-def number(value: int) -> bytes:
-    """Zigzag, seven bits a byte."""
-    value = (value << 1) ^ (value >> 63)
-    made = bytearray()
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
 def _with_length(value: bytes | None) -> bytes:
-    return number(-1) if value is None else number(len(value)) + value
+    return varint(-1) if value is None else varint(len(value)) + value
 
 
 def _encode_headers(headers: HeaderColumn | None, row: int) -> bytes:
     if headers is None:
-        return number(0)
+        return varint(0)
     lists, first, names, contents = headers
     place = first + row
     if row < 0 or (place + 2) * 4 > len(lists):
@@ -229,7 +221,7 @@ def _encode_headers(headers: HeaderColumn | None, row: int) -> bytes:
     start, end = struct.unpack_from("=ii", lists, place * 4)
     if not 0 <= start <= end:
         raise ValueError("headers are not in their column")
-    made = bytearray(number(end - start))
+    made = bytearray(varint(end - start))
     for at in range(start, end):
         name = _get(names, at)
         if name is None:
@@ -254,22 +246,6 @@ def _get(column: Column | None, row: int) -> bytes | None:
     if not 0 <= start <= end <= len(data):
         raise ValueError("a value is not in its column")
     return bytes(data[start:end])
-
-
-def murmur2(key: bytes) -> int:
-    """The hash by which Kafka's own clients choose a partition."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    value = 0x9747B28C ^ len(key)
-    whole = len(key) & ~3
-    for (part,) in struct.iter_unpack("<I", key[:whole]):
-        part = part * multiplier & mask
-        part ^= part >> 24
-        value = value * multiplier & mask ^ part * multiplier & mask
-    rest = key[whole:]
-    if rest:
-        value = (value ^ int.from_bytes(rest, "little")) * multiplier & mask
-    value = (value ^ value >> 13) * multiplier & mask
-    return value ^ value >> 15
 
 
 def assign(keys: Column | None, rows: int, partitions: int, first: int, run: int) -> bytes:

@@ -3,7 +3,6 @@
 A loop over batches, never over rows: `records` writes the records, C libraries compress them.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,16 +10,11 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from dovetail.buffers import Buffer
-from dovetail.kafka.client.compression import deflate
+from dovetail.compression import deflate
 from dovetail.kafka.client.producer import EncodedBatch
+from dovetail.record_batch import SEQUENCE_END, seal
 from dovetail.spark import records
 from dovetail.spark._plain_records import Column, HeaderColumn
-
-_FRONT = struct.Struct(">qiibI")
-_BODY = struct.Struct(">hiqqqhii")
-#: Checksum and what stands before it, behind the length.
-_FRONT_COUNTED = 9
-_SEQUENCE_END = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +66,17 @@ def encode_batches(
             rows.keys, rows.values, rows.headers, rows.times, now_ms, chosen, start, bytes_max
         )
         body = deflate(body, codec)
-        checked = _BODY.pack(
-            codec,
-            count - 1,
-            base_ms,
-            ms_max,
-            producer_id,
-            producer_epoch,
-            sequence % _SEQUENCE_END,
+        data = seal(
+            body,
             count,
+            base_timestamp=base_ms,
+            timestamp_max=ms_max,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence % SEQUENCE_END,
         )
-        checksum = crc32c(body, crc32c(checked))
-        front = _FRONT.pack(0, _FRONT_COUNTED + len(checked) + len(body), -1, 2, checksum)
-        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, crc32c(body))
+        yield EncodedBatch(data, sequence, count, crc32c(body))
         start += count
         sequence += count
 

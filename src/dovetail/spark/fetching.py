@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from dovetail.errors import OffsetOutOfRange, ProtocolViolation, Unavailable
 from dovetail.kafka.client.client import KafkaClient, Partition, name_of
-from dovetail.kafka.client.connection import Connection, error_of
-from dovetail.kafka.codec import ApiKey, ErrorCode, RequestHeader
+from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode, error_of
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.spark.decoder import BatchView, batches_in
 
 #: What one fetch asks for. More gains nothing: the next one is on its way while this is decoded.

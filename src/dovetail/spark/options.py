@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dovetail.compression import codec_number
 from dovetail.errors import InvalidInput
 from dovetail.kafka.client.brokers import LOGIN_OPTIONS, PREFIX, Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
-from dovetail.kafka.client.compression import codec_number
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")

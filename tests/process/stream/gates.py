@@ -14,7 +14,7 @@ import msgspec
 from tests.compat.loop_thread import LoopThread, stop_accepting
 
 from dovetail.election.signature import Envelope
-from dovetail.kafka.codec import decode_response, encode_response
+from dovetail.kafka.codec.frames import decode_response, encode_response
 from dovetail.kafka.codec.headers import RequestHeader
 
 _METADATA, _FIND_COORDINATOR = 3, 10

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from dovetail.errors import ChecksumMismatch, InvalidBatch, InvalidInput  # noqa: E402
-from dovetail.kafka.client.compression import (  # noqa: E402
+from dovetail.compression import (  # noqa: E402
     CODECS,
     INFLATED_BYTES_MAX,
     codec_number,
     deflate,
     inflate,
 )
+from dovetail.errors import ChecksumMismatch, InvalidBatch, InvalidInput  # noqa: E402
 from dovetail.spark import _plain_records as plain  # noqa: E402
 from dovetail.spark import records  # noqa: E402
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, batches_in, to_arrow  # noqa: E402

@@ -59,7 +59,7 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"subscribe": None}, "which topics to read; give one of subscribe"),
         ({"subscribe": "a,,b"}, "names an empty topic"),
         ({"kafka_bootstrap_servers": None}, "where the brokers are"),
-        ({"kafka_bootstrap_servers": "here"}, "'here' is no address"),
+        ({"kafka_bootstrap_servers": "here"}, "broker address 'here' is not of the form host:port"),
         ({"bootstrap": "x:1"}, "kafka.bootstrap.servers and bootstrap contradict"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"startingOffsets": "first"}, "write earliest or latest, or JSON such as"),
