@@ -17,7 +17,7 @@ from bench.client import create_topic
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.spark import spark_session
+from dovetail.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ def _rate(run: Run, count: int, work: Callable[[], None]) -> float:
 def measure(run: Run) -> list[Line]:
     count = run.sized(2_000_000, quick=100_000)
     with Node(Path(run.folder) / "tables") as node:
-        spark = spark_session("bench", master="local[2]")
+        spark = session("bench", master="local[2]")
         try:
             return [*_through(run, spark, node, count), *_micro_batch(run, spark, node)]
         finally:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import redis
 from examples.orders.shop import Order, parse_order, price_order, refund_order, ship_order
 
-from bench.cases.spark_teams import session
+from bench.cases.spark_teams import bench_session
 from bench.node import Node
 from bench.peers.server import PeerMissing, find_program, free_port, running
 from bench.run import Run
@@ -42,7 +42,7 @@ def orders_of(count: int) -> list[Order]:
 
 def measure(run: Run) -> list[Line]:
     with Node(run.folder / "orders") as node:
-        spark = session()
+        spark = bench_session()
         try:
             run.step("teams, warming up")
             _teams(run, spark, node, 1_000)
@@ -90,7 +90,7 @@ def _teams(run: Run, spark: "SparkSession", node: Node, count: int) -> float:
     with Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=checkpoint) as engine:
         engine.drain(timeout_s=_DONE_S_MAX)
         took_s = time.perf_counter() - started
-        ends = {one.team: one.works_total for one in engine.progress()}
+        ends = {one.team: one.jobs_total for one in engine.progress()}
     assert ends["ship"] + ends["refund"] == count, ends
     return count / took_s
 

@@ -27,7 +27,7 @@ from examples.shop.view import LiveView, PlainView, View, print_proof, proof_con
 from rich.console import Console
 
 from dovetail.errors import Unavailable
-from dovetail.spark.java import find_java
+from dovetail.spark.runtime import find_java
 
 
 def judge(console: Console, run: Run, wishes: Wishes, *, rested: bool) -> bool:

@@ -36,8 +36,8 @@ def take(db: sqlite3.Connection, messages: Iterable[Message]) -> None:
     touched = set()
     with transaction(db):
         for message in messages:
-            work_id = (message.key() or b"").decode()
-            order_id = work_id.partition("/")[0]
+            job_id = (message.key() or b"").decode()
+            order_id = job_id.partition("/")[0]
             touched.add(order_id)
             failure = dict(message.headers() or ()).get("dovetail-reason")
             if failure is not None:
@@ -47,7 +47,7 @@ def take(db: sqlite3.Connection, messages: Iterable[Message]) -> None:
             elif message.topic() in FATES:
                 db.execute(
                     "INSERT INTO items VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (work_id, order_id, FATES[message.topic() or ""], _text(message)),
+                    (job_id, order_id, FATES[message.topic() or ""], _text(message)),
                 )
         for order_id in touched:
             _settle(db, order_id)

@@ -4,8 +4,8 @@ A loop over batches, never over messages: headers are read and checksums compare
 are inflated by C libraries and taken apart by `records`. The buffers that come out are the
 columns; nothing is copied once more.
 
-Columns and types are those of Spark's Kafka source. Offsets may have gaps (compaction, control
-records of transactions, which are passed over). A batch cut off at the end of an answer, which
+Columns and types are those of Spark's Kafka source. Offsets may have gaps: compaction leaves them,
+and control records of transactions are skipped. A batch that the end of an answer cuts off, which
 Kafka allows, is left for the next fetch.
 """
 
@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from dovetail.buffers import Buffer
 from dovetail.errors import ChecksumMismatch, InvalidBatch
+from dovetail.kafka.client.client import Partition, name_of
 from dovetail.kafka.client.compression import inflate
 from dovetail.spark import records
 from dovetail.spark._plain_records import Headers, Section, Strings
@@ -30,6 +31,8 @@ _CHECKED_FROM = 21
 _CODEC_MASK = 0x07
 _APPEND_TIME = 0x08
 _CONTROL = 0x20
+#: Behind every offset.
+OFFSET_END = 1 << 62
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -87,15 +90,16 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
         base_offset, length, _, magic, checksum, attributes, last_delta = fields[:7]
         if magic != 2:
             raise InvalidBatch(f"{where}: record format {magic} at offset {base_offset}, not 2")
+
         end = at + _LENGTH_FROM + length
         if length < HEADER_BYTES - _LENGTH_FROM:
             raise InvalidBatch(f"{where}: a batch of length {length} at offset {base_offset}")
         if end > len(view):
             return
+
         if crc32c(view[at + _CHECKED_FROM : end]) != checksum:
             raise ChecksumMismatch(
-                f"{where}: the batch at offset {base_offset} changed on its way: its checksum "
-                "does not match"
+                f"{where}: the checksum of the batch at offset {base_offset} does not match"
             )
         yield BatchView._make(
             (
@@ -111,17 +115,17 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
 
 def to_arrow(
     batches: list[BatchView],
+    partition: Partition,
     *,
-    topic: str,
-    partition: int,
-    offset_min: int,
-    offset_end: int,
+    offset_min: int = 0,
+    offset_end: int = OFFSET_END,
     columns: pa.Schema = COLUMNS,
 ) -> pa.RecordBatch:
     """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`.
 
     `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
     """
+    topic, number = partition
     wanted = [batch for batch in batches if not batch.control]
     try:
         sections = [batch.section() for batch in wanted]
@@ -131,13 +135,14 @@ def to_arrow(
     except ValueError as error:
         first = wanted[0].base_offset if wanted else offset_min
         raise InvalidBatch(
-            f"{topic}-{partition}: records from offset {first} on are malformed: {error}"
+            f"{name_of(partition)}: records from offset {first} on are malformed: {error}"
         ) from error
+
     makers: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: _strings(keys, rows, pa.binary()),
         "value": lambda: _strings(values, rows, pa.binary()),
         "topic": lambda: pa.repeat(topic, rows),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "partition": lambda: pa.repeat(pa.scalar(number, pa.int32()), rows),
         "offset": lambda: pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
         "timestamp": lambda: pa.Array.from_buffers(
             COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]

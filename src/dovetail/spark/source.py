@@ -299,8 +299,7 @@ def read_range(
             for fetched in fetch(client, place, position, wanted.end):
                 batch = to_arrow(
                     fetched.batches,
-                    topic=wanted.topic,
-                    partition=wanted.partition,
+                    place,
                     offset_min=position,
                     offset_end=wanted.end,
                     columns=columns,

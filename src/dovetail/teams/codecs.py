@@ -2,7 +2,7 @@
 
 A payload on a topic is data, and whoever can write to a topic must not be able to run code where
 it is read. A decoder is made for the type that a function asks for in its annotation, so that a
-job that does not fit is refused before the function sees it.
+payload that does not fit is refused before the function sees it.
 """
 
 from collections.abc import Callable

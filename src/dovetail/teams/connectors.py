@@ -1,12 +1,12 @@
 """Connectors: where the result of a team goes next.
 
-    a >> b, a.pipe_to(b)                  each result becomes a work of b, under the same id
+    a >> b, a.pipe_to(b)                  each result becomes a job of b, under the same id
     a.spray_to(b)                         each item of a list result: ids parent/0, parent/1, ...
     a.route_to(condition, b, c)           to b where condition(result) holds, else to c
 
 Each takes a `transform` of the result (of each item, for a spray; the condition of a route sees
-the result as it is), and `after`, a delay. `as_` gives the works ids of their own, `id/as_`, so
-that one team can get two works from one. `cycle` names an edge that may close a cycle; its ids
+the result as it is), and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so
+that one team can get two jobs from one. `cycle` names an edge that may close a cycle; its ids
 count the rounds, `id#1`, `id#2`, or the second round would be taken for the first, come again.
 
 Conditions and transforms are the user's code. They run where the function runs, under the same
@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Any
 
 from dovetail.errors import InvalidInput
-from dovetail.teams.envelope import WorkId
+from dovetail.teams.envelope import JobId
 
 Transform = Callable[[Any], Any]
 Condition = Callable[[Any], Any]
@@ -55,38 +55,38 @@ class Connector:
         """All teams that it can lead to."""
         return (self.target,) if self.otherwise is None else (self.target, self.otherwise)
 
-    def forward(self, work_id: WorkId, result: Any) -> "list[Forward]":
+    def forward(self, job_id: JobId, result: Any) -> "list[Forward]":
         """What follows from a result. Raises what the user's code raises, and `InvalidInput`."""
         target = self.target
         if self.kind is ConnectorKind.ROUTE and not (self.condition and self.condition(result)):
             target = self.otherwise or target
-        base = self._id(work_id)
+        base = self._id(job_id)
         if self.kind is not ConnectorKind.SPRAY:
             return [Forward(target, base, self._transformed(result), self.after_ms)]
         return [
-            Forward(target, WorkId(f"{base}/{number}"), self._transformed(item), self.after_ms)
+            Forward(target, JobId(f"{base}/{number}"), self._transformed(item), self.after_ms)
             for number, item in enumerate(_items(result))
         ]
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
 
-    def _id(self, work_id: WorkId) -> WorkId:
-        derived = work_id
+    def _id(self, job_id: JobId) -> JobId:
+        derived = job_id
         if self.cycle is not None:
-            origin, mark, rounds = work_id.rpartition("#")
+            origin, mark, rounds = job_id.rpartition("#")
             known = bool(mark) and rounds.isdigit()
-            derived = WorkId(f"{origin}#{int(rounds) + 1}" if known else f"{work_id}#1")
-        return derived if self.id_suffix is None else WorkId(f"{derived}/{self.id_suffix}")
+            derived = JobId(f"{origin}#{int(rounds) + 1}" if known else f"{job_id}#1")
+        return derived if self.id_suffix is None else JobId(f"{derived}/{self.id_suffix}")
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A work for another team, not yet in bytes."""
+    """A job for another team, not yet in bytes."""
 
     target: str
-    id: WorkId
-    job: Any
+    id: JobId
+    payload: Any
     #: How long it is to wait before it reaches the team.
     after_ms: int = 0
 

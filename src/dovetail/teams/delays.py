@@ -1,13 +1,13 @@
-"""Works that are not due yet: from the topic of delays into a timeline, and from it to their team.
+"""Jobs that are not due yet: from the topic of delays into a timeline, and from it to their team.
 
 They come there by a connector with `after`, or as a retry whose backoff is long.
 
     topic of delays ─ fill ─► timeline ─ due ─ deliver ─► input topic of the team
 
-Promise: a work reaches its team not before it is due, and once as far as the team can see.
-Survives: a crash at any step. A position is committed after its works are in the timeline, and a
-message leaves the timeline after its work is acknowledged; so a step may be done twice, never left
-out. A work that is filled in twice has one key in the timeline; one that is delivered twice is
+Promise: a job reaches its team not before it is due, and once as far as the team can see.
+Survives: a crash at any step. A position is committed after its jobs are in the timeline, and a
+message leaves the timeline after its job is acknowledged; so a step may be done twice, never left
+out. A job that is filled in twice has one key in the timeline; one that is delivered twice is
 dropped by the team as a repetition (T4).
 
 Not here: the clock. The timeline decides what is due.
@@ -25,13 +25,13 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from dovetail.errors import DovetailError, TopicExists, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
-from dovetail.spark.identity import ID_HEADER
+from dovetail.spark.exactly_once import ID_HEADER
 from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT
 from dovetail.teams.graph import delays_topic
 from dovetail.timeline.client import Draft, Timeline, connect
 from dovetail.timeline.client import Message as DueMessage
 
-#: Works that are put into the timeline in one request.
+#: Jobs that are put into the timeline in one request.
 BATCH = 500
 _POLL_S = 0.2
 _PAUSE_S = 1.0
@@ -41,7 +41,7 @@ _log = get_logger("pipeline")
 
 
 class Waiting(msgspec.Struct, array_like=True):
-    """A work in the timeline."""
+    """A job in the timeline."""
 
     topic: str
     key: bytes
@@ -50,7 +50,7 @@ class Waiting(msgspec.Struct, array_like=True):
 
 
 class Courier:
-    """Carries the delayed works of a pipeline; runs beside its engine, on a thread."""
+    """Carries the delayed jobs of a pipeline; runs beside its engine, on a thread."""
 
     def __init__(self, pipeline: str, brokers: Brokers) -> None:
         self._topic, self._timeline = delays_topic(pipeline), f"{pipeline}-delays"
@@ -83,7 +83,7 @@ class Courier:
             try:
                 await self._carry()
             except DovetailError as error:
-                _log.warning("delayed works wait", topic=self._topic, reason=str(error))
+                _log.warning("delayed jobs wait", topic=self._topic, reason=str(error))
                 await asyncio.to_thread(self._stopped.wait, _PAUSE_S)
 
     async def _carry(self) -> None:
@@ -122,7 +122,7 @@ class Courier:
             await asyncio.to_thread(consumer.close)
 
     def deliver(self, messages: Sequence[DueMessage]) -> None:
-        """Gives due works to their teams. Raises `Unavailable`: then they come again."""
+        """Gives due jobs to their teams. Raises `Unavailable`: then they come again."""
         failed: list[KafkaError] = []
 
         def told(error: KafkaError | None, _message: Message) -> None:
@@ -130,24 +130,24 @@ class Courier:
                 failed.append(error)
 
         for message in messages:
-            work = msgspec.msgpack.decode(message.body, type=Waiting)
+            job = msgspec.msgpack.decode(message.body, type=Waiting)
             self._producer.produce(
-                work.topic,
-                key=work.key,
-                value=work.value,
-                headers=list(work.headers),
+                job.topic,
+                key=job.key,
+                value=job.value,
+                headers=list(job.headers),
                 on_delivery=told,
             )
         left = self._producer.flush(_FLUSH_S)
         if failed or left:
-            raise Unavailable(f"{len(failed) + left} due works were not acknowledged")
+            raise Unavailable(f"{len(failed) + left} due jobs were not acknowledged")
 
 
 def draft_of(message: Any) -> Draft:
     """The message of a timeline for a record of the topic of delays."""
     headers = {name: value or b"" for name, value in message.headers() or ()}
     topic, due = headers.pop(TO, b"").decode(), headers.pop(NOT_BEFORE, b"0")
-    # It named the row for the sink, and says nothing about the work.
+    # It named the row for the sink, and says nothing about the job.
     headers.pop(ID_HEADER, None)
     body = Waiting(topic, message.key() or b"", message.value() or b"", list(headers.items()))
     return Draft(

@@ -5,8 +5,8 @@
                     input topic ─ fetched ─►│─ written ─► results, next inputs, dead letters
 
 The driver that runs it is the teams' master. The checkpoint of a query is its journal: which
-records belong to which micro-batch. Everything else about a work is in the topics, so that another
-driver with the same checkpoint goes on where this one was killed (`work_task` says why nothing is
+records belong to which micro-batch. Everything else about a job is in the topics, so that another
+driver with the same checkpoint goes on where this one was killed (`task` says why nothing is
 lost or doubled; `master` who may run).
 
 A query that fails is started again after a pause, from its checkpoint, because most failures pass:
@@ -27,9 +27,9 @@ from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.logging import get_logger
-from dovetail.spark.checkpoint import claim_query_id
 from dovetail.spark.options import ReadOptions, WriteOptions
-from dovetail.spark.session import register_source
+from dovetail.spark.query_id import claim_query_id
+from dovetail.spark.sessions import register_source
 from dovetail.teams.delays import Courier
 from dovetail.teams.frontend import create_topics
 from dovetail.teams.graph import Pipeline, Stage
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Works in one micro-batch of a team: bounds what a restart has to look through.
+#: Jobs in one micro-batch of a team: bounds what a restart has to look through.
 ROWS_PER_BATCH = 200_000
 #: Failures of one query in a row, before the engine gives up.
 FAILURES_MAX = 10

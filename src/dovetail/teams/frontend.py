@@ -1,16 +1,16 @@
-"""The front end: works in and outcomes out, from plain Python, without Spark.
+"""The front end: jobs in and outcomes out, from plain Python, without Spark.
 
     with FrontEnd(orders, "broker:9092") as front:
-        work_id = front.submit({"sku": "A-7"})               acknowledged when it returns
+        job_id = front.submit({"sku": "A-7"})               acknowledged when it returns
         front.ask({"sku": "A-7"}, timeout_s=30)              waits for the result
         for outcome in front.results("ship", idle_s=5): ...  as they come
 
-Promise of `submit`: when it returns, the work is stored under all that the topic's durability
-means, once; what can pass is tried again until `timeout_s`. If it raises `Uncertain`, the work may
+Promise of `submit`: when it returns, the job is stored under all that the topic's durability
+means, once; what can pass is tried again until `timeout_s`. If it raises `Uncertain`, the job may
 or may not be stored: submit it again under the same id, and it is done once (T4). So whoever needs
 that gives the id.
 
-Not here: doing the work. A front end works while no master runs; works wait in their topic.
+Not here: doing the job. A front end works while no master runs; jobs wait in their topic.
 """
 
 import time
@@ -29,7 +29,7 @@ from dovetail import tracing
 from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams.codecs import Codec
-from dovetail.teams.envelope import Work, WorkId, checked_id
+from dovetail.teams.envelope import Job, JobId, checked_id
 from dovetail.teams.graph import Pipeline, Stage, delays_topic
 from dovetail.teams.outcome import (
     KIND,
@@ -48,15 +48,15 @@ _KEEP_FACTOR = 2
 _KEEP_MS_MIN = 7 * 24 * 3_600_000
 
 
-class WorkFailed(Refused):
-    """The work that was asked for ended in dead letters."""
+class JobFailed(Refused):
+    """The job that was asked for ended in dead letters."""
 
     def __init__(self, outcome: Outcome) -> None:
         assert outcome.failure is not None
         self.outcome = outcome
         failure: Failure = outcome.failure
         super().__init__(
-            f"work {outcome.id!r} was given up by team {outcome.team!r} after "
+            f"job {outcome.id!r} was given up by team {outcome.team!r} after "
             f"{outcome.attempts} attempts: {failure.kind}: {failure.reason}"
         )
 
@@ -102,7 +102,7 @@ def _topics_of(stage: Stage) -> Iterator[NewTopic]:
 
 
 class FrontEnd:
-    """Submits works to the teams of a pipeline, and reads what became of them."""
+    """Submits jobs to the teams of a pipeline, and reads what became of them."""
 
     def __init__(
         self,
@@ -142,28 +142,34 @@ class FrontEnd:
 
     def submit(
         self,
-        job: Any,
-        work_id: str | None = None,
+        payload: Any,
+        job_id: str | None = None,
         *,
         team: str | None = None,
         traceparent: str | None = None,
-    ) -> WorkId:
-        """Stores a work for a team (the first one if none is named); returns its id.
+    ) -> JobId:
+        """Stores a job for a team (the first one if none is named); returns its id.
 
-        Raises `InvalidInput` for a job that cannot be sent, `Uncertain` if it may or may not be
+        Raises `InvalidInput` for a payload that cannot be sent, `Uncertain` if it may or may not be
         stored.
         """
-        given = [(job, work_id)]
+        given = [(payload, job_id)]
         return self._submit(given, team, traceparent)[0]
 
     def submit_many(
-        self, jobs: Iterable[Any], work_ids: Iterable[str] | None = None, *, team: str | None = None
-    ) -> list[WorkId]:
-        """Stores works, all of them acknowledged when it returns; raises as `submit` does."""
-        listed = list(jobs)
-        names = [None] * len(listed) if work_ids is None else list(work_ids)
+        self,
+        payloads: Iterable[Any],
+        job_ids: Iterable[str] | None = None,
+        *,
+        team: str | None = None,
+    ) -> list[JobId]:
+        """Stores jobs, all of them acknowledged when it returns; raises as `submit` does."""
+        listed = list(payloads)
+        names = [None] * len(listed) if job_ids is None else list(job_ids)
         if len(names) != len(listed):
-            raise InvalidInput(f"{len(listed)} jobs and {len(names)} ids; each job needs its own")
+            raise InvalidInput(
+                f"{len(listed)} payloads and {len(names)} ids; each job needs an id of its own"
+            )
         return self._submit(list(zip(listed, names, strict=True)), team, None)
 
     def results(
@@ -185,34 +191,34 @@ class FrontEnd:
                         yield outcome
 
     def decoded(self, outcome: Outcome) -> Any:
-        """The result of an outcome. Raises `WorkFailed`."""
+        """The result of an outcome. Raises `JobFailed`."""
         if not outcome.ok:
-            raise WorkFailed(outcome)
+            raise JobFailed(outcome)
         return self._codec(outcome.team).decoder()(outcome.payload)
 
     def ask(
         self,
-        job: Any,
-        work_id: str | None = None,
+        payload: Any,
+        job_id: str | None = None,
         *,
         team: str | None = None,
         result_of: str | None = None,
         timeout_s: float = 60.0,
     ) -> Any:
-        """Submits a work and waits for the result that it ends in.
+        """Submits a job and waits for the result that it ends in.
 
-        That is the result of `result_of`, or of any team at which the work's own id ends. A work
+        That is the result of `result_of`, or of any team at which the job's own id ends. A job
         that was done before under this id is not done again, and its result is looked up.
 
-        Raises `WorkFailed` if it is given up on its way, `Uncertain` if nothing came in time.
+        Raises `JobFailed` if it is given up on its way, `Uncertain` if nothing came in time.
         """
         ends = self._pipeline.ends(team) if result_of is None else [result_of]
         teams = {self._pipeline.topics(name).results: name for name in self._pipeline.teams}
         for name in ends:
             self._pipeline.team(name)
-        known = work_id is not None
+        known = job_id is not None
         with _Reader(self._config, list(teams), at_end=not known) as reader:
-            wanted = self.submit(job, work_id, team=team)
+            wanted = self.submit(payload, job_id, team=team)
             deadline = time.monotonic() + timeout_s
             while time.monotonic() < deadline:
                 for message in reader.poll():
@@ -222,7 +228,7 @@ class FrontEnd:
                     if outcome.id == wanted and (outcome.team in ends or not outcome.ok):
                         return self.decoded(outcome)
         raise Uncertain(
-            f"work {wanted!r} has no result of {' or '.join(ends)} after {timeout_s:g} s; it is "
+            f"job {wanted!r} has no result of {' or '.join(ends)} after {timeout_s:g} s; it is "
             "stored and will be done. Is a master running? (dovetail pipeline run)"
         )
 
@@ -231,40 +237,40 @@ class FrontEnd:
 
     def _submit(
         self, given: list[tuple[Any, str | None]], team: str | None, traceparent: str | None
-    ) -> list[WorkId]:
+    ) -> list[JobId]:
         encode = self._codec(team).encoder()
         topic = self._pipeline.topics(team).input
         context = traceparent or tracing.traceparent()
         trace = None if context is None else context.encode()
         # All are checked before the first one is sent.
-        works = [_work(encode, job, work_id, trace) for job, work_id in given]
+        jobs = [_job(encode, payload, job_id, trace) for payload, job_id in given]
         failed: list[KafkaError] = []
 
         def told(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
                 failed.append(error)
 
-        for work in works:
-            self._produce(topic, work, told)
+        for job in jobs:
+            self._produce(topic, job, told)
         left = self._producer.flush(self._timeout_s)
         if failed or left:
             reason = failed[0].str() if failed else f"no answer within {self._timeout_s:g} s"
             raise Uncertain(
-                f"{len(failed) + left} of {len(works)} works may or may not be stored on "
+                f"{len(failed) + left} of {len(jobs)} jobs may or may not be stored on "
                 f"{topic!r}: {reason}. Submit them again under the same ids"
             )
-        return [work.id for work in works]
+        return [job.id for job in jobs]
 
     def _produce(
-        self, topic: str, work: Work, told: Callable[[KafkaError | None, Message], None]
+        self, topic: str, job: Job, told: Callable[[KafkaError | None, Message], None]
     ) -> None:
         while True:
             try:
                 self._producer.produce(
                     topic,
-                    key=work.key,
-                    value=work.payload,
-                    headers=list(work.headers()),
+                    key=job.key,
+                    value=job.payload,
+                    headers=list(job.headers()),
                     on_delivery=told,
                 )
                 break
@@ -324,21 +330,21 @@ class _Reader:
         return messages
 
 
-def _work(
-    encode: Callable[[Any], bytes], job: Any, work_id: str | None, trace: bytes | None
-) -> Work:
-    payload = encode(job)
+def _job(
+    encode: Callable[[Any], bytes], value: Any, job_id: str | None, trace: bytes | None
+) -> Job:
+    payload = encode(value)
     if len(payload) > RECORD_BYTES_MAX:
         raise InvalidInput(
-            f"a job of {len(payload)} bytes; the limit is {RECORD_BYTES_MAX}. Store it elsewhere "
-            "and submit where it lies"
+            f"the payload has {len(payload)} bytes; the limit is {RECORD_BYTES_MAX}. Store it "
+            "elsewhere and submit a reference to it"
         )
-    name = WorkId(uuid.uuid4().hex) if work_id is None else checked_id(work_id)
-    return Work(name, payload, traceparent=trace)
+    name = JobId(uuid.uuid4().hex) if job_id is None else checked_id(job_id)
+    return Job(name, payload, traceparent=trace)
 
 
 def _outcome(team: str, message: Message) -> Outcome | None:
-    """None for a mark that the work is tried again later."""
+    """None for a mark that the job is tried again later."""
     given: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
     headers = [(name, value or b"") for name, value in given]
     if (KIND, POSTPONED) in headers:

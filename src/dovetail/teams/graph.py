@@ -2,7 +2,8 @@
 
 What is refused, each with the names in question: a team that is connected and not listed, two
 teams of one name, two that share a topic, a cycle that nobody named, a team that would get one id
-twice (the second would be dropped as a repetition), results that do not fit the next team's jobs.
+twice (the second would be dropped as a repetition), results that do not fit the next
+function.
 
 `stages` is the pipeline as it travels to workers: frozen, with names of topics instead of teams.
 """
@@ -17,13 +18,13 @@ from dovetail.errors import InvalidInput, NotFound
 from dovetail.teams.codecs import Codec
 from dovetail.teams.connectors import Connector, ConnectorKind
 from dovetail.teams.team import Policy, Team, WorkKind
-from dovetail.teams.types import fits, item_type, job_type, name_of, result_type
+from dovetail.teams.types import fits, item_type, name_of, payload_type, result_type
 
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
 
 
 def delays_topic(pipeline: str) -> str:
-    """The topic for works of a pipeline that are not due yet."""
+    """The topic for jobs of a pipeline that are not due yet."""
     return f"{pipeline}.delays"
 
 
@@ -38,7 +39,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A team that works are forwarded to."""
+    """A team that jobs are forwarded to."""
 
     input_topic: str
     codec: Codec
@@ -62,7 +63,7 @@ class Stage:
 
     @property
     def delays_topic(self) -> str:
-        """Where works go that are not due yet."""
+        """Where jobs go that are not due yet."""
         return delays_topic(self.pipeline)
 
     @property
@@ -106,12 +107,12 @@ class Pipeline:
 
     @property
     def entry(self) -> str:
-        """The team that works are submitted to if none is named: the first that is listed."""
+        """The team that jobs are submitted to if none is named: the first that is listed."""
         return next(iter(self.teams))
 
     @property
     def has_delays(self) -> bool:
-        """Whether a connector or a long backoff makes works wait in a timeline."""
+        """Whether a connector or a long backoff makes jobs wait in a timeline."""
         return any(edge.connector.after_ms for edge in self.edges) or any(
             team.policy.may_postpone for team in self.teams.values()
         )
@@ -140,7 +141,7 @@ class Pipeline:
         return [self._stage(team) for team in self.teams.values()]
 
     def ends(self, name: str | None = None) -> list[str]:
-        """Where a work submitted to a team ends under its own id: the teams to ask for a result.
+        """Where a job submitted to a team ends under its own id: the teams to ask for a result.
 
         A team counts if no connector of it keeps the id: it has none, or sprays, or gives others.
         """
@@ -211,7 +212,7 @@ class Pipeline:
                 if used.setdefault(topic, mine) != mine:
                     raise InvalidInput(
                         f"pipeline {self.name!r}: topic {topic!r} is {used[topic]} and {mine}; "
-                        "works would be done by both. Connect teams with pipe_to instead"
+                        "jobs would be done by both. Connect teams with pipe_to instead"
                     )
 
     def _check_cycles(self) -> None:
@@ -294,7 +295,7 @@ class Pipeline:
                 given = item
             if edge.connector.transform is not None:
                 given = result_type(edge.connector.transform)
-            wanted = job_type(target.work)
+            wanted = payload_type(target.work)
             if not fits(given, wanted):
                 raise InvalidInput(
                     f"pipeline {self.name!r}: {source.name!r} gives {name_of(given)} and "

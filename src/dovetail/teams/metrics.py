@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from dovetail.teams.progress import TeamProgress, TeamState
 
-#: From an empty micro-batch on a quick machine to one of 200,000 slow works, in seconds.
+#: From an empty micro-batch on a quick machine to one of 200,000 slow jobs, in seconds.
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -16,11 +16,11 @@ class PipelineMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._state = self._gauge("team_state", "1 for the state the team is in.", "state")
-        self._lag = self._gauge("team_lag_works", "Works that wait in the input topic.")
-        self._rate = self._gauge("team_works_per_second", "Works done, over the last 10 s.")
-        self._works = self._counter("team_works", "Works done since this driver leads.")
+        self._lag = self._gauge("team_lag_jobs", "Jobs that wait in the input topic.")
+        self._rate = self._gauge("team_jobs_per_second", "Jobs done, over the last 10 s.")
+        self._jobs = self._counter("team_jobs", "Jobs done since this driver leads.")
         self._failures = self._counter("team_failures", "Queries that failed.")
-        self._dead = self._counter("team_dead_letters", "Works given up since this driver leads.")
+        self._dead = self._counter("team_dead_letters", "Jobs given up since this driver leads.")
         self._batch_seconds = Histogram(
             "dovetail_team_batch_seconds",
             "Time of one micro-batch.",
@@ -68,9 +68,9 @@ class PipelineMetrics:
                 self._state.labels(pipeline, one.team, state.value).set(one.state is state)
             if one.lag is not None:
                 self._lag.labels(pipeline, one.team).set(one.lag)
-            self._rate.labels(pipeline, one.team).set(one.works_per_s)
+            self._rate.labels(pipeline, one.team).set(one.jobs_per_s)
             self._failures.labels(pipeline, one.team).inc(0)
-            self._count(self._works, "works", pipeline, one.team, one.works_total)
+            self._count(self._jobs, "jobs", pipeline, one.team, one.jobs_total)
             if one.dead_letters is not None:
                 self._count(self._dead, "dead", pipeline, one.team, one.dead_letters)
 

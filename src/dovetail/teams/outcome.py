@@ -1,12 +1,12 @@
-"""How a work ends: with a result, or as a dead letter that says why; or not yet.
+"""How a job ends: with a result, or as a dead letter that says why; or not yet.
 
     result        key: the id; value: the result in the team's codec; headers: parent, traceparent
-    dead letter   key: the id; value: the job as it came, so that copying it back is a replay;
-                  headers: kind, reason, traceback, attempts, and those of the work
+    dead letter   key: the id; value: the payload as it came, so that copying it back is a replay;
+                  headers: kind, reason, traceback, attempts, and those of the job
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
-                  The work is tried again at that time; this is no outcome, readers pass over it
+                  The job is tried again at that time; this is no outcome, readers pass over it
 
-Both are bounded: a reason or a traceback is cut, and gives way altogether where the job itself
+Both are bounded: a reason or a traceback is cut, and gives way altogether where the payload itself
 fills a record. So a dead letter can always be written, whatever a function raised.
 """
 
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
-from dovetail.teams.envelope import ATTEMPTS, NOT_BEFORE, Header, Work, WorkId, work_of
+from dovetail.teams.envelope import ATTEMPTS, NOT_BEFORE, Header, Job, JobId, job_of
 
 KIND = "dovetail-kind"
 REASON = "dovetail-reason"
@@ -34,7 +34,7 @@ RECORD_BYTES_MAX = 1_000_000
 
 
 class FailureKind(StrEnum):
-    """Why a work did not end in a result."""
+    """Why a job did not end in a result."""
 
     EXCEPTION = "exception"
     REJECTED = "rejected"
@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
 
 
 class Reject(Exception):
-    """Raised by a work function: this work cannot be done, now or ever; do not try again."""
+    """Raised by a work function: this job cannot be done, now or ever; do not try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +72,32 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A work that was given up."""
+    """A job that was given up."""
 
-    work: Work
+    job: Job
     failure: Failure
     attempts: int
 
     def headers(self) -> list[Header]:
         """The headers of its record."""
         failure = self.failure.bounded()
-        found = [header for header in self.work.headers() if header[0] != ATTEMPTS]
+        found = [header for header in self.job.headers() if header[0] != ATTEMPTS]
         found += [
             (ATTEMPTS, b"%d" % self.attempts),
             (KIND, failure.kind.encode()),
             (REASON, failure.reason.encode(errors="replace")),
         ]
         trace = failure.traceback.encode(errors="replace")
-        if trace and len(self.work.payload) + len(trace) < RECORD_BYTES_MAX:
+        if trace and len(self.job.payload) + len(trace) < RECORD_BYTES_MAX:
             found.append((TRACEBACK, trace))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """A work that failed and is tried again later, by way of a timeline."""
+    """A job that failed and is tried again later, by way of a timeline."""
 
-    work: Work
+    job: Job
     reason: str
     attempts: int
     not_before_ms: int
@@ -113,21 +113,21 @@ class Postponed:
         ]
 
     @property
-    def next_work(self) -> Work:
-        """The same work as it is to come back."""
+    def next_job(self) -> Job:
+        """The same job as it is to come back."""
         return msgspec.structs.replace(
-            self.work, attempts=self.attempts, not_before_ms=self.not_before_ms
+            self.job, attempts=self.attempts, not_before_ms=self.not_before_ms
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a work, as its team's topics tell it."""
+    """What became of a job, as its team's topics tell it."""
 
     team: str
-    id: WorkId
-    parent: WorkId | None
-    #: The result as bytes; for a dead letter, the job.
+    id: JobId
+    parent: JobId | None
+    #: The result as bytes; for a dead letter, the payload of the job.
     payload: bytes
     failure: Failure | None = None
     attempts: int = 1
@@ -149,13 +149,13 @@ def outcome_of(
 ) -> Outcome:
     """The outcome that a record of a results or dead-letter topic holds."""
     known = dict(headers or ())
-    work = work_of(place=place, key=key, value=value, headers=known.items())
+    job = job_of(place=place, key=key, value=value, headers=known.items())
     if not dead:
-        return Outcome(team, work.id, work.parent, work.payload)
+        return Outcome(team, job.id, job.parent, job.payload)
     kind = known.get(KIND, b"").decode(errors="replace")
     failure = Failure(
         FailureKind(kind) if kind in set(FailureKind) else FailureKind.EXCEPTION,
         known.get(REASON, b"").decode(errors="replace"),
         known.get(TRACEBACK, b"").decode(errors="replace"),
     )
-    return Outcome(team, work.id, work.parent, work.payload, failure, max(1, work.attempts))
+    return Outcome(team, job.id, job.parent, job.payload, failure, max(1, job.attempts))

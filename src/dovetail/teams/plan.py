@@ -1,4 +1,4 @@
-"""Which works of a batch are given to a worker next, and when each has ended.
+"""Which jobs of a batch are given to a worker next, and when each has ended.
 
 Pure: events in, decisions out; time and chance are arguments. `worker` does what is decided.
 
@@ -11,10 +11,10 @@ Pure: events in, decisions out; time and chance are arguments. `worker` does wha
        ├──alone◄────────── suspected: one of several that may have ended their worker      │
        └───────────────────────────────────────────────────────────────────────────────────┘
 
-Promise: each work ends or is postponed exactly once, after at most `attempts_max` counted attempts,
+Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
 those of its former lives among them. A backoff that is longer than the policy holds up a batch for
-is not waited for here: `work_delays` brings the work back when it is over. What one work does to
-its worker is counted against that work alone: if a worker died with several works under way, each
+is not waited for here: `delays` brings the job back when it is over. What one job does to
+its worker is counted against that job alone: if a worker died with several jobs under way, each
 of them is given again alone, and then there is no doubt.
 """
 
@@ -29,7 +29,7 @@ from dovetail.teams.team import Policy
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Works to give at once, by their numbers; alone: nothing else may be under way."""
+    """Jobs to give at once, by their numbers; alone: nothing else may be under way."""
 
     numbers: tuple[int, ...]
     alone: bool = False
@@ -37,15 +37,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A work that did not end in a result, or not yet if it has a rest before it."""
+    """A job that did not end in a result, or not yet if it has a rest before it."""
 
     failure: Failure
     attempts: int
     rest_ms: int | None = None
 
 
-class WorkPlan:
-    """The works of one batch, numbered from 0."""
+class JobPlan:
+    """The jobs of one batch, numbered from 0."""
 
     def __init__(
         self, attempts_before: Sequence[int], policy: Policy, *, chance: Callable[[], float]
@@ -58,12 +58,12 @@ class WorkPlan:
         self._resting: list[tuple[float, int]] = []
         self._given: set[int] = set()
         self._open = len(self._attempts)
-        #: Works that were given up or postponed, by number.
+        #: Jobs that were given up or postponed, by number.
         self.given_up: dict[int, GivenUp] = {}
 
     @property
     def finished(self) -> bool:
-        """Whether all works have ended."""
+        """Whether all jobs have ended."""
         return self._open == 0
 
     def take(self, chunk_max: int, *, now_ms: float) -> Chunk | None:

@@ -1,7 +1,7 @@
 """How far the teams are: what Spark and the broker tell, in the words of this project. Pure.
 
 A team's position is where its last finished micro-batch ended. From it follow, without asking a
-worker: the lag (the end of the input topic as the broker has it now, minus the position), the works
+worker: the lag (the end of the input topic as the broker has it now, minus the position), the jobs
 that were done (how far the position has moved), and the rate (the same over the last seconds).
 
 States of a team, and of the pipeline that it is in:
@@ -57,13 +57,13 @@ class TeamProgress:
 
     team: str
     state: TeamState
-    #: Works in the input topic behind the last micro-batch; None: the broker did not say.
+    #: Jobs in the input topic behind the last micro-batch; None: the broker did not say.
     lag: int | None = None
-    #: Works of the last micro-batch.
-    works: int = 0
-    works_per_s: float = 0.0
+    #: Jobs of the last micro-batch.
+    jobs: int = 0
+    jobs_per_s: float = 0.0
     #: Since this driver became the master.
-    works_total: int = 0
+    jobs_total: int = 0
     batch: int = -1
     batch_ms: int = 0
     #: Times that its query was started again, without a finished micro-batch between them.
@@ -125,30 +125,30 @@ class TeamMeter:
     team: str
     #: Where the last micro-batch ended.
     position: dict[Partition, int] = field(default_factory=dict)
-    works_total: int = 0
+    jobs_total: int = 0
     failures: int = 0
     failed: bool = False
     last_error: str = ""
     _last: FinishedBatch | None = None
-    _works: int = 0
+    _jobs: int = 0
     _first_dead: int | None = None
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self, position: Mapping[Partition, int], *, now_s: float) -> None:
         """It goes on from here."""
         self.position = dict(position)
-        self._marks.append((now_s, self.works_total))
+        self._marks.append((now_s, self.jobs_total))
 
     def finished(self, batch: FinishedBatch, *, now_s: float) -> bool:
         """Notes a micro-batch; False if it is known already."""
         if self._last is not None and batch.end == self._last.end:
             return False
         moved = distance(self.position, batch.end)
-        self._works = moved if batch.start is None else distance(batch.start, batch.end)
-        self.works_total += moved
+        self._jobs = moved if batch.start is None else distance(batch.start, batch.end)
+        self.jobs_total += moved
         self.position |= batch.end
         self._last = batch
-        self._marks.append((now_s, self.works_total))
+        self._marks.append((now_s, self.jobs_total))
         return True
 
     def progress(
@@ -167,9 +167,9 @@ class TeamMeter:
             team=self.team,
             state=self._state(lag, per_s),
             lag=lag,
-            works=self._works,
-            works_per_s=per_s,
-            works_total=self.works_total,
+            jobs=self._jobs,
+            jobs_per_s=per_s,
+            jobs_total=self.jobs_total,
             batch=-1 if self._last is None else self._last.number,
             batch_ms=0 if self._last is None else self._last.took_ms,
             failures=self.failures,
@@ -195,7 +195,7 @@ class TeamMeter:
             return 0.0
         since_s, before = marks[0]
         span_s = min(now_s - since_s, RATE_WINDOW_S)
-        return (self.works_total - before) / span_s if span_s > 0 else 0.0
+        return (self.jobs_total - before) / span_s if span_s > 0 else 0.0
 
 
 def distance(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> int:

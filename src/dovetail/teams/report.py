@@ -65,7 +65,7 @@ class Report:
             "at_ms": self.at_ms,
             "edges": [dict(edge) for edge in self.edges],
             "teams": [
-                {**asdict(one), "works_per_s": round(one.works_per_s, 1), **self.parts[one.team]}
+                {**asdict(one), "jobs_per_s": round(one.jobs_per_s, 1), **self.parts[one.team]}
                 for one in self.teams
             ],
         }
@@ -151,8 +151,8 @@ _FIELDS, COLUMNS = zip(
     ("team", "team"),
     ("state", "state"),
     ("lag", "lag"),
-    ("works_per_s", "works/s"),
-    ("works_total", "works"),
+    ("jobs_per_s", "jobs/s"),
+    ("jobs_total", "jobs"),
     ("dead_letters", "dead letters"),
     ("batch", "batch"),
     ("batch_ms", "batch ms"),

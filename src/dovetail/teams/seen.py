@@ -1,4 +1,4 @@
-"""Which works came before: the ids of one partition of an input topic, for a time to live.
+"""Which jobs came before: the ids of one partition of an input topic, for a time to live.
 
 Promise: a record is a repetition exactly if an earlier record of its partition has the same
 identity and a time later than its own minus the time to live. That is a function of the log and of
@@ -13,7 +13,7 @@ the one before. So there are never more ids than two times the time to live brin
 pays for more than one look-up. A record with a time so far back that its window reaches into what
 was dropped is not guessed at: `lacks` says so, and the caller reads that window from the log.
 
-Not here: reading the log (see `work_task`).
+Not here: reading the log (see `task`).
 """
 
 from collections.abc import Sequence

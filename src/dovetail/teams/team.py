@@ -34,7 +34,7 @@ HOLD_MS_MAX = 2_000
 
 
 class WorkKind(StrEnum):
-    """What the function takes and gives: one job, a list of jobs, or a table with a row each."""
+    """What the function takes and returns: one payload, a list, or a table with a row for each."""
 
     ITEM = "item"
     BATCH = "batch"
@@ -44,7 +44,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How works are tried."""
+    """How jobs are tried."""
 
     timeout_ms: int
     attempts_max: int
@@ -155,7 +155,7 @@ class Team:
         as_: str | None = None,
         cycle: str | None = None,
     ) -> "Team":
-        """Each result becomes a work of `other`; returns `other`, so that pipes can be chained."""
+        """Each result becomes a job of `other`; returns `other`, so that pipes can be chained."""
         return self._connect(ConnectorKind.PIPE, (other,), None, transform, after, as_, cycle)
 
     def __rshift__(self, other: "Team") -> "Team":
@@ -172,7 +172,7 @@ class Team:
         as_: str | None = None,
         cycle: str | None = None,
     ) -> "Team":
-        """Each item of a list result becomes a work of `other`, with an id of its own."""
+        """Each item of a list result becomes a job of `other`, with an id of its own."""
         return self._connect(ConnectorKind.SPRAY, (other,), None, transform, after, as_, cycle)
 
     def route_to(
@@ -186,7 +186,7 @@ class Team:
         as_: str | None = None,
         cycle: str | None = None,
     ) -> None:
-        """Each result becomes a work of `holds` if `condition(result)`, else of `otherwise`."""
+        """Each result becomes a job of `holds` if `condition(result)`, else of `otherwise`."""
         if not callable(condition):
             raise InvalidInput(f"team {self.name!r}: the condition of route_to must be a function")
         teams = (holds, otherwise)
@@ -238,8 +238,8 @@ class Team:
             )
         if self.kind is not WorkKind.ITEM and self.policy.concurrency > 1:
             raise InvalidInput(
-                f"team {self.name!r}: concurrency is for functions of one job; a function of kind "
-                f"{self.kind.value!r} gets a whole batch, and can do its own several at once"
+                f"team {self.name!r}: concurrency is for functions of one payload; a function of "
+                f"kind {self.kind.value!r} takes a whole batch and can be concurrent itself"
             )
         if self.kind is not WorkKind.ITEM and inspect.isasyncgenfunction(self.work):
             raise InvalidInput(f"team {self.name!r}: an async generator is no work function")

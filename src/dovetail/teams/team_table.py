@@ -1,15 +1,15 @@
-"""`format("dovetail-team")`: how a team's query meets Spark, without a work passing through it.
+"""`format("dovetail-team")`: how a team's query meets Spark, without a job passing through it.
 
     source ─ ranges of offsets ─► mapInArrow(TeamRun) ─ ends of what was written ─► sink
 
 Spark decides which records belong to which micro-batch and task, and runs tasks again; that is all
 a team needs of it. The records themselves are fetched by the task that works on them, and its rows
-are written by the same task: on their way through the JVM, from columns to rows and back, a work
+are written by the same task: on their way through the JVM, from columns to rows and back, a job
 costs more than twenty microseconds of processor time, twice what many functions take.
 
 Nothing of the argument for exactly one outcome changes: the writer is the sink's (`writing`), in
 the same task, with the same identity, and the positions are committed by the driver as the sink
-does it, when all tasks are done. `identity` and `work_task` have the argument.
+does it, when all tasks are done. `exactly_once` and `task` have the argument.
 """
 
 import gc
@@ -27,14 +27,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from dovetail.errors import InvalidInput
-from dovetail.kafka.client.client import client_of
-from dovetail.spark.attempt import Attempt, attempt_of_task
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
+from dovetail.spark.exactly_once import Attempt, attempt_of_task
 from dovetail.spark.offsets import OffsetRange
 from dovetail.spark.options import ReadOptions, WriteOptions
 from dovetail.spark.sink import TopicStreamWriter, Written
 from dovetail.spark.source import RangePartition, TopicStreamReader, read_range
-from dovetail.spark.writing import TaskWriter
+from dovetail.spark.writing import write_rows
 from dovetail.teams.task import TeamTask
 
 FORMAT = "dovetail-team"
@@ -128,24 +127,8 @@ class TeamRun:
             yield self._run(ranges, _attempt())
 
     def _run(self, ranges: list[OffsetRange], attempt: Attempt) -> pa.RecordBatch:
-        writer = TaskWriter(
-            client_of(self._write.brokers),
-            query=attempt.query,
-            batch=attempt.batch,
-            task=attempt.task,
-            topic=None,
-            codec=self._write.codec,
-            by_id=True,
-            term=self._write.term,
-            conflicts_fail=self._write.conflicts_fail,
-        )
-        try:
-            for rows in self._task(self._records(ranges)):
-                writer.write(rows)
-            ends = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
+        made = self._task(self._records(ranges))
+        ends = write_rows(attempt, self._write, made, by_id=True)
         rows = [
             {"topic": topic, "partition": number, "end": end}
             for (topic, number), end in ends.items()

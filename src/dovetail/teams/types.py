@@ -1,9 +1,9 @@
-"""Do the results of one function fit the jobs of the next, as far as their annotations tell?
+"""Do the results of one function fit the payloads of the next, as far as their annotations tell?
 
 Only what is surely wrong is refused: `list[int]` into `str` is, `Any`, a missing annotation or a
 type that we do not understand is not. Payloads travel as data, so that a dataclass, a TypedDict
 or a msgspec struct goes where a dict is asked for, and a dict where one of them is: the decoder
-checks the fields when a job comes.
+checks the fields when a payload comes.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import msgspec
 _NUMBERS = {int: {int, float, complex}, bool: {bool, int, float}}
 
 
-def job_type(function: Callable[..., Any]) -> Any:
+def payload_type(function: Callable[..., Any]) -> Any:
     """The annotation of the first parameter; `Any` if there is none that can be read."""
     hints = _hints(function)
     try:
@@ -50,7 +50,7 @@ def item_type(kind: Any) -> Any:
 
 
 def fits(given: Any, wanted: Any) -> bool:
-    """Whether a value of type `given` can be a job of type `wanted`; True in doubt."""
+    """Whether a value of type `given` can be a payload of type `wanted`; True in doubt."""
     if given is Any or wanted is Any or given == wanted:
         return True
     for side, other in ((given, wanted), (wanted, given)):

@@ -1,13 +1,13 @@
 """A worker: a child process that runs a team's function, and is replaced when it is lost.
 
-Promise: `run` returns the outcome of every work, in order, whatever the function does. A function
-that raises, hangs, leaves the process, or fills the memory costs its own work an attempt, and its
+Promise: `run` returns the outcome of every job, in order, whatever the function does. A function
+that raises, hangs, leaves the process, or fills the memory costs its own job an attempt, and its
 neighbours at most a second start, never an attempt.
 
 How each is noticed: an exception is told by the child. A plain function that hangs is seen on the
 shared page, where the child notes what it runs and since when; the child is killed and another
 takes its place. Functions that run several at once are timed inside the child; if the child goes
-silent altogether, it is killed as well. A child that dies closes its pipe. `work_plan` decides
+silent altogether, it is killed as well. A child that dies closes its pipe. `plan` decides
 what is given again, and to whom it counts.
 
 The child is forked: a template of this process costs milliseconds, where a new interpreter costs
@@ -34,19 +34,19 @@ from dovetail import tracing
 from dovetail.errors import Unavailable
 from dovetail.settings.tracing import TracingSettings
 from dovetail.teams import worker_child
-from dovetail.teams.envelope import Work, WorkId
+from dovetail.teams.envelope import Job, JobId
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
-from dovetail.teams.plan import Chunk, GivenUp, WorkPlan
+from dovetail.teams.plan import Chunk, GivenUp, JobPlan
 from dovetail.teams.team import WorkKind
 from dovetail.teams.worker_child import BEGUN, LENGTH, RUNNING, SPLIT
 
-#: Works in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
-CHUNK_WORKS_MAX = 256
+#: Jobs in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
+CHUNK_JOBS_MAX = 256
 CHUNK_BYTES_MAX = 1024 * 1024
 #: A chunk for functions that wait is several rounds long, so that the end of one costs little.
 _ROUNDS = 8
-#: A child that times its works itself is silent for longer than a timeout only if it is stuck.
+#: A child that times its jobs itself is silent for longer than a timeout only if it is stuck.
 SILENCE_S = 1.0
 _START_S_MAX = 30.0
 #: Between two looks whether a child has begun something.
@@ -54,35 +54,35 @@ _LOOK_S = 0.1
 _BEGUN = bytes([BEGUN])
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
-#: Children that die before they take any work, in a row: then something else is wrong.
+#: Children that die before they take any job, in a row: then something else is wrong.
 _STILLBORN_MAX = 5
 #: Time that a child has for sending its last spans, when it is not needed any more.
 _SPANS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardedWork:
-    """A work for another team, in bytes."""
+class ForwardedJob:
+    """A job for another team, in bytes."""
 
     target: str
-    id: WorkId
+    id: JobId
     payload: bytes
     after_ms: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """A work that ended in a result."""
+    """A job that ended in a result."""
 
-    work: Work
+    job: Job
     result: bytes
-    forwards: tuple[ForwardedWork, ...]
+    forwards: tuple[ForwardedJob, ...]
 
 
 Ended = Done | DeadLetter | Postponed
 
 
 class Worker:
-    """Runs batches of works in a child process."""
+    """Runs batches of jobs in a child process."""
 
     def __init__(
         self,
@@ -124,54 +124,54 @@ class Worker:
             self._child.kill()
             self._child = None
 
-    def run(self, works: Sequence[Work]) -> list[Ended]:
-        """The outcome of each work, in order. Raises `Unavailable` if no child can be had."""
-        plan = WorkPlan([work.attempts for work in works], self._stage.policy, chance=self._chance)
+    def run(self, jobs: Sequence[Job]) -> list[Ended]:
+        """The outcome of each job, in order. Raises `Unavailable` if no child can be had."""
+        plan = JobPlan([job.attempts for job in jobs], self._stage.policy, chance=self._chance)
         results: dict[int, Done] = {}
         while not plan.finished:
             now_ms = time.monotonic() * 1000
             chunk = plan.take(self._chunk_max, now_ms=now_ms)
             if chunk is not None:
-                self._give(plan, chunk, works, results)
+                self._give(plan, chunk, jobs, results)
                 continue
             rest_until = plan.rest_until_ms
-            assert rest_until is not None, "an open work is waiting or resting"
+            assert rest_until is not None, "an open job is waiting or resting"
             time.sleep(max(0.0, rest_until - now_ms) / 1000)
         return [
-            results[number] if number in results else _without_result(work, plan.given_up[number])
-            for number, work in enumerate(works)
+            results[number] if number in results else _without_result(job, plan.given_up[number])
+            for number, job in enumerate(jobs)
         ]
 
     def _chunk_size(self) -> int:
         policy = self._stage.policy
         if self._stage.kind is not WorkKind.ITEM:
             return policy.batch_max
-        return max(CHUNK_WORKS_MAX, policy.concurrency * _ROUNDS)
+        return max(CHUNK_JOBS_MAX, policy.concurrency * _ROUNDS)
 
     def _give(
-        self, plan: WorkPlan, chunk: Chunk, works: Sequence[Work], results: dict[int, Done]
+        self, plan: JobPlan, chunk: Chunk, jobs: Sequence[Job], results: dict[int, Done]
     ) -> None:
-        numbers = self._that_fit(chunk, works)
+        numbers = self._that_fit(chunk, jobs)
         plan.returned(set(chunk.numbers) - set(numbers))
         RUNNING.pack_into(self._page, 0, -1, time.monotonic())
         self._page[RUNNING.size :] = bytes(len(self._page) - RUNNING.size)
         child = self._ready_child()
         open_numbers = dict.fromkeys(numbers)
         frame = self._encode(
-            [(n, works[n].id, works[n].payload, works[n].traceparent) for n in numbers]
+            [(n, jobs[n].id, jobs[n].payload, jobs[n].traceparent) for n in numbers]
         )
         if child.send(frame):
-            self._collect(plan, child, open_numbers, works, results)
+            self._collect(plan, child, open_numbers, jobs, results)
         if open_numbers:
             self._judge(plan, child, numbers, open_numbers)
             self._child = None
             self.replaced += 1
 
-    def _that_fit(self, chunk: Chunk, works: Sequence[Work]) -> list[int]:
+    def _that_fit(self, chunk: Chunk, jobs: Sequence[Job]) -> list[int]:
         fitting: list[int] = []
         size = 0
         for number in chunk.numbers:
-            size += len(works[number].payload)
+            size += len(jobs[number].payload)
             if fitting and size > CHUNK_BYTES_MAX:
                 break
             fitting.append(number)
@@ -185,13 +185,13 @@ class Worker:
 
     def _collect(
         self,
-        plan: WorkPlan,
+        plan: JobPlan,
         child: "_Child",
         open_numbers: dict[int, None],
-        works: Sequence[Work],
+        jobs: Sequence[Job],
         results: dict[int, Done],
     ) -> None:
-        """Takes replies until all works are answered, or the child is lost."""
+        """Takes replies until all jobs are answered, or the child is lost."""
         while open_numbers:
             frame = child.receive(self._wait_s)
             if frame is None:
@@ -205,7 +205,7 @@ class Worker:
                 del open_numbers[number]
                 if isinstance(told, bytes):
                     done.append(number)
-                    results[number] = _done(works[number], reply)
+                    results[number] = _done(jobs[number], reply)
                 elif told == SPLIT:
                     split.append(number)
                 else:
@@ -236,7 +236,7 @@ class Worker:
 
     def _judge(
         self,
-        plan: WorkPlan,
+        plan: JobPlan,
         child: "_Child",
         numbers: Sequence[int],
         open_numbers: dict[int, None],
@@ -257,7 +257,7 @@ class Worker:
         if self._stillborn >= _STILLBORN_MAX:
             raise Unavailable(
                 f"{self._stillborn} worker processes of team {self._stage.team!r} in a row ended "
-                f"before they began any work; the last one: {failure.reason}"
+                f"before they began any job; the last one: {failure.reason}"
             )
 
     def _timed(self, failure: Failure) -> Failure:
@@ -267,28 +267,28 @@ class Worker:
         return Failure(failure.kind, f"not done within {timeout_ms} ms; its worker was replaced")
 
 
-def _done(work: Work, reply: list[Any]) -> Done:
+def _done(job: Job, reply: list[Any]) -> Done:
     _, result, forwards, *trace = reply
     if trace:
         # With a span of its own, what follows belongs below that.
-        work = msgspec.structs.replace(work, traceparent=trace[0])
+        job = msgspec.structs.replace(job, traceparent=trace[0])
     if not forwards:
-        return Done(work, result, ())
+        return Done(job, result, ())
     return Done(
-        work,
+        job,
         result,
         tuple(
-            ForwardedWork(target, WorkId(work_id), job, after_ms)
-            for target, work_id, job, after_ms in forwards
+            ForwardedJob(target, JobId(job_id), payload, after_ms)
+            for target, job_id, payload, after_ms in forwards
         ),
     )
 
 
-def _without_result(work: Work, given_up: GivenUp) -> Ended:
+def _without_result(job: Job, given_up: GivenUp) -> Ended:
     if given_up.rest_ms is None:
-        return DeadLetter(work, given_up.failure, given_up.attempts)
+        return DeadLetter(job, given_up.failure, given_up.attempts)
     not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
-    return Postponed(work, given_up.failure.reason, given_up.attempts, not_before_ms)
+    return Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)
 
 
 class _Child:
@@ -364,7 +364,7 @@ class _Child:
         return self._status is None
 
     def dismiss(self, seconds: float) -> None:
-        """Gives it no more work, and time to end by itself."""
+        """Gives it no more jobs, and time to end by itself."""
         worker_child.quietly_close(self._jobs)
         self._jobs = -1
         deadline = time.monotonic() + seconds

@@ -1,10 +1,10 @@
 """The inside of a worker's process: jobs come in, outcomes go out, the user's code runs between.
 
-    frames in    [[number, id, payload, traceparent], ...]                    one chunk of works
+    frames in    [[number, id, payload, traceparent], ...]                    one chunk of jobs
     frames out   [[number, result, [[target, id, payload, ms], ...]], ...]    results, followed by
                                                           the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
-    shared page  which works of the chunk are begun and which ended, and since when the present
+    shared page  which jobs of the chunk are begun and which ended, and since when the present
                  one runs: what is left to read when this process is dead or stuck
 
 A frame is its length (4 bytes) and MessagePack. Outcomes are sent when two milliseconds are over or
@@ -12,7 +12,7 @@ a quarter of a megabyte is full, so that a function of ten microseconds does not
 call, and a slow one is told of at once.
 
 Everything of the user's runs here: decoding into its types, the function, conditions, transforms.
-The process may be killed at any moment, and nothing but the works under way is lost.
+The process may be killed at any moment, and nothing but the jobs under way is lost.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ import msgspec
 from dovetail import tracing
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable
-from dovetail.teams.envelope import WorkId
+from dovetail.teams.envelope import JobId
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import Failure, FailureKind, Reject
 from dovetail.teams.team import WorkKind
-from dovetail.teams.types import item_type, job_type
+from dovetail.teams.types import item_type, payload_type
 
 LENGTH = struct.Struct("<I")
-#: Of the page: the number of the running work, and since when it runs.
+#: Of the page: the number of the running job, and since when it runs.
 RUNNING = struct.Struct("<qd")
 NOT_BEGUN, BEGUN, ENDED = 0, 1, 2
 
@@ -53,7 +53,7 @@ FLUSH_BYTES = 256 * 1024
 _HOPELESS = 4
 _PR_SET_PDEATHSIG = 1
 
-Job = tuple[int, str, bytes, bytes | None]
+GivenJob = tuple[int, str, bytes, bytes | None]
 Reply = tuple[Any, ...]
 
 
@@ -70,7 +70,7 @@ def main(stage: Stage, jobs_fd: int, replies_fd: int, page: mmap.mmap, parent: i
     jobs, replies = os.fdopen(jobs_fd, "rb"), os.fdopen(replies_fd, "wb", buffering=0)
     report = _Report(replies, page)
     perform = _performer(stage, report)
-    decoder = msgspec.msgpack.Decoder(list[Job])
+    decoder = msgspec.msgpack.Decoder(list[GivenJob])
     while True:
         head = jobs.read(LENGTH.size)
         if len(head) < LENGTH.size:
@@ -129,16 +129,16 @@ class _Outcomes:
             name: target.codec.encoder() for name, target in sorted(stage.targets.items())
         }
 
-    def of(self, number: int, work_id: str, result: Any) -> tuple[Reply, int]:
+    def of(self, number: int, job_id: str, result: Any) -> tuple[Reply, int]:
         """The reply about a result. Raises what the user's code does, and `InvalidInput`."""
         payload = self._written(self._encode, result)
         size = len(payload)
         forwards = []
         for connector in self._stage.connectors:
-            for forward in connector.forward(WorkId(work_id), result):
-                job = self._written(self._encoders[forward.target], forward.job)
-                forwards.append((forward.target, forward.id, job, forward.after_ms))
-                size += len(job)
+            for forward in connector.forward(JobId(job_id), result):
+                encoded = self._written(self._encoders[forward.target], forward.payload)
+                forwards.append((forward.target, forward.id, encoded, forward.after_ms))
+                size += len(encoded)
         return (number, payload, forwards), size
 
     def _written(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
@@ -190,7 +190,7 @@ def failed(number: int, error: BaseException) -> tuple[Reply, int]:
     return (number, failure.kind.value, failure.reason, failure.traceback), size
 
 
-def _performer(stage: Stage, report: _Report) -> Callable[[list[Job]], None]:
+def _performer(stage: Stage, report: _Report) -> Callable[[list[GivenJob]], None]:
     if stage.kind is not WorkKind.ITEM:
         return _Batches(stage, report).perform
     if is_async(stage.work):
@@ -200,14 +200,14 @@ def _performer(stage: Stage, report: _Report) -> Callable[[list[Job]], None]:
     return _OneByOne(stage, report).perform
 
 
-def _span(stage: Stage, work_id: str, context: bytes) -> AbstractContextManager[Any]:
-    """The span of one work; functions of lists and tables have none of their own."""
+def _span(stage: Stage, job_id: str, context: bytes) -> AbstractContextManager[Any]:
+    """The span of one job; functions of lists and tables have none of their own."""
     about = {"dovetail.pipeline": stage.pipeline, "dovetail.team": stage.team}
     return tracing.span(
         f"work {stage.team}",
         kind="consumer",
         parent=context,
-        attributes={**about, "dovetail.work.id": work_id},
+        attributes={**about, "dovetail.job.id": job_id},
     )
 
 
@@ -220,10 +220,10 @@ class _OneByOne:
 
     def __init__(self, stage: Stage, report: _Report) -> None:
         self._stage, self._work, self._report = stage, stage.work, report
-        self._decode = stage.codec.decoder(job_type(stage.work))
+        self._decode = stage.codec.decoder(payload_type(stage.work))
         self._outcomes = _Outcomes(stage)
 
-    def perform(self, chunk: list[Job]) -> None:
+    def perform(self, chunk: list[GivenJob]) -> None:
         one, begin, end, clock = self.one, self._report.begin, self._report.end, time.monotonic
         now = clock()
         for job in chunk:
@@ -232,14 +232,14 @@ class _OneByOne:
             now = clock()
             end(reply, size, now)
 
-    def one(self, job: Job) -> tuple[Reply, int]:
-        """The reply about one work; raises nothing."""
-        number, work_id, payload, context = job
+    def one(self, job: GivenJob) -> tuple[Reply, int]:
+        """The reply about one job; raises nothing."""
+        number, job_id, payload, context = job
         try:
             if context is None or not tracing.is_on():
-                return self._outcomes.of(number, work_id, self._work(self._decode(payload)))
-            with _span(self._stage, work_id, context):
-                reply, size = self._outcomes.of(number, work_id, self._work(self._decode(payload)))
+                return self._outcomes.of(number, job_id, self._work(self._decode(payload)))
+            with _span(self._stage, job_id, context):
+                reply, size = self._outcomes.of(number, job_id, self._work(self._decode(payload)))
                 return (*reply, _context()), size
         except BaseException as error:  # noqa: BLE001 - sys.exit() of a function is its failure
             return failed(number, error)
@@ -251,13 +251,13 @@ class _Threads:
     def __init__(self, stage: Stage, report: _Report) -> None:
         self._one = _OneByOne(stage, report).one
         self._report, self._policy = report, stage.policy
-        self._todo: queue.SimpleQueue[Job] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[tuple[Job, float, tuple[Reply, int] | None]] = (
+        self._todo: queue.SimpleQueue[GivenJob] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[tuple[GivenJob, float, tuple[Reply, int] | None]] = (
             queue.SimpleQueue()
         )
         self._threads = 0
 
-    def perform(self, chunk: list[Job]) -> None:
+    def perform(self, chunk: list[GivenJob]) -> None:
         open_jobs = {job[0] for job in chunk}
         running: dict[int, float] = {}
         for job in chunk:
@@ -315,36 +315,36 @@ class _Tasks:
 
     def __init__(self, stage: Stage, report: _Report) -> None:
         self._stage, self._report = stage, report
-        self._decode = stage.codec.decoder(job_type(stage.work))
+        self._decode = stage.codec.decoder(payload_type(stage.work))
         self._outcomes = _Outcomes(stage)
         self._loop = asyncio.new_event_loop()
 
-    def perform(self, chunk: list[Job]) -> None:
+    def perform(self, chunk: list[GivenJob]) -> None:
         self._loop.run_until_complete(self._all(iter(chunk)))
 
-    async def _all(self, jobs: Iterator[Job]) -> None:
+    async def _all(self, jobs: Iterator[GivenJob]) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._stage.policy.concurrency):
                 group.create_task(self._some(jobs))
 
-    async def _some(self, jobs: Iterator[Job]) -> None:
+    async def _some(self, jobs: Iterator[GivenJob]) -> None:
         for job in jobs:
             self._report.begin(job[0], time.monotonic())
             reply, size = await self._one(job)
             self._report.end(reply, size, time.monotonic())
             self._report.flush()
 
-    async def _one(self, job: Job) -> tuple[Reply, int]:
-        number, work_id, payload, context = job
+    async def _one(self, job: GivenJob) -> tuple[Reply, int]:
+        number, job_id, payload, context = job
         timeout_ms = self._stage.policy.timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000) as limit:
                 if context is None or not tracing.is_on():
                     result = await self._stage.work(self._decode(payload))
-                    return self._outcomes.of(number, work_id, result)
-                with _span(self._stage, work_id, context):
+                    return self._outcomes.of(number, job_id, result)
+                with _span(self._stage, job_id, context):
                     result = await self._stage.work(self._decode(payload))
-                    reply, size = self._outcomes.of(number, work_id, result)
+                    reply, size = self._outcomes.of(number, job_id, result)
                     return (*reply, _context()), size
         except TimeoutError as error:
             if limit.expired():
@@ -359,26 +359,26 @@ class _Batches:
 
     def __init__(self, stage: Stage, report: _Report) -> None:
         self._stage, self._report = stage, report
-        of = Any if stage.kind is not WorkKind.BATCH else item_type(job_type(stage.work))
+        of = Any if stage.kind is not WorkKind.BATCH else item_type(payload_type(stage.work))
         self._decode = stage.codec.decoder(Any if of is None else of)
         self._outcomes = _Outcomes(stage)
         self._loop = asyncio.new_event_loop() if is_async(stage.work) else None
         if stage.kind is not WorkKind.BATCH:
-            # What Arrow loads at its first use (pandas) is not charged to the first work.
+            # What Arrow loads at its first use (pandas) is not charged to the first job.
             _rows(stage.kind, _table(stage.kind, [{"any": 0}]))
 
-    def perform(self, chunk: list[Job]) -> None:
+    def perform(self, chunk: list[GivenJob]) -> None:
         now = time.monotonic()
-        readable, jobs = [], []
+        readable, payloads = [], []
         for job in chunk:
             self._report.begin(job[0], now)
             try:
-                jobs.append(self._decode(job[2]))
+                payloads.append(self._decode(job[2]))
                 readable.append(job)
             except Undecodable as error:
                 self._report.end(*failed(job[0], error), now)
         try:
-            results = self._results(jobs)
+            results = self._results(payloads)
         except BaseException as error:  # noqa: BLE001 - as above
             self._fail(readable, error)
             return
@@ -389,7 +389,7 @@ class _Batches:
                 told = failed(job[0], error)
             self._report.end(*told, time.monotonic())
 
-    def _fail(self, jobs: list[Job], error: BaseException) -> None:
+    def _fail(self, jobs: list[GivenJob], error: BaseException) -> None:
         if len(jobs) == 1:
             self._report.end(*failed(jobs[0][0], error), time.monotonic())
             return
@@ -397,22 +397,22 @@ class _Batches:
         for job in jobs:
             self._report.end((job[0], SPLIT), 0, time.monotonic())
 
-    def _results(self, jobs: list[Any]) -> list[Any]:
-        if not jobs:
+    def _results(self, payloads: list[Any]) -> list[Any]:
+        if not payloads:
             return []
-        given = self._stage.work(_table(self._stage.kind, jobs))
+        given = self._stage.work(_table(self._stage.kind, payloads))
         if self._loop is not None:
             given = self._loop.run_until_complete(given)
         results = _rows(self._stage.kind, given)
-        if len(results) != len(jobs):
+        if len(results) != len(payloads):
             raise InvalidInput(
                 f"the function of team {self._stage.team!r} gave {len(results)} results for "
-                f"{len(jobs)} jobs; a batch needs one for each, in order"
+                f"{len(payloads)} jobs; a batch needs one for each, in order"
             )
         return results
 
 
-#: In place of a failure: the batch failed, and this work may or may not be the reason.
+#: In place of a failure: the batch failed, and this job may or may not be the reason.
 SPLIT = "split"
 
 
@@ -426,12 +426,12 @@ def is_async(work: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(work)
 
 
-def _table(kind: WorkKind, jobs: list[Any]) -> Any:
+def _table(kind: WorkKind, payloads: list[Any]) -> Any:
     if kind is WorkKind.BATCH:
-        return jobs
+        return payloads
     import pyarrow as pa
 
-    table = pa.RecordBatch.from_pylist(jobs)
+    table = pa.RecordBatch.from_pylist(payloads)
     return table if kind is WorkKind.ARROW else table.to_pandas()
 
 

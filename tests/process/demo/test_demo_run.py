@@ -16,7 +16,7 @@ from examples.shop.results import FATES
 from tests.conftest import RunningNode
 
 from dovetail.errors import Unavailable
-from dovetail.spark.java import find_java
+from dovetail.spark.runtime import find_java
 
 ROOT = Path(__file__).parent.parent.parent.parent
 #: Spark starts in a quarter of a minute, and beside other tests in much more.

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from dovetail.errors import Damaged, InvalidInput, ProducerFenced
 from dovetail.kafka.client.client import EARLIEST, LATEST
-from dovetail.spark.identity import Mark, begin_of, identity_of, marks_after
+from dovetail.spark.exactly_once import Attempt, Mark, begin_of, identity_of, marks_after
 from dovetail.spark.offsets import (
     from_document,
     limited,
@@ -174,23 +174,23 @@ def test_what_is_lost_is_named() -> None:
 @given(st.text(max_size=8), st.integers(0, 2**20), st.integers(0, 2**20 - 1))
 def test_identities_are_told_apart(query: str, batch: int, task: int) -> None:
     """T5: of one micro-batch or another, of one task or another, and never the broker's own."""
-    mine = identity_of(query, batch=batch, task=task)
+    mine = identity_of(Attempt(query, batch, task))
     assert 2**62 <= mine.producer_id < 2**63
     assert 0 <= mine.epoch < 2**15
-    assert mine == identity_of(query, batch=batch, task=task)
-    other = identity_of(query, batch=batch, task=task ^ 1)
+    assert mine == identity_of(Attempt(query, batch, task))
+    other = identity_of(Attempt(query, batch, task ^ 1))
     assert not mine.wrote(producer_id=other.producer_id, epoch=other.epoch)
     assert mine.shares_batch(producer_id=other.producer_id, epoch=other.epoch)
-    later = identity_of(query, batch=batch + 1, task=task)
+    later = identity_of(Attempt(query, batch + 1, task))
     assert not mine.shares_batch(producer_id=later.producer_id, epoch=later.epoch)
     if later.producer_id == mine.producer_id:
         assert later.epoch > mine.epoch
     else:
         assert (batch + 1) % 2**15 == 0
-    stranger = identity_of(query + "x", batch=batch, task=task)
+    stranger = identity_of(Attempt(query + "x", batch, task))
     assert not mine.shares_batch(producer_id=stranger.producer_id, epoch=stranger.epoch)
     with pytest.raises(InvalidInput, match="up to 1048576 tasks"):
-        identity_of(query, batch=batch, task=2**20)
+        identity_of(Attempt(query, batch, 2**20))
 
 
 def test_marks_tell_who_is_superseded_and_where_a_micro_batch_began() -> None:

@@ -7,7 +7,7 @@ one attempt wrote must not be written again, and what it did not write must be.
 The choice. A broker accepts a batch of an idempotent producer only if its sequence number follows
 the last one of that producer and epoch in that partition; it answers a repeated batch as if it
 were new, and refuses an older epoch. It is a compare-and-set on the partition. So a record's place
-in the work *is* its sequence number:
+in the micro-batch *is* its sequence number:
 
     producer id   the query (its id is in the checkpoint) and the number of the task
     epoch         the number of the micro-batch
@@ -38,7 +38,7 @@ anything else is written; what turns out to be another attempt's is read back, a
 sent again. No attempt needs to know whether it is alone, and no clock is asked: it may sleep at
 any line and wake up a day later.
 
-Rows that follow from other rows (a team's dead letters and new works follow from outcomes) want
+Rows that follow from other rows (a team's dead letters and new jobs follow from outcomes) want
 more: an attempt that has another value for a stored row must not write what would follow from its
 own. With the option `idConflict=fail` it fails at that row, before it goes on to the next topic;
 its next run can begin from what is stored.
@@ -79,6 +79,29 @@ GROUP_PREFIX = "dovetail-sink-"
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a task of a micro-batch; a second run of the same task is equal to it."""
+
+    query: str
+    batch: int
+    task: int
+
+
+def attempt_of_task() -> Attempt | None:
+    """The task that this process of Spark runs; None outside of a stream."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        return None
+    query = task.getLocalProperty("sql.streaming.queryId")
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return None
+    return Attempt(query, int(batch), task.partitionId())
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """What a task puts into its record batches."""
 
@@ -95,12 +118,14 @@ class Identity:
         return same_query and epoch == self.epoch
 
 
-def identity_of(query: str, *, batch: int, task: int) -> Identity:
+def identity_of(attempt: Attempt) -> Identity:
     """The identity of a task of a micro-batch. Raises `InvalidInput`."""
+    task = attempt.task
     if not 0 <= task < 1 << _TASK_BITS:
         raise InvalidInput(f"task {task}; a stage that writes has up to {1 << _TASK_BITS} tasks")
-    era, epoch = divmod(batch, 1 << _EPOCH_BITS)
-    digest = hashlib.blake2b(f"{query}/{era}".encode(), digest_size=8).digest()
+
+    era, epoch = divmod(attempt.batch, 1 << _EPOCH_BITS)
+    digest = hashlib.blake2b(f"{attempt.query}/{era}".encode(), digest_size=8).digest()
     query_bits = int.from_bytes(digest, "big") % (1 << 62 - _TASK_BITS)
     return Identity(_OURS | query_bits << _TASK_BITS | task, epoch)
 
