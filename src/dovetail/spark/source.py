@@ -58,7 +58,7 @@ from dovetail.spark.offsets import (
 )
 from dovetail.spark.options import Bound, ReadOptions
 
-_log = get_logger("pipeline")
+_log = get_logger("spark")
 
 SPARK_SCHEMA = StructType(
     [

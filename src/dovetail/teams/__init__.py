@@ -25,7 +25,8 @@ dropped (`seen.py`). Submitting needs neither Java nor PySpark.
     codecs.py        payloads to bytes and back: JSON, MessagePack, Arrow, raw              pure
     envelope.py      a job as a record: key, value, headers                                 pure
     outcome.py       how a job ends: result, dead letter, or a later try                    pure
-    frontend.py      create the topics, submit jobs, read outcomes
+    topics.py        creates the topics of a pipeline
+    frontend.py      submit jobs, read outcomes
     engine.py        one streaming query for each team
     master.py        one driver among several leads; the others stand by, warm
     team_table.py    how a team's query meets Spark
@@ -41,10 +42,11 @@ dropped (`seen.py`). Submitting needs neither Java nor PySpark.
     metrics.py       the driver's metrics
 """
 
-from dovetail.teams.frontend import FrontEnd, JobFailed, create_topics
+from dovetail.teams.frontend import FrontEnd, JobFailed
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import Failure, FailureKind, Outcome, Reject
 from dovetail.teams.team import Team
+from dovetail.teams.topics import create_topics
 
 __all__ = [
     "Failure",

@@ -1,13 +1,13 @@
-"""Connectors: where the result of a team goes next.
+"""Connectors: where the results of a team go next.
 
     a >> b, a.pipe_to(b)                  each result becomes a job of b, under the same id
     a.spray_to(b)                         each item of a list result: ids parent/0, parent/1, ...
     a.route_to(condition, b, c)           to b where condition(result) holds, else to c
 
-Each takes a `transform` of the result (of each item, for a spray; the condition of a route sees
-the result as it is), and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so
-that one team can get two jobs from one. `cycle` names an edge that may close a cycle; its ids
-count the rounds, `id#1`, `id#2`, or the second round would be taken for the first, come again.
+Each takes a `transform` of the result (for a spray, of each item; the condition of a route sees the
+untransformed result) and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so that
+one job can become two jobs of the same team. `cycle` names an edge that may close a cycle; its ids
+count the rounds, `id#1`, `id#2`, or the second round would look like a repetition of the first.
 
 Conditions and transforms are the user's code. They run where the function runs, under the same
 timeout and with the same protection.
@@ -16,7 +16,7 @@ timeout and with the same protection.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from dovetail.errors import InvalidInput
 from dovetail.teams.envelope import JobId
@@ -24,8 +24,17 @@ from dovetail.teams.envelope import JobId
 Transform = Callable[[Any], Any]
 Condition = Callable[[Any], Any]
 
-#: A spray of one result; more is a sign of a mistake, and would be one huge write.
+#: Items of one result; more is a sign of a mistake, and would be one huge write.
 SPRAY_ITEMS_MAX = 100_000
+
+
+class ConnectorOptions(TypedDict, total=False):
+    """What every connector takes; see above."""
+
+    transform: Transform | None
+    after: str | int
+    as_: str | None
+    cycle: str | None
 
 
 class ConnectorKind(StrEnum):
@@ -42,7 +51,7 @@ class Connector:
 
     kind: ConnectorKind
     target: str
-    #: For a route: where results go for which the condition does not hold.
+    #: For a route: where a result goes if the condition does not hold.
     otherwise: str | None = None
     condition: Condition | None = None
     transform: Transform | None = None
@@ -60,6 +69,7 @@ class Connector:
         target = self.target
         if self.kind is ConnectorKind.ROUTE and not (self.condition and self.condition(result)):
             target = self.otherwise or target
+
         base = self._id(job_id)
         if self.kind is not ConnectorKind.SPRAY:
             return [Forward(target, base, self._transformed(result), self.after_ms)]
@@ -82,24 +92,25 @@ class Connector:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A job for another team, not yet in bytes."""
+    """A job for another team, its payload not encoded yet."""
 
     target: str
     id: JobId
     payload: Any
-    #: How long it is to wait before it reaches the team.
+    #: How long it waits before it reaches the team.
     after_ms: int = 0
 
 
 def _items(result: Any) -> Iterable[Any]:
     if isinstance(result, str | bytes | dict) or not isinstance(result, Iterable):
         raise InvalidInput(
-            f"spray_to splits a list, and this result is of type {type(result).__name__}; return "
-            "a list, or use pipe_to"
+            f"spray_to splits a list, but this result is of type {type(result).__name__}; return "
+            "a list or use pipe_to"
         )
     items = list(result)
     if len(items) > SPRAY_ITEMS_MAX:
         raise InvalidInput(
-            f"a spray of {len(items)} items; the limit is {SPRAY_ITEMS_MAX}. Spray in two steps"
+            f"the result has {len(items)} items; the limit of a spray is {SPRAY_ITEMS_MAX}. Spray "
+            "in two steps"
         )
     return items

@@ -1,4 +1,4 @@
-"""A job on the wire: what of a record is the id, what is the payload, what stands in headers.
+"""A job as a record: the key is its id, the value its payload, headers hold the rest.
 
     key      the job id, in UTF-8; equal ids share a partition, which is what T4 rests on
     value    the payload, in the codec of the team that reads it
@@ -9,7 +9,7 @@
              traceparent          as in W3C Trace Context; see `dovetail.tracing`
 
 Headers that say nothing are left out: a plain job costs no byte more than its key and value. A
-record without a key, from a producer that knows no job ids, has the id of its place in the log,
+record without a key, from a producer that knows no job ids, gets its place in the log as its id,
 which is the same whenever it is read.
 """
 
@@ -37,7 +37,7 @@ Header = tuple[str, bytes]
 class Job(msgspec.Struct, frozen=True, gc=False):
     """One job as it lies on an input topic.
 
-    A struct and no dataclass: one is made for each record, and takes a third of the time.
+    A struct, not a dataclass: one is made for each record, in a third of the time.
     """
 
     id: JobId
@@ -54,7 +54,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> bytes:
-        """What makes it the same job as another: the id, and which of its lives this is."""
+        """What makes two jobs the same: the id, and which of its lives this is."""
         return self.key if self.attempts == 0 else b"%b\x00%d" % (self.key, self.attempts)
 
     def headers(self) -> list[Header]:
@@ -67,7 +67,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return found
 
     def marks(self) -> list[Header]:
-        """Those headers that go on to its result: where it came from."""
+        """The headers that its result carries too: where it came from."""
         found: list[Header] = []
         if self.parent is not None:
             found.append((PARENT, self.parent.encode()))
@@ -81,7 +81,7 @@ def job_of(
 ) -> Job:
     """The job that a record holds; `place` is its id if it has no key.
 
-    Headers that are malformed count as absent: a foreign producer must not stop a partition.
+    Malformed headers count as absent: a foreign producer must not stop a partition.
     """
     payload = value if value is not None else b""
     identity = JobId(key.decode(errors="replace") if key is not None else place)
@@ -109,13 +109,13 @@ def checked_id(given: str) -> JobId:
     size = len(given.encode(errors="replace"))
     if not 0 < size <= JOB_ID_BYTES_MAX:
         raise InvalidInput(
-            f"a job id has 1 to {JOB_ID_BYTES_MAX} bytes, and {given[:40]!r}... has {size}"
+            f"a job id has 1 to {JOB_ID_BYTES_MAX} bytes, but {given[:40]!r}... has {size}"
             if size
-            else "a job id must not be empty; leave it out to be given one"
+            else "a job id must not be empty; leave it out to get one"
         )
     return JobId(given)
 
 
 def _number(text: bytes | None) -> int:
-    # int() takes spaces, signs and underscores, which no job of ours has.
+    # int() accepts spaces, signs and underscores, which we never write.
     return int(text) if text and text.isdigit() and len(text) < 19 else 0

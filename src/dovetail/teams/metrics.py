@@ -1,4 +1,4 @@
-"""What a driver counts, for Prometheus; in a registry of its own or in the user's."""
+"""The metrics of a driver, for Prometheus; in a registry of its own or in the user's."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class PipelineMetrics:
-    """The series of one driver. Set by whoever looks (`reporter`); micro-batches by the engine."""
+    """The series of one driver. `reporter` sets them; the engine counts micro-batches."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -40,7 +40,7 @@ class PipelineMetrics:
             ["pipeline"],
             registry=self.registry,
         )
-        #: What was counted so far, since counters only take what is added.
+        #: What is counted so far: a counter only takes increments.
         self._counted: dict[tuple[str, str, str], int] = {}
 
     def _gauge(self, name: str, text: str, *more: str) -> Gauge:
@@ -62,7 +62,7 @@ class PipelineMetrics:
         self._failures.labels(pipeline, team).inc()
 
     def teams(self, pipeline: str, teams: Iterable[TeamProgress]) -> None:
-        """Shows the teams as they are now."""
+        """Sets the series of the teams."""
         for one in teams:
             for state in TeamState:
                 self._state.labels(pipeline, one.team, state.value).set(one.state is state)

@@ -4,10 +4,10 @@
     dead letter   key: the id; value: the payload as it came, so that copying it back is a replay;
                   headers: kind, reason, traceback, attempts, and those of the job
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
-                  The job is tried again at that time; this is no outcome, readers pass over it
+                  The job is tried again at that time; readers skip this record
 
-Both are bounded: a reason or a traceback is cut, and gives way altogether where the payload itself
-fills a record. So a dead letter can always be written, whatever a function raised.
+All are bounded: a reason or a traceback is cut, and left out where the payload fills a record. So a
+dead letter can always be written, whatever a function raised.
 """
 
 from collections.abc import Iterable
@@ -22,12 +22,12 @@ KIND = "dovetail-kind"
 REASON = "dovetail-reason"
 TRACEBACK = "dovetail-traceback"
 
-#: The kind of a mark that says: not now.
+#: The kind of a job that is tried again later.
 POSTPONED = b"postponed"
 
-#: A reason is a sentence; a user's exception may hold a whole document.
+#: A reason is a sentence; a user's exception may contain a whole document.
 REASON_CHARACTERS_MAX = 1_000
-#: The end of a traceback is what tells; 8 KiB hold some sixty frames.
+#: The end of a traceback matters most; 8 KiB hold some sixty frames.
 TRACEBACK_CHARACTERS_MAX = 8_000
 #: Kafka's message.max.bytes is 1,048,588 for a batch; keys, headers and framing need the rest.
 RECORD_BYTES_MAX = 1_000_000
@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
 
 
 class Reject(Exception):
-    """Raised by a work function: this job cannot be done, now or ever; do not try again."""
+    """Raised by a work function: this job can never be done; do not try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Failure:
     traceback: str = ""
 
     def bounded(self) -> "Failure":
-        """The same with its texts cut to what a record takes."""
+        """The same with its texts cut to fit a record."""
         trace = self.traceback
         if len(trace) > TRACEBACK_CHARACTERS_MAX:
             trace = "...\n" + trace[-TRACEBACK_CHARACTERS_MAX:]
@@ -103,7 +103,7 @@ class Postponed:
     not_before_ms: int
 
     def headers(self) -> list[Header]:
-        """The headers of its mark."""
+        """The headers of its record."""
         reason = self.reason[:REASON_CHARACTERS_MAX].encode(errors="replace")
         return [
             (ATTEMPTS, b"%d" % self.attempts),
@@ -114,7 +114,7 @@ class Postponed:
 
     @property
     def next_job(self) -> Job:
-        """The same job as it is to come back."""
+        """The same job as it will come back."""
         return msgspec.structs.replace(
             self.job, attempts=self.attempts, not_before_ms=self.not_before_ms
         )
@@ -122,7 +122,7 @@ class Postponed:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job, as its team's topics tell it."""
+    """How a job ended, as its team's topics say."""
 
     team: str
     id: JobId
@@ -152,6 +152,7 @@ def outcome_of(
     job = job_of(place=place, key=key, value=value, headers=known.items())
     if not dead:
         return Outcome(team, job.id, job.parent, job.payload)
+
     kind = known.get(KIND, b"").decode(errors="replace")
     failure = Failure(
         FailureKind(kind) if kind in set(FailureKind) else FailureKind.EXCEPTION,

@@ -1,6 +1,6 @@
-"""Which jobs of a batch are given to a worker next, and when each has ended.
+"""Which jobs of a batch a worker gets next, and when each has ended.
 
-Pure: events in, decisions out; time and chance are arguments. `worker` does what is decided.
+Pure: events in, decisions out; time and chance are arguments. `worker` acts on the decisions.
 
     waiting ──take──► given ──done──────────────────────────► ended
        ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
@@ -12,10 +12,9 @@ Pure: events in, decisions out; time and chance are arguments. `worker` does wha
        └───────────────────────────────────────────────────────────────────────────────────┘
 
 Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-those of its former lives among them. A backoff that is longer than the policy holds up a batch for
-is not waited for here: `delays` brings the job back when it is over. What one job does to
-its worker is counted against that job alone: if a worker died with several jobs under way, each
-of them is given again alone, and then there is no doubt.
+including those of its former lives. A backoff that is longer than a batch may wait is not waited for
+here: `delays` brings the job back when it is over. A job pays only for itself: if a worker dies
+while it runs several jobs, each of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
@@ -29,7 +28,7 @@ from dovetail.teams.team import Policy
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Jobs to give at once, by their numbers; alone: nothing else may be under way."""
+    """Jobs to give at once, by their numbers; `alone`: nothing else may run."""
 
     numbers: tuple[int, ...]
     alone: bool = False
@@ -37,7 +36,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A job that did not end in a result, or not yet if it has a rest before it."""
+    """A job that did not end in a result; with `rest_ms`, it is postponed."""
 
     failure: Failure
     attempts: int
@@ -100,6 +99,7 @@ class JobPlan:
             self.given_up[number] = GivenUp(failure, attempts)
             self._open -= 1
             return
+
         rest_ms = self._policy.backoff(attempts, jitter=self._chance())
         if self._policy.postpones(attempts):
             self.given_up[number] = GivenUp(failure, attempts, rest_ms)
@@ -108,7 +108,7 @@ class JobPlan:
         heappush(self._resting, (now_ms + rest_ms, number))
 
     def returned(self, numbers: Iterable[int]) -> None:
-        """They were not begun, or what became of them was lost; they go first next time."""
+        """They were not begun, or their outcomes were lost; they go first next time."""
         back = sorted(numbers)
         self._given.difference_update(back)
         self._waiting.extendleft(reversed(back))

@@ -1,18 +1,18 @@
 """A worker: a child process that runs a team's function, and is replaced when it is lost.
 
 Promise: `run` returns the outcome of every job, in order, whatever the function does. A function
-that raises, hangs, leaves the process, or fills the memory costs its own job an attempt, and its
-neighbours at most a second start, never an attempt.
+that raises, hangs, leaves the process, or fills the memory costs its own job an attempt; its
+neighbours may be started again, but never lose an attempt.
 
-How each is noticed: an exception is told by the child. A plain function that hangs is seen on the
-shared page, where the child notes what it runs and since when; the child is killed and another
-takes its place. Functions that run several at once are timed inside the child; if the child goes
-silent altogether, it is killed as well. A child that dies closes its pipe. `plan` decides
-what is given again, and to whom it counts.
+How each is noticed: the child reports an exception. A plain function that hangs shows on the shared
+page, where the child notes what it runs and since when; the child is killed and replaced. Functions
+that run several at once are timed inside the child; if the child goes silent altogether, it is
+killed as well. A child that dies closes its pipe. `plan` decides which jobs are given again, and
+whose attempt counts.
 
-The child is forked: a template of this process costs milliseconds, where a new interpreter costs
-half a second. So `run` must be called before this process has threads of its own that hold locks;
-in a Python worker of Spark there are none.
+The child is forked: a copy of this process costs milliseconds, where a new interpreter costs half a
+second. So `run` must be called before this process has threads of its own that hold locks; a Python
+worker of Spark has none.
 """
 
 import fcntl
@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -54,15 +53,15 @@ _LOOK_S = 0.1
 _BEGUN = bytes([BEGUN])
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
-#: Children that die before they take any job, in a row: then something else is wrong.
+#: Children in a row that die before they begin any job: then something else is wrong.
 _STILLBORN_MAX = 5
-#: Time that a child has for sending its last spans, when it is not needed any more.
+#: Time that a child has to send its last spans when it is not needed any more.
 _SPANS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedJob:
-    """A job for another team, in bytes."""
+    """A job for another team, its payload encoded."""
 
     target: str
     id: JobId
@@ -91,29 +90,26 @@ class Worker:
         chance: Callable[[], float] = random.random,
         traced: TracingSettings | None = None,
     ) -> None:
-        """`traced`: how the child makes spans; None: not at all."""
+        """`traced` says how the child makes spans; None: it makes none."""
         self._stage, self._chance, self._traced = stage, chance, traced
         self._watched = (
             stage.kind is not WorkKind.ITEM or stage.policy.concurrency == 1
         ) and not worker_child.is_async(stage.work)
-        self._chunk_max = self._chunk_size()
+        self._chunk_max = (
+            max(CHUNK_JOBS_MAX, stage.policy.concurrency * _ROUNDS)
+            if stage.kind is WorkKind.ITEM
+            else stage.policy.batch_max
+        )
         self._page = mmap.mmap(-1, RUNNING.size + self._chunk_max)
         self._child: _Child | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
         self._stillborn = 0
-        #: Children that were lost or had to be killed.
-        self.replaced = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -125,7 +121,7 @@ class Worker:
             self._child = None
 
     def run(self, jobs: Sequence[Job]) -> list[Ended]:
-        """The outcome of each job, in order. Raises `Unavailable` if no child can be had."""
+        """The outcome of each job, in order. Raises `Unavailable` if children do not start."""
         plan = JobPlan([job.attempts for job in jobs], self._stage.policy, chance=self._chance)
         results: dict[int, Done] = {}
         while not plan.finished:
@@ -137,16 +133,11 @@ class Worker:
             rest_until = plan.rest_until_ms
             assert rest_until is not None, "an open job is waiting or resting"
             time.sleep(max(0.0, rest_until - now_ms) / 1000)
+
         return [
             results[number] if number in results else _without_result(job, plan.given_up[number])
             for number, job in enumerate(jobs)
         ]
-
-    def _chunk_size(self) -> int:
-        policy = self._stage.policy
-        if self._stage.kind is not WorkKind.ITEM:
-            return policy.batch_max
-        return max(CHUNK_JOBS_MAX, policy.concurrency * _ROUNDS)
 
     def _give(
         self, plan: JobPlan, chunk: Chunk, jobs: Sequence[Job], results: dict[int, Done]
@@ -155,6 +146,7 @@ class Worker:
         plan.returned(set(chunk.numbers) - set(numbers))
         RUNNING.pack_into(self._page, 0, -1, time.monotonic())
         self._page[RUNNING.size :] = bytes(len(self._page) - RUNNING.size)
+
         child = self._ready_child()
         open_numbers = dict.fromkeys(numbers)
         frame = self._encode(
@@ -165,7 +157,6 @@ class Worker:
         if open_numbers:
             self._judge(plan, child, numbers, open_numbers)
             self._child = None
-            self.replaced += 1
 
     def _that_fit(self, chunk: Chunk, jobs: Sequence[Job]) -> list[int]:
         fitting: list[int] = []
@@ -197,19 +188,20 @@ class Worker:
             if frame is None:
                 return
             self._stillborn = 0
+
             done, split = [], []
             for reply in self._decode(frame):
-                number, told = reply[0], reply[1]
+                number, outcome = reply[0], reply[1]
                 if number not in open_numbers:
                     continue
                 del open_numbers[number]
-                if isinstance(told, bytes):
+                if isinstance(outcome, bytes):
                     done.append(number)
                     results[number] = _done(jobs[number], reply)
-                elif told == SPLIT:
+                elif outcome == SPLIT:
                     split.append(number)
                 else:
-                    failure = Failure(FailureKind(told), reply[2], reply[3])
+                    failure = Failure(FailureKind(outcome), reply[2], reply[3])
                     plan.failed(number, failure, now_ms=time.monotonic() * 1000)
             plan.done(done)
             if split:
@@ -220,12 +212,14 @@ class Worker:
         timeout_s = self._stage.policy.timeout_ms / 1000
         if not self._watched:
             return silent_since + timeout_s + SILENCE_S - time.monotonic()
+
         seen = RUNNING.unpack_from(self._page)
         if self._page.find(_BEGUN, RUNNING.size) < 0:
-            # It starts, or tells what is done: a loaded machine does that when it can. What it
-            # begins meanwhile is not told, so look again soon.
+            # It starts, or sends outcomes, which takes time on a loaded machine. It does not say
+            # what it begins meanwhile, so look again soon.
             left = float(seen[1]) + timeout_s + _START_S_MAX - time.monotonic()
             return min(left, _LOOK_S)
+
         left = float(seen[1]) + timeout_s - time.monotonic()
         if left <= 0:
             # Number and time are written one after the other; look again before judging.
@@ -241,7 +235,7 @@ class Worker:
         numbers: Sequence[int],
         open_numbers: dict[int, None],
     ) -> None:
-        """The child is lost: whose fault was it, and what is given again?"""
+        """The child is lost: whose fault was it, and which jobs are given again?"""
         failure = child.end()
         begun = [
             number
@@ -253,11 +247,12 @@ class Worker:
             plan.failed(begun[0], self._timed(failure), now_ms=time.monotonic() * 1000)
         else:
             plan.suspected(begun)
+
         self._stillborn = 0 if begun else self._stillborn + 1
         if self._stillborn >= _STILLBORN_MAX:
             raise Unavailable(
                 f"{self._stillborn} worker processes of team {self._stage.team!r} in a row ended "
-                f"before they began any job; the last one: {failure.reason}"
+                f"before they began a job; the last one: {failure.reason}"
             )
 
     def _timed(self, failure: Failure) -> Failure:
@@ -270,18 +265,9 @@ class Worker:
 def _done(job: Job, reply: list[Any]) -> Done:
     _, result, forwards, *trace = reply
     if trace:
-        # With a span of its own, what follows belongs below that.
+        # It has a span of its own, and what follows belongs under that.
         job = msgspec.structs.replace(job, traceparent=trace[0])
-    if not forwards:
-        return Done(job, result, ())
-    return Done(
-        job,
-        result,
-        tuple(
-            ForwardedJob(target, JobId(job_id), payload, after_ms)
-            for target, job_id, payload, after_ms in forwards
-        ),
-    )
+    return Done(job, result, tuple(ForwardedJob(*forward) for forward in forwards))
 
 
 def _without_result(job: Job, given_up: GivenUp) -> Ended:
@@ -300,6 +286,7 @@ class _Child:
         for descriptor in (jobs_write, replies_write):
             with suppress(OSError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -314,6 +301,7 @@ class _Child:
                 code = 0
             finally:
                 os._exit(code)
+
         os.close(jobs_read)
         os.close(replies_write)
         self._jobs, self._replies = jobs_write, replies_read
@@ -321,7 +309,7 @@ class _Child:
         self._status: int | None = None
 
     def send(self, frame: bytes) -> bool:
-        """Gives a chunk; False if nobody takes it."""
+        """Sends a chunk; False if the child is gone."""
         data = memoryview(LENGTH.pack(len(frame)) + frame)
         try:
             while data:
@@ -331,7 +319,7 @@ class _Child:
         return True
 
     def receive(self, wait_s: Callable[[float], float]) -> bytes | None:
-        """The next frame; None if the child is dead, or silent for longer than it may be."""
+        """The next frame; None if the child is dead, or silent for too long."""
         silent_since = time.monotonic()
         head = self._read(LENGTH.size, wait_s, silent_since)
         if head is None:
@@ -364,12 +352,10 @@ class _Child:
         return self._status is None
 
     def dismiss(self, seconds: float) -> None:
-        """Gives it no more jobs, and time to end by itself."""
-        worker_child.quietly_close(self._jobs)
+        """Sends it no more jobs, and gives it time to end by itself."""
+        self._close(self._jobs)
         self._jobs = -1
-        deadline = time.monotonic() + seconds
-        while self.alive() and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._wait(seconds)
 
     def kill(self) -> None:
         """Ends it, whatever it does."""
@@ -377,25 +363,34 @@ class _Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._status = os.waitpid(self.pid, 0)[1]
-        worker_child.quietly_close(self._jobs, self._replies)
+        self._close(self._jobs, self._replies)
         self._jobs = self._replies = -1
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            # It may be closed already.
+            with suppress(OSError):
+                os.close(descriptor)
 
     def end(self) -> Failure:
         """Ends it, and says why it was lost."""
         if self._overdue:
             self.kill()
             return Failure(FailureKind.TIMEOUT, "silent for too long")
-        if self._status is None:
-            # Its pipe is closed: it is ending, or has closed what it should not have touched.
-            deadline = time.monotonic() + SILENCE_S
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(0.001)
+        # Its pipe is closed: it is ending, or has closed what it should not have touched.
+        self._wait(SILENCE_S)
         self.kill()
+
         assert self._status is not None
         if os.WIFSIGNALED(self._status):
             number = os.WTERMSIG(self._status)
             name = signal.Signals(number).name
             hint = "; out of memory?" if number == signal.SIGKILL else ""
-            return Failure(FailureKind.CRASH, f"its process was ended by {name}{hint}")
+            return Failure(FailureKind.CRASH, f"its process was killed by {name}{hint}")
         code = os.WEXITSTATUS(self._status)
-        return Failure(FailureKind.CRASH, f"its process ended itself with exit code {code}")
+        return Failure(FailureKind.CRASH, f"its process ended with exit code {code}")

@@ -29,8 +29,8 @@ from dovetail.kafka.client.client import client_of
 from dovetail.spark import session
 from dovetail.spark.archive import topic_frame
 from dovetail.spark.runtime import find_java
+from dovetail.teams import FrontEnd, JobFailed, create_topics
 from dovetail.teams.engine import Engine
-from dovetail.teams.frontend import FrontEnd, JobFailed, create_topics
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import FailureKind
 from dovetail.teams.progress import TeamState

@@ -53,7 +53,7 @@ def test_jobs_that_cannot_be_sent_are_refused(node: RunningNode) -> None:
     pipeline = pipeline_of_one()
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
-        with pytest.raises(InvalidInput, match="2 jobs and 1 ids"):
+        with pytest.raises(InvalidInput, match="2 payloads and 1 ids"):
             front.submit_many([1, 2], ["one"])
         with pytest.raises(InvalidInput):
             front.submit_many([1, object()])

@@ -212,7 +212,7 @@ def test_functions_of_batches_and_tables() -> None:
         b'{"n":4}',
     ]
     ended = run(loses_one, "1", "2", kind="batch", attempts=1)
-    assert "gave 0 results for 1 jobs" in dead(ended)["0"].failure.reason
+    assert "returned 0 results for 1 jobs" in dead(ended)["0"].failure.reason
 
 
 def test_pandas_functions() -> None:

@@ -150,18 +150,18 @@ def test_results_that_do_not_fit_are_refused() -> None:
     """T7: annotations are compared where both sides have them."""
     a, b = _pair(make_text, make_text)
     a >> b
-    with pytest.raises(InvalidInput, match="'a' gives str and 'b' takes dict"):
+    with pytest.raises(InvalidInput, match="'a' gives str but 'b' takes dict"):
         Pipeline("p", a, b)
     a, b = _pair(make_text, make_text)
     a.pipe_to(b, transform=lambda text: {"n": len(text)})
     Pipeline("p", a, b)
     a, b = _pair(make_text, same)
     a.spray_to(b)
-    with pytest.raises(InvalidInput, match="returns str, which is no list"):
+    with pytest.raises(InvalidInput, match="returns str, which is not a list"):
         Pipeline("p", a, b)
     a, b = _pair(make_list, make_text)
     a.spray_to(b)
-    with pytest.raises(InvalidInput, match="'a' gives int and 'b' takes dict"):
+    with pytest.raises(InvalidInput, match="'a' gives int but 'b' takes dict"):
         Pipeline("p", a, b)
 
 
@@ -201,14 +201,14 @@ def test_only_what_is_surely_wrong_is_refused(given: Any, wanted: Any, expected:
     [
         ({"workers": 0}, "workers=0 must be a number"),
         ({"attempts": True}, "attempts=True"),
-        ({"kind": "rows"}, "no kind 'rows'"),
-        ({"codec": "pickle"}, "no codec 'pickle'; there are arrow, json, msgpack, raw"),
+        ({"kind": "rows"}, "'rows' is not a kind of function"),
+        ({"codec": "pickle"}, "'pickle' is not a codec; take arrow, json, msgpack, raw"),
         ({"timeout": 0}, "timeout must be above 0"),
         ({"backoff": "9s", "backoff_max": "5s"}, "must not be shorter than the first"),
         ({"backoff": "31d"}, "at most 30 days"),
         ({"kind": "batch", "concurrency": 2}, "concurrency is for functions of one payload"),
         ({"kind": "arrow", "codec": "raw"}, "take json or msgpack"),
-        ({"input_topic": "a b"}, "no name of a topic"),
+        ({"input_topic": "a b"}, "is not a topic name"),
     ],
 )
 def test_a_team_that_cannot_work_is_refused(more: dict[str, Any], said: str) -> None:

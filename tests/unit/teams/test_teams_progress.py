@@ -16,7 +16,7 @@ from dovetail.teams.progress import (
     TeamState,
     finished_batch,
     pipeline_state,
-    standing_by,
+    standby_teams,
 )
 from dovetail.teams.report import (
     COLUMNS,
@@ -104,7 +104,7 @@ def report_of(state: PipelineState, *, term: int = 1, at_ms: int = 1_000) -> Rep
         at_ms=at_ms,
         edges=edges_of(pipeline),
         parts=parts_of(pipeline),
-        teams=tuple(standing_by(["a", "b"])),
+        teams=tuple(standby_teams(["a", "b"])),
     )
 
 
