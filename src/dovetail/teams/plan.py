@@ -12,8 +12,8 @@ Pure: events in, decisions out; time and chance are arguments. `worker` acts on 
        └───────────────────────────────────────────────────────────────────────────────────┘
 
 Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-including those of its former lives. A backoff that is longer than a batch may wait is not waited for
-here: `delays` brings the job back when it is over. A job pays only for itself: if a worker dies
+including those of its former lives. A job whose backoff is longer than a batch may wait is postponed:
+`delays` brings it back when the backoff is over. A job pays only for itself: if a worker dies
 while it runs several jobs, each of them is given again alone, and then there is no doubt.
 """
 

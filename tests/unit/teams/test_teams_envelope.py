@@ -119,7 +119,7 @@ def test_bytes_that_are_no_payload_are_refused_by_name(name: str, data: bytes) -
     try:
         codec_of(name).decoder()(data)
     except Undecodable as error:
-        assert f"no {name} payload" in str(error)
+        assert f"not a {name} payload" in str(error)
 
 
 def test_values_that_do_not_fit_are_refused() -> None:
