@@ -12,9 +12,9 @@ Pure: events in, decisions out; time and chance are arguments. `worker` acts on 
        └───────────────────────────────────────────────────────────────────────────────────┘
 
 Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-including those of its former lives. A job whose backoff is longer than a batch may wait is postponed:
-`delays` brings it back when the backoff is over. A job pays only for itself: if a worker dies
-while it runs several jobs, each of them is given again alone, and then there is no doubt.
+including those of its former lives. A job whose backoff is longer than a batch may wait is
+postponed: `delays` brings it back when the backoff is over. A job pays only for itself: if a worker
+dies while it runs several jobs, each of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
