@@ -131,7 +131,7 @@ def throughput(run: Run) -> Sequence[Line]:
                 count = run.sized(20_000, quick=2_000)
                 peer = beanstalkd.measure(where, messages=count, body=BODY)
         except PeerMissing as error:
-            run.told(str(error))
+            run.note(str(error))
         lines += _pair("SQLite", put, got, name, peer, rule, note)
     lines += _task_queues(run, put, got)
     lines += _postgres(run, messages)
@@ -150,7 +150,7 @@ def _round(
             return put, await consume(d, "bench", messages=messages)
 
         put, got = ours(bootstrap, work)
-    run.told(f"ours on {label}: insert {put:,.0f}, consume {got:,.0f} a second")
+    run.note(f"ours on {label}: insert {put:,.0f}, consume {got:,.0f} a second")
     return put, got
 
 
@@ -169,11 +169,11 @@ def _task_queues(run: Run, put: float, got: float) -> list[Line]:
                     count = run.sized(3_000, quick=300)
                     peer = task_queues.measure(name, redis_url=url, messages=count, body="x" * 100)
                 except (ImportError, RuntimeError) as error:
-                    run.told(f"{name}: {error}")
+                    run.note(f"{name}: {error}")
                 note = "on Redis without sync: weaker than ours"
                 lines += _pair("SQLite", put, got, name, peer, 20.0, note)
     except PeerMissing as error:
-        run.told(str(error))
+        run.note(str(error))
     return lines
 
 
@@ -193,7 +193,7 @@ def _postgres(run: Run, messages: int) -> list[Line]:
             dsn = server.create_database().dsn
             theirs.append(plain_sql.measure(dsn, messages=messages, body=BODY))
         put, got = theirs[-1]
-        run.told(f"plain SQL: insert {put:,.0f}, consume {got:,.0f} a second")
+        run.note(f"plain SQL: insert {put:,.0f}, consume {got:,.0f} a second")
     (put, got), peer = _best(mine), _best(theirs)
     lines += _pair("PostgreSQL", put, got, "plain SQL, SKIP LOCKED by 100", peer, 2.0, "")
     run.step("procrastinate")
@@ -208,7 +208,7 @@ def _postgres(run: Run, messages: int) -> list[Line]:
                     "procrastinate", redis_url=url, dsn=dsn, messages=count, body="x" * 100
                 )
         except (ImportError, RuntimeError, PeerMissing) as error:
-            run.told(f"procrastinate: {error}")
+            run.note(f"procrastinate: {error}")
         lines += _pair("PostgreSQL", put, got, "procrastinate", other, 50.0, "")
     return lines
 

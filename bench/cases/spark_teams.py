@@ -119,7 +119,7 @@ def _best(run: Run, name: str, work: Callable[[], float]) -> float:
     for number in range(min(2, run.rounds)):
         run.step(f"{name}, round {number + 1}")
         rate = work()
-        run.told(f"  {name}: {rate:,.0f} {_UNIT}, load {os.getloadavg()[0]:.1f}")
+        run.note(f"  {name}: {rate:,.0f} {_UNIT}, load {os.getloadavg()[0]:.1f}")
         best = max(best, rate)
     return best
 

@@ -50,7 +50,7 @@ def measure(run: Run) -> list[Line]:
             ours = _teams(run, spark, node, run.sized(100_000, quick=2_000))
         finally:
             spark.stop()
-    run.told(f"  teams: {ours:,.0f} orders/s")
+    run.note(f"  teams: {ours:,.0f} orders/s")
     theirs, note = None, _NOTE
     try:
         with _redis_server(run.folder / "redis") as url:
@@ -58,7 +58,7 @@ def measure(run: Run) -> list[Line]:
 
             run.step("Celery")
             theirs = celery_orders.measure(url, orders_of(run.sized(5_000, quick=300)))
-            run.told(f"  Celery: {theirs:,.0f} orders/s")
+            run.note(f"  Celery: {theirs:,.0f} orders/s")
     except (PeerMissing, ImportError) as error:
         note = str(error)
     return [

@@ -149,7 +149,7 @@ def _measure(run: Run, node: Node, drivers: list[Driver]) -> list[Line]:
             ("detect", "elect", "start", "first result"), names, names[1:], strict=False
         )
     }
-    run.told("  " + ", ".join(f"{name} {took:.2f} s" for name, took in parts.items()))
+    run.note("  " + ", ".join(f"{name} {took:.2f} s" for name, took in parts.items()))
     return [
         Line(
             _CASE,

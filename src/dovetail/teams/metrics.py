@@ -9,46 +9,44 @@ from dovetail.teams.progress import TeamProgress, TeamState
 #: From an empty micro-batch on a quick machine to one of 200,000 slow jobs, in seconds.
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
+_TEAM = ("pipeline", "team")
+
 
 class PipelineMetrics:
     """The series of one driver. `reporter` sets them; the engine counts micro-batches."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._state = self._gauge("team_state", "1 for the state the team is in.", "state")
-        self._lag = self._gauge("team_lag_jobs", "Jobs that wait in the input topic.")
-        self._rate = self._gauge("team_jobs_per_second", "Jobs done, over the last 10 s.")
+        self._state = self._gauge("team_state", "1 for the state the team is in.", *_TEAM, "state")
+        self._lag = self._gauge("team_lag_jobs", "Jobs that wait in the input topic.", *_TEAM)
+        self._rate = self._gauge("team_jobs_per_second", "Jobs done, over the last 10 s.", *_TEAM)
         self._jobs = self._counter("team_jobs", "Jobs done since this driver leads.")
         self._failures = self._counter("team_failures", "Queries that failed.")
         self._dead = self._counter("team_dead_letters", "Jobs given up since this driver leads.")
         self._batch_seconds = Histogram(
             "dovetail_team_batch_seconds",
             "Time of one micro-batch.",
-            ["pipeline", "team"],
+            _TEAM,
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._leading = Gauge(
-            "dovetail_pipeline_leading",
-            "1 while this driver is the master.",
-            ["pipeline"],
-            registry=self.registry,
+
+        self._leading = self._gauge(
+            "pipeline_leading", "1 while this driver is the master.", "pipeline"
         )
-        self._term = Gauge(
-            "dovetail_pipeline_term",
+        self._term = self._gauge(
+            "pipeline_term",
             "Term under which this driver leads or led last; 0 without an election.",
-            ["pipeline"],
-            registry=self.registry,
+            "pipeline",
         )
         #: What is counted so far: a counter only takes increments.
         self._counted: dict[tuple[str, str, str], int] = {}
 
-    def _gauge(self, name: str, text: str, *more: str) -> Gauge:
-        labels = ["pipeline", "team", *more]
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"dovetail_{name}", text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"dovetail_{name}", text, ["pipeline", "team"], registry=self.registry)
+        return Counter(f"dovetail_{name}", text, _TEAM, registry=self.registry)
 
     def leading(self, pipeline: str, *, leads: bool, term: int) -> None:
         self._leading.labels(pipeline).set(leads)

@@ -314,14 +314,14 @@ def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended
             reason = headers.get(REASON, b"").decode(errors="replace")
             found[row_id] = Postponed(mark, reason, mark.attempts, mark.not_before_ms)
             continue
-        told = outcome_of(
+        outcome = outcome_of(
             "", dead=KIND in headers, place="", key=key, value=value, headers=headers.items()
         )
-        job = Job(told.id, told.payload)
+        job = Job(outcome.id, outcome.payload)
         found[row_id] = (
-            Done(job, told.payload, ())
-            if told.failure is None
-            else DeadLetter(job, told.failure, told.attempts)
+            Done(job, outcome.payload, ())
+            if outcome.failure is None
+            else DeadLetter(job, outcome.failure, outcome.attempts)
         )
     return found
 

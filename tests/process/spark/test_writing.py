@@ -377,9 +377,9 @@ def test_a_master_of_an_older_term_is_told(client: KafkaClient, topic: str) -> N
     committed(client, topic, {(topic, 0): 0}, batch=7, term=5)
     with pytest.raises(ProducerFenced, match="term 4 writes, and one of term 5"):
         writer(client, topic, batch=7, term=4)
-    with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, and 7 is complete"):
+    with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, but 7 is complete"):
         writer(client, topic, batch=6, term=5)
-    with pytest.raises(ProducerFenced, match="and 7 is complete"):
+    with pytest.raises(ProducerFenced, match="but 7 is complete"):
         committed(client, topic, {(topic, 1): 9}, batch=6)
     writer(client, topic, batch=7, term=5).close()
 
