@@ -7,17 +7,14 @@ deduplicated. Celery: from its first task to its last, Redis without sync.
 
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import redis
 from examples.orders.shop import Order, parse_order, price_order, refund_order, ship_order
 
 from bench.cases.spark_teams import bench_session
 from bench.node import Node
-from bench.peers.server import PeerMissing, find_program, free_port, running
+from bench.peers.redis import queue_server
+from bench.peers.server import PeerMissing
 from bench.run import Run
 from bench.table import Line
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
@@ -53,7 +50,7 @@ def measure(run: Run) -> list[Line]:
     run.note(f"  teams: {ours:,.0f} orders/s")
     theirs, note = None, _NOTE
     try:
-        with _redis_server(run.folder / "redis") as url:
+        with queue_server(run.folder / "redis") as url:
             from bench.peers import celery_orders
 
             run.step("Celery")
@@ -93,15 +90,3 @@ def _teams(run: Run, spark: "SparkSession", node: Node, count: int) -> float:
         ends = {one.team: one.jobs_total for one in engine.progress()}
     assert ends["ship"] + ends["refund"] == count, ends
     return count / took_s
-
-
-@contextmanager
-def _redis_server(folder: Path) -> Iterator[str]:
-    program = find_program("redis-server")
-    folder.mkdir(parents=True)
-    port = free_port()
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    command += ["--appendonly", "no", "--save", ""]
-    with running(command, port=port, log_path=folder / "server.log"):
-        redis.Redis(port=port).ping()
-        yield f"redis://127.0.0.1:{port}/0"

@@ -5,13 +5,12 @@
 Promise: every outcome on the topics is in the database, once, although this program may be killed
 at any line. Records are written in one transaction and their positions are committed after it, so
 that a record may come twice, and never not at all; and what comes twice changes nothing, because
-each row has the id of its work as its key. An order whose last item has come is complete, and says
+each row has its job id as its key. An order whose last item has come is complete, and says
 so through the outbox, in the same transaction.
 """
 
 import argparse
 import json
-import signal
 import sqlite3
 import threading
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Message
 from examples.shop.database import connect, now_ms, transaction
+from examples.shop.stopping import stop_event
 from examples.shop.teams import shop
 
 from dovetail.outbox import Producer
@@ -112,10 +112,7 @@ def main() -> None:
     parser.add_argument("--database", type=Path, default=Path("shop.db"))
     parser.add_argument("--bootstrap", default="127.0.0.1:9092")
     given = parser.parse_args()
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    run(given, stopping)
+    run(given, stop_event())
 
 
 if __name__ == "__main__":

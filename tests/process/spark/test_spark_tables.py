@@ -21,15 +21,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("pyspark")
 import pyarrow.dataset
+from tests.java import need_java
 
 from dovetail.cli.app import app
-from dovetail.errors import Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.spark import register, session
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.spark.runtime import find_java
 from dovetail.spark.source import SPARK_SCHEMA
 
 #: A killed driver is given so long to come so far.
@@ -39,12 +38,7 @@ DRIVER_S_MAX = 120
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one session. Without Java the tests skip, in CI they fail."""
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     settings = {
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         # A test is over before the second compiler pays.

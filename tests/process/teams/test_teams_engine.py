@@ -20,15 +20,14 @@ from tests.process.access.guarded import admin_settings, guarded_node
 
 pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
+from tests.java import need_java
 
 from dovetail.cli.options import Target
 from dovetail.cli.pipeline_status import Reports
-from dovetail.errors import Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import client_of
 from dovetail.spark import session
 from dovetail.spark.archive import topic_frame
-from dovetail.spark.runtime import find_java
 from dovetail.teams import FrontEnd, JobFailed, create_topics
 from dovetail.teams.engine import Engine
 from dovetail.teams.graph import Pipeline
@@ -50,12 +49,7 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.fixture(scope="module")
 def spark() -> "Iterator[SparkSession]":
     """The one session. Without Java the tests skip, in CI they fail."""
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     with pytest.MonkeyPatch.context() as patch:
         # Python workers import the examples as this process does.
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)

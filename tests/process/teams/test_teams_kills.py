@@ -20,15 +20,15 @@ import pytest
 from tests.cluster_processes import running_cluster
 from tests.conftest import NodeFactory
 from tests.etcd_server import free_ports
+from tests.java import need_java
 from tests.process.teams.kill_graph import ITEMS, is_bad, is_packed, kills
 from tests.process.teams.master_processes import STEP_S_MAX, MasterProcess, kill, wait_leader
 
-from dovetail.errors import DovetailError, Unavailable
+from dovetail.errors import DovetailError
 from dovetail.kafka.client import brokers as broker_addresses
 from dovetail.kafka.client.client import LATEST, KafkaClient
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.spark.runtime import find_java
 from dovetail.teams import FrontEnd, create_topics
 
 JOBS = int(os.environ.get("TEAM_JOBS", "1200"))
@@ -101,12 +101,7 @@ class Masters:
 
 @pytest.fixture
 def masters(brokers: Brokers, tmp_path: Path) -> Iterator[Masters]:
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     create_topics(kills, brokers.bootstrap)
     made = Masters(brokers.bootstrap, tmp_path)
     yield made
