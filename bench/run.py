@@ -1,4 +1,4 @@
-"""What a case is given: how much to do, where to put files, and a voice."""
+"""What a case is given: how much to do, where to put files, and how to report."""
 
 import statistics
 from collections.abc import Sequence

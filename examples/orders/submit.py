@@ -1,4 +1,4 @@
-"""Puts orders in, some of them odd, and shows what became of each."""
+"""Submits orders, some of them odd, and shows the outcome of each."""
 
 import sys
 

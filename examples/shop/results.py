@@ -1,12 +1,12 @@
-"""What became of each order comes home to the shop's database.
+"""Writes the outcomes of orders into the shop's database.
 
     python -m examples.shop.results --database shop.db --bootstrap 127.0.0.1:9092
 
-Promise: every outcome on the topics is in the database, once, although this program may be killed
-at any line. Records are written in one transaction and their positions are committed after it, so
-that a record may come twice, and never not at all; and what comes twice changes nothing, because
-each row has its job id as its key. An order whose last item has come is complete, and says
-so through the outbox, in the same transaction.
+Promise: every outcome on the topics is in the database once, although this program may be killed at
+any line. It writes records in one transaction and commits their positions afterwards, so a record
+may come twice but is never missed; a second one changes nothing, because the job id is the key of
+its row. When the last item of an order has come, the order is complete, and an event in the same
+transaction says so through the outbox.
 """
 
 import argparse

@@ -2,8 +2,8 @@
 
     python -m examples.shop.shop --database shop.db --rate 20 --seconds 60
 
-An order whose card is declined is rolled back, and its event with it. What customers do follows
-from the seed and the order's number, so that a restarted shop goes on where it was.
+If a card is declined, the order is rolled back together with its event. What customers do follows
+from the seed and the order's number, so a restarted shop continues where it stopped.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The teams: an order is parsed, priced, split into its items, and each item finds its way.
+"""The teams: an order is parsed, priced and split into items; each is shipped or ordered again.
 
     dovetail pipeline show examples.shop.teams:shop
     dovetail pipeline run examples.shop.teams:shop
