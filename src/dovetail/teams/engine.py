@@ -281,7 +281,12 @@ class Engine:
 
         # Teams that failed together do not come back in step.
         pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures) * random.uniform(0.5, 1.5)  # noqa: S311
-        _log.warning("team restarted", team=one.stage.team, failures=meter.failures, reason=reason)
+        _log.warning(
+            "team failed; it is restarted",
+            team=one.stage.team,
+            failures=meter.failures,
+            reason=reason,
+        )
         one.query, one.begin_again = None, time.monotonic() + pause_s
 
     def _query(self, stage: Stage) -> "StreamingQuery":
