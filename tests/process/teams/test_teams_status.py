@@ -1,4 +1,4 @@
-"""What a driver reports about itself, seen from another terminal and by a scraper; without Spark."""
+"""What a driver reports about itself, to another terminal and to a scraper; without Spark."""
 
 import json
 import subprocess

@@ -79,7 +79,7 @@ export const page = {
 
 const inWords = (edges) =>
   edges.length > 0
-    ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
+    ? `Jobs flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
     : "Teams without connections";
 
 function list(teams, at) {
