@@ -31,8 +31,6 @@ _CHECKED_FROM = 21
 _CODEC_MASK = 0x07
 _APPEND_TIME = 0x08
 _CONTROL = 0x20
-#: Behind every offset.
-OFFSET_END = 1 << 62
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -50,6 +48,8 @@ COLUMNS = pa.schema(
     ]
 )
 COLUMNS_WITH_HEADERS = COLUMNS.append(pa.field("headers", HEADERS_TYPE))
+#: Behind every offset.
+OFFSET_END = 1 << 62
 
 
 class BatchView(NamedTuple):
@@ -90,16 +90,15 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
         base_offset, length, _, magic, checksum, attributes, last_delta = fields[:7]
         if magic != 2:
             raise InvalidBatch(f"{where}: record format {magic} at offset {base_offset}, not 2")
-
         end = at + _LENGTH_FROM + length
         if length < HEADER_BYTES - _LENGTH_FROM:
             raise InvalidBatch(f"{where}: a batch of length {length} at offset {base_offset}")
         if end > len(view):
             return
-
         if crc32c(view[at + _CHECKED_FROM : end]) != checksum:
             raise ChecksumMismatch(
-                f"{where}: the checksum of the batch at offset {base_offset} does not match"
+                f"{where}: the batch at offset {base_offset} changed on its way: its checksum "
+                "does not match"
             )
         yield BatchView._make(
             (

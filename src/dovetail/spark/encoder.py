@@ -72,7 +72,6 @@ def encode_batches(
             rows.keys, rows.values, rows.headers, rows.times, now_ms, chosen, start, bytes_max
         )
         body = deflate(body, codec)
-
         checked = _BODY.pack(
             codec,
             count - 1,
