@@ -334,7 +334,7 @@ def test_a_broker_that_sets_the_time_is_no_other_attempt(
 
 
 @pytest.mark.parametrize("conflicts_fail", [False, True])
-def test_an_attempt_that_decided_otherwise_is_told(
+def test_an_attempt_that_decided_otherwise_changes_nothing(
     node: RunningNode, client: KafkaClient, conflicts_fail: bool
 ) -> None:
     """T5: by id: a paused attempt wakes up with other values for rows that are stored. It fails
@@ -372,10 +372,10 @@ def test_an_earlier_micro_batch_is_refused(client: KafkaClient, topic: str) -> N
     assert len(rows_of(client, topic)) == 100
 
 
-def test_a_master_of_an_older_term_is_told(client: KafkaClient, topic: str) -> None:
+def test_a_master_of_an_older_term_is_refused(client: KafkaClient, topic: str) -> None:
     """T2: once a newer master committed, one of an older term does not even begin."""
     committed(client, topic, {(topic, 0): 0}, batch=7, term=5)
-    with pytest.raises(ProducerFenced, match="term 4 writes, and one of term 5"):
+    with pytest.raises(ProducerFenced, match="term 4 writes, but one of term 5"):
         writer(client, topic, batch=7, term=4)
     with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, but 7 is complete"):
         writer(client, topic, batch=6, term=5)
