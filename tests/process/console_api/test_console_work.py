@@ -162,7 +162,7 @@ def _dead_work(site: Site, number: int) -> None:
 
 
 def test_dead_letters_of_a_team(site: Site) -> None:
-    """U5: jobs are replayed to the team's input with their attempts, or dropped, one by one."""
+    """U5: works are replayed to the team's input with their attempts, or dropped, one by one."""
     site.make_topic("shop.parse.dead")
     for number in range(4):
         _dead_work(site, number)
@@ -236,9 +236,9 @@ def _report(site: Site, **more: Any) -> None:
             "input": "a",
             "dead": "b",
             "lag": 5,
-            "jobs_per_s": 2.5,
+            "works_per_s": 2.5,
         },
-        {"team": "price", "state": "idle", "lag": 1, "jobs_per_s": 1.0, "dead_letters": 2},
+        {"team": "price", "state": "idle", "lag": 1, "works_per_s": 1.0, "dead_letters": 2},
     ]
     told = {
         "format": 1,
@@ -260,7 +260,7 @@ def test_pipelines_as_their_drivers_tell(site: Site) -> None:
     site.produce("dovetail.pipelines", b"no report at all", key=b"odd")
     (row,) = site.get("/v1/pipelines")["pipelines"]
     assert (row["pipeline"], row["state"], row["lag"]) == ("shop", "running", 6)
-    assert row["jobs_per_s"] == 3.5
+    assert row["works_per_s"] == 3.5
     shown = site.get("/v1/pipelines/shop")
     assert shown["edges"] == [{"from": "parse", "to": "price", "how": "pipe"}]
     assert [team["lag"] for team in shown["teams"]] == [5, 1]

@@ -169,7 +169,7 @@ def _stream(told: dict[str, Any]) -> Row:
 
 def _pipeline(told: dict[str, Any]) -> Row:
     shown = {name: told.get(name) for name in ("state", "teams", "lag", "failures", "dead")}
-    return {"pipeline": told["pipeline"], "jobs/s": told.get("jobs_per_s"), **shown}
+    return {"pipeline": told["pipeline"], "works/s": told.get("works_per_s"), **shown}
 
 
 def _trouble(error: DovetailError) -> Look:

@@ -74,9 +74,9 @@ _SHAPES: Mapping[Part, _Shape] = {
         ("stream", "environment", "leader", "term", "members", "lag"), "stream", "term", "lag"
     ),
     "pipelines": _Shape(
-        ("pipeline", "state", "teams", "lag", "jobs/s", "failures", "dead"),
+        ("pipeline", "state", "teams", "lag", "works/s", "failures", "dead"),
         "pipeline",
-        "jobs/s",
+        "works/s",
         "lag",
     ),
 }

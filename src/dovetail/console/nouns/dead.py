@@ -2,11 +2,11 @@
 
     source     name                          id                 replay
     timeline   the timeline                  its id             due now, from its first attempt
-    topic      a team's topic of dead jobs   partition:offset   copied to the team's input topic
+    topic      a team's topic of dead works  partition:offset   copied to the team's input topic
     outbox     the topic that was meant      its id             put back behind what waits
 
 A source that cannot be asked is told with its trouble and hides nothing of the others. Topics of
-dead jobs are those that running pipelines name, and those whose name ends in `.dead`; of their
+dead works are those that running pipelines name, and those whose name ends in `.dead`; of their
 records, those count that say why they died.
 """
 

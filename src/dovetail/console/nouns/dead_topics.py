@@ -132,7 +132,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 async def replay(desk: Desk, name: str, ids: list[str], who: str) -> DeadDone:
-    """Copies jobs to their team's input topic."""
+    """Copies works to their team's input topic."""
     topic = await _topic(desk, name)
     if topic.input is None:
         raise Refused(

@@ -16,7 +16,7 @@ class PipelineRow(Struct, frozen=True):
     told_ms: int
     teams: int
     lag: int | None
-    jobs_per_s: float
+    works_per_s: float
     failures: int
     dead: int | None
     term: int | None
@@ -68,7 +68,7 @@ def _row(desk: Desk, heard: Heard) -> PipelineRow:
         told_ms=heard.told_ms,
         teams=len(told.teams),
         lag=_sum([team.lag for team in told.teams]),
-        jobs_per_s=sum(team.jobs_per_s or 0.0 for team in told.teams),
+        works_per_s=sum(team.works_per_s or 0.0 for team in told.teams),
         failures=sum(team.failures for team in told.teams),
         dead=_sum([team.dead_letters for team in told.teams]),
         term=told.term,

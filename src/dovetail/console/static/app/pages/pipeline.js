@@ -49,7 +49,7 @@ export const page = {
         .filter((team) => team.last_error)
         .map((team) => note("bad", `Team ${team.team}`, team.last_error)),
       tiles(
-        tile("Jobs", rate(sum(teams, "jobs_per_s")), { chart: chart("rate") }),
+        tile("Works", rate(sum(teams, "works_per_s")), { chart: chart("rate") }),
         tile("Lag", brief(sum(teams, "lag")), { chart: chart("lag") }),
         tile("Dead letters", brief(sum(teams, "dead_letters")), {
           href: "/dead?source=topic",
@@ -79,7 +79,7 @@ export const page = {
 
 const inWords = (edges) =>
   edges.length > 0
-    ? `Jobs flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
+    ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
     : "Teams without connections";
 
 function list(teams, at) {
@@ -103,10 +103,10 @@ function list(teams, at) {
       },
       {
         name: "rate",
-        label: "Jobs",
+        label: "Works",
         kind: "number",
-        sort: (row) => row.jobs_per_s,
-        cell: (row) => rate(row.jobs_per_s),
+        sort: (row) => row.works_per_s,
+        cell: (row) => rate(row.works_per_s),
       },
       {
         name: "lag",
@@ -122,7 +122,7 @@ function list(teams, at) {
         cell: (row) =>
           h(
             "span",
-            { title: `number ${row.batch}, ${plural(row.jobs ?? 0, "job")}` },
+            { title: `number ${row.batch}, ${plural(row.works ?? 0, "work")}` },
             span(row.batch_ms),
           ),
       },

@@ -61,10 +61,10 @@ function list(rows, at) {
       { name: "teams", label: "Teams", kind: "number", cell: (row) => count(row.teams) },
       {
         name: "rate",
-        label: "Jobs",
+        label: "Works",
         kind: "number",
-        sort: (row) => row.jobs_per_s,
-        cell: (row) => rate(row.jobs_per_s),
+        sort: (row) => row.works_per_s,
+        cell: (row) => rate(row.works_per_s),
       },
       {
         name: "lag",
