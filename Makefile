@@ -62,7 +62,7 @@ soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_R
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
 	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/spark
-	@TEAM_WORKS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
+	@TEAM_JOBS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
 	@DEMO_MINUTES=3 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
 	@MODEL_EXAMPLES=$(SOAK_ROUNDS) BROKER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_brokers.py

@@ -53,7 +53,7 @@ def measure(run: Run) -> list[Line]:
         for at in range(run.rounds):
             for name, drained in drains.items():
                 rate = drained()
-                run.told(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
+                run.note(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
                 best[name] = max(best.get(name, 0.0), rate)
     notes = [f"processor seconds with {n}: {used}" for n, used in measured.used.items()]
     busy = measured.used[_WORKERS].busy

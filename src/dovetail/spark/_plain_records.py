@@ -1,6 +1,6 @@
-"""Kafka records to Arrow buffers and back, in Python: the measure and stand-in of `_records.c`.
+"""Kafka records to Arrow buffers and back, in Python: the reference and fallback of `_records.c`.
 
-Both modules have these four functions, and give equal answers and raise `ValueError` for the same
+Both modules have these four functions, return equal results and raise `ValueError` for the same
 input. A column is a tuple of the buffers of an Arrow array of byte strings: offsets (32 bits,
 native), data, validity bits or None, and the place of its first row; None is a column of nulls.
 """
@@ -66,6 +66,7 @@ def decode(
     the nearest that is.
     """
     _measure(sections)
+
     offsets, times, header_ends = array("q"), array("q"), array("i", [0])
     keys, values, names, contents = (_StringsBuilder() for _ in range(4))
     for data, count, base_offset, base_ms, stamped, stamp_ms in sections:
@@ -78,11 +79,13 @@ def decode(
             time_delta, here = read_number(plain, at + 1, end)
             offset_delta, here = read_number(plain, here, end)
             at = end
+
             if not 0 <= offset_delta <= _INT32_MAX:
                 raise ValueError("an offset is out of range")
             offset = base_offset + offset_delta
             if not offset_min <= offset < offset_end:
                 continue
+
             key, here = _read_bytes(plain, here, end)
             value, here = _read_bytes(plain, here, end)
             keys.add(key)
@@ -95,6 +98,7 @@ def decode(
             times.append(min(max(ms, -_MS_MAX), _MS_MAX) * 1000)
         if at != len(plain):
             raise ValueError("a batch is longer than its records")
+
     headers = (header_ends.tobytes(), names.close(), contents.close()) if with_headers else None
     return (
         len(offsets),
@@ -190,6 +194,7 @@ def encode(
             ms = int(struct.unpack_from("=q", times, row * 8)[0]) // 1000
         if count == 0:
             base_ms = most_ms = ms
+
         record = (
             b"\0"
             + varint(ms - base_ms)

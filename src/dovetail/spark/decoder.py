@@ -4,8 +4,8 @@ A loop over batches, never over messages: headers are read and checksums compare
 are inflated by C libraries and taken apart by `records`. The buffers that come out are the
 columns; nothing is copied once more.
 
-Columns and types are those of Spark's Kafka source. Offsets may have gaps (compaction, control
-records of transactions, which are passed over). A batch cut off at the end of an answer, which
+Columns and types are those of Spark's Kafka source. Offsets may have gaps: compaction leaves them,
+and control records of transactions are skipped. A batch that the end of an answer cuts off, which
 Kafka allows, is left for the next fetch.
 """
 
@@ -18,6 +18,7 @@ from crc32c import crc32c
 from dovetail.buffers import Buffer
 from dovetail.compression import inflate
 from dovetail.errors import ChecksumMismatch, InvalidBatch
+from dovetail.kafka.client.client import Partition, name_of
 from dovetail.record_batch import (
     APPEND_TIME,
     CHECKED_FROM,
@@ -45,6 +46,8 @@ COLUMNS = pa.schema(
     ]
 )
 COLUMNS_WITH_HEADERS = COLUMNS.append(pa.field("headers", HEADERS_TYPE))
+#: Behind every offset.
+OFFSET_END = 1 << 62
 
 
 class BatchView(NamedTuple):
@@ -105,17 +108,17 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
 
 def to_arrow(
     batches: list[BatchView],
+    partition: Partition,
     *,
-    topic: str,
-    partition: int,
-    offset_min: int,
-    offset_end: int,
+    offset_min: int = 0,
+    offset_end: int = OFFSET_END,
     columns: pa.Schema = COLUMNS,
 ) -> pa.RecordBatch:
     """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`.
 
     `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
     """
+    topic, number = partition
     wanted = [batch for batch in batches if not batch.control]
     try:
         sections = [batch.section() for batch in wanted]
@@ -125,13 +128,14 @@ def to_arrow(
     except ValueError as error:
         first = wanted[0].base_offset if wanted else offset_min
         raise InvalidBatch(
-            f"{topic}-{partition}: records from offset {first} on are malformed: {error}"
+            f"{name_of(partition)}: records from offset {first} on are malformed: {error}"
         ) from error
+
     makers: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: _strings(keys, rows, pa.binary()),
         "value": lambda: _strings(values, rows, pa.binary()),
         "topic": lambda: pa.repeat(topic, rows),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "partition": lambda: pa.repeat(pa.scalar(number, pa.int32()), rows),
         "offset": lambda: pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
         "timestamp": lambda: pa.Array.from_buffers(
             COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]

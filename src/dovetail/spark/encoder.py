@@ -1,4 +1,4 @@
-"""Arrow columns to record batches: what a sink is given becomes what a Produce request carries.
+"""Arrow columns to record batches: from the rows of a sink to the body of a Produce request.
 
 A loop over batches, never over rows: `records` writes the records, C libraries compress them.
 """
@@ -19,7 +19,7 @@ from dovetail.spark._plain_records import Column, HeaderColumn
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of rows that are to be written, as buffers; `batch` keeps them alive."""
+    """The columns of the rows to write, as buffers; `batch` keeps them alive."""
 
     batch: pa.RecordBatch
     keys: Column | None
@@ -29,7 +29,7 @@ class Rows:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> "Rows":
-        """Of a batch with columns `value` and, if they are there, `key`, `headers`, `timestamp`."""
+        """From a batch with the column `value` and optionally `key`, `headers`, `timestamp`."""
         names = batch.schema.names
         times = None
         if "timestamp" in names:
@@ -58,7 +58,7 @@ def encode_batches(
 ) -> Iterator[EncodedBatch]:
     """Batches of the rows named by `chosen` (32 bits each), each of up to `bytes_max` bytes.
 
-    A row that alone is larger makes a batch of its own; the broker judges it.
+    A row that is larger makes a batch of its own; the broker judges it.
     """
     start, count_all = 0, len(memoryview(chosen).cast("B")) // 4
     while start < count_all:
@@ -84,13 +84,13 @@ def encode_batches(
 def _column(given: pa.Array) -> Column:
     array = given if given.type == pa.binary() else given.cast(pa.binary())
     valid, offsets, data = array.buffers()
-    # An array of nothing but nulls may have no data.
+    # An array of nulls alone may have no data.
     return offsets, data if data is not None else b"", valid, array.offset
 
 
 def _headers(given: pa.Array) -> HeaderColumn:
     if given.null_count:
-        # The place of a null list may hold anything.
+        # A null list may point anywhere.
         given = pa.array([pairs or [] for pairs in given.to_pylist()], given.type)
     pairs = given.values
     return (

@@ -60,12 +60,7 @@ def encoded(batch: pa.RecordBatch, **options: Any) -> list[bytes]:
 def decoded(data: bytes, *, low: int = 0, end: int = 2**62) -> list[dict[str, Any]]:
     batches = list(batches_in(data, where="t-0"))
     arrow = to_arrow(
-        batches,
-        topic="t",
-        partition=3,
-        offset_min=low,
-        offset_end=end,
-        columns=COLUMNS_WITH_HEADERS,
+        batches, ("t", 3), offset_min=low, offset_end=end, columns=COLUMNS_WITH_HEADERS
     )
     arrow.validate(full=True)
     rows: list[dict[str, Any]] = arrow.to_pylist()
