@@ -58,7 +58,9 @@ sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
 	@SIM_SEEDS=$(SEEDS) $(PY) -m pytest -q --timeout 0 tests/sim
 
 .PHONY: soak
-soak: .venv/ready ## Long fuzz and kill runs: make soak FUZZ_CASES=100000 SOAK_ROUNDS=500
+soak: .venv/ready ## Long simulations, fuzz and kill runs: make soak SEEDS=50000 FUZZ_CASES=100000 SOAK_ROUNDS=500
+	@$(MAKE) --no-print-directory sim
+	@SCENE_SEEDS=10 $(PY) -m pytest -q --timeout 0 tests/sim/test_broker_scenes.py
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
 	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/spark
