@@ -38,8 +38,9 @@ test: .venv/ready ## All that CI runs: checks, unit, simulation, process, compat
 	@scripts/browser
 	@scripts/java
 	@$(MAKE) --no-print-directory check
-	@# In the order of the folders: clusters, of which each takes a minute, before a thousand small ones.
-	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=15 tests
+	@# Long files first (tests/progress.py), so that no worker is left alone with one in the end.
+	@PATH="$$PWD/.venv/bin:$$PATH" $(PY) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=15 \
+		-p tests.progress -o console_output_style=classic tests
 
 .PHONY: docs
 docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.
