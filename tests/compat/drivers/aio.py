@@ -35,7 +35,7 @@ from tests.compat.drivers.base import (
     Message,
     Record,
 )
-from tests.compat.loop_thread import LoopThread
+from tests.loop_thread import LoopThread
 
 Result = TypeVar("Result")
 
