@@ -39,7 +39,7 @@ SETTINGS = {
     "log_ensemble": "3",
     "log_write_quorum": "3",
     "log_ack_quorum": "2",
-    "log_ledger_bytes_max": "1MiB",
+    "log_ledger_bytes_max": "128KiB",
 }
 
 
@@ -124,8 +124,17 @@ class ClusterProcesses:
             self.launch(name)
         for member in self.etcd.values():
             member.wait_ready()
-        for name in self.nodes:
-            self.launch(name)
+        self.mend()
+
+    def mend(self) -> None:
+        """Heals, wakes and starts what a test left cut, paused or dead; returns when all serve."""
+        self.network.heal()
+        for name in (*self.etcd, *self.nodes):
+            process = self._process(name)
+            if process.running:
+                process.resume()
+            else:
+                self.launch(name)
         for name in self.nodes:
             self.await_ready(name)
 
