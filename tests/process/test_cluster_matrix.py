@@ -85,19 +85,18 @@ class Trial:
 
 
 def kill_a_broker(trial: Trial) -> Callable[[], None]:
-    victim = trial.broker()
-    trial.cluster.kill(victim)
-    return lambda: trial.cluster.restart(victim)
+    return kill(trial, trial.broker())
 
 
 def kill_a_storage_node(trial: Trial) -> Callable[[], None]:
-    victim = trial.storage()
-    trial.cluster.kill(victim)
-    return lambda: trial.cluster.restart(victim)
+    return kill(trial, trial.storage())
 
 
 def kill_the_leader_of_etcd(trial: Trial) -> Callable[[], None]:
-    victim = trial.cluster.etcd_leader()
+    return kill(trial, trial.cluster.etcd_leader())
+
+
+def kill(trial: Trial, victim: str) -> Callable[[], None]:
     trial.cluster.kill(victim)
     return lambda: trial.cluster.restart(victim)
 
@@ -126,18 +125,18 @@ def isolate_a_broker(trial: Trial) -> Callable[[], None]:
 
 def cut_a_broker_from_etcd(trial: Trial) -> Callable[[], None]:
     """It reaches all storage nodes and its clients, and its lease ends: only terms hold it back."""
-    victim = trial.broker()
-    for member in trial.cluster.etcd:
-        trial.cluster.network.cut(victim, member)
-    trial.lost_by(victim)
-    return trial.cluster.network.heal
+    return cut_a_broker_from(trial, list(trial.cluster.etcd))
 
 
 def cut_a_broker_from_storage(trial: Trial) -> Callable[[], None]:
     """It keeps its lease and can store nothing: it must hand on what it has."""
+    return cut_a_broker_from(trial, trial.cluster.storage)
+
+
+def cut_a_broker_from(trial: Trial, others: list[str]) -> Callable[[], None]:
     victim = trial.broker()
-    for node in trial.cluster.storage:
-        trial.cluster.network.cut(victim, node)
+    for other in others:
+        trial.cluster.network.cut(victim, other)
     trial.lost_by(victim)
     return trial.cluster.network.heal
 
@@ -161,13 +160,14 @@ def isolate_the_leader_of_etcd(trial: Trial) -> Callable[[], None]:
 
 
 def restart_a_broker_cleanly(trial: Trial) -> Callable[[], None]:
-    victim = trial.broker()
-    assert trial.cluster.stop(victim) == 0
-    return lambda: trial.cluster.restart(victim)
+    return restart_cleanly(trial, trial.broker())
 
 
 def restart_a_storage_node_cleanly(trial: Trial) -> Callable[[], None]:
-    victim = trial.storage()
+    return restart_cleanly(trial, trial.storage())
+
+
+def restart_cleanly(trial: Trial, victim: str) -> Callable[[], None]:
     assert trial.cluster.stop(victim) == 0
     return lambda: trial.cluster.restart(victim)
 
