@@ -8,12 +8,12 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_long_files_are_there() -> None:
-    """F80: a file that is renamed keeps its place in the order and its share of the time."""
+    """U10: a file that is renamed keeps its place in the order and its share of the time."""
     assert [name for name in LONG_FILES_S if not (ROOT / name).exists()] == []
 
 
 def test_the_share_is_one_of_time() -> None:
-    """F80: half of the tests may be a hundredth of the time; what runs and what failed is said."""
+    """U10: half of the tests may be a hundredth of the time; what runs and what failed is said."""
     long, short = "tests/process/test_kill.py::test_a", "tests/unit/test_x.py::test_b"
     progress = Progress(100.0)
     assert progress.line(101.0) == "  0 %   0 min  1 s   looking for tests"
@@ -30,5 +30,5 @@ def test_the_share_is_one_of_time() -> None:
 
 
 def test_times_stand_in_a_column() -> None:
-    """F80: minutes and seconds."""
+    """U10: minutes and seconds."""
     assert [elapsed(s) for s in (0, 61, 754.9)] == [" 0 min  0 s", " 1 min  1 s", "12 min 34 s"]
