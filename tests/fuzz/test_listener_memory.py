@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.conftest import NodeFactory
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     PREY,
     SCRATCH,
     Caller,
@@ -16,7 +16,7 @@ from tests.fuzz.doorstep import (
     offset_at,
     produce_request,
 )
-from tests.fuzz.test_door_batches import carrying, compressed
+from tests.fuzz.test_listener_batches import carrying, compressed
 
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.frames import encode_request

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     FUZZ_CASES,
     KNOWN,
     PREY,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import NodeFactory
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     DEADLINE_S,
     KNOWN,
     Caller,
