@@ -201,7 +201,7 @@ def test_the_client_of_spark_shows_a_certificate(
 def test_the_client_of_spark_trusts_nobody_else(
     guarded: RunningNode, authority: Authority, tmp_path: Path
 ) -> None:
-    """R4, T9: neither a certificate of another authority, nor a listener without what it asks for."""
+    """R4, T9: neither another authority, nor a listener without what it asks for."""
     settings = {**admin_settings(authority), "ssl.ca.location": Authority(tmp_path).file}
     with (
         closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client,
