@@ -30,7 +30,7 @@ from dovetail.coordination.membership import (
     Membership,
 )
 from dovetail.errors import InvalidSetting
-from dovetail.kafka.handlers import BrokerAddress, FrontDoor
+from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
 from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
@@ -431,7 +431,7 @@ class Node:
         await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        listener.kafka = FrontDoor(
+        listener.kafka = KafkaDispatch(
             broker.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
             self._security.authenticator,
         )
