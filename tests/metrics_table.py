@@ -19,7 +19,7 @@ from dovetail.election.metrics import StreamMetrics
 from dovetail.node.node import Node
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.settings import load_settings
-from dovetail.settings.sources import Flag
+from dovetail.settings import Flag
 from dovetail.teams.metrics import PipelineMetrics
 
 ROOT = Path(__file__).parent.parent

@@ -20,36 +20,41 @@ Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that th
 sizes `64MiB`, `1GB`, or an integer of bytes.
 """
 
-from dovetail.settings.client import ClientSettings
-from dovetail.settings.coordination import CoordinationSettings
-from dovetail.settings.http import HttpSettings
+import importlib
+from typing import TYPE_CHECKING
+
+from dovetail.settings.given import (
+    CONFIG_PATH_DEFAULT,
+    CONFIG_VARIABLE,
+    ENVIRONMENT_PREFIX,
+    Flag,
+    Origin,
+    parse_assignment,
+)
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
     parse_bytes,
     parse_duration_ms,
 )
-from dovetail.settings.sections import (
-    GroupsSettings,
-    KafkaSettings,
-    LoggingSettings,
-    LogSettings,
-    NodeSettings,
-    Origin,
-    Settings,
-    Shown,
-    StorageSettings,
-    TimelineSettings,
-)
-from dovetail.settings.security import SecuritySettings
-from dovetail.settings.sources import (
-    CONFIG_PATH_DEFAULT,
-    CONFIG_VARIABLE,
-    ENVIRONMENT_PREFIX,
-    Flag,
-    load_settings,
-    parse_assignment,
-)
+
+if TYPE_CHECKING:
+    from dovetail.settings.client import ClientSettings
+    from dovetail.settings.coordination import CoordinationSettings
+    from dovetail.settings.http import HttpSettings
+    from dovetail.settings.sections import (
+        GroupsSettings,
+        KafkaSettings,
+        LoggingSettings,
+        LogSettings,
+        NodeSettings,
+        Settings,
+        Shown,
+        StorageSettings,
+        TimelineSettings,
+    )
+    from dovetail.settings.security import SecuritySettings
+    from dovetail.settings.sources import load_settings
 
 __all__ = [
     "CONFIG_PATH_DEFAULT",
@@ -77,3 +82,14 @@ __all__ = [
     "parse_bytes",
     "parse_duration_ms",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The sections, and what checks them, are imported when they are used.
+
+    They need pydantic, whose import takes more processor time than all that a short command does.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "sources" if name == "load_settings" else "sections"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

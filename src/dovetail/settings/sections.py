@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from dovetail.errors import InvalidSetting
 from dovetail.settings.client import ClientSettings
 from dovetail.settings.coordination import CoordinationSettings
+from dovetail.settings.given import DEFAULT_ORIGIN, Origin
 from dovetail.settings.http import HttpSettings
 from dovetail.settings.kinds import ByteCount, DurationMs, is_secret
 from dovetail.settings.kinds import Section as _Section
@@ -359,20 +360,6 @@ class LoggingSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level that is written."
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value was given: the place, and its name there (a flag, a variable or a path)."""
-
-    place: Literal["flag", "environment", "file", "default"]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.place} {self.name}" if self.name else self.place
-
-
-DEFAULT_ORIGIN = Origin("default")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from dovetail.cli.options import ConfigOption, JsonOption, SetOption, examples, 
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Settings: values and where they come from.",
     epilog=examples("dovetail config show", "dovetail config reference"),
 )
 
@@ -36,7 +35,7 @@ def show(
     """
     from dovetail.cli.output import print_json, print_table
     from dovetail.settings import format_bytes, format_duration_ms
-    from dovetail.settings.sources import variable_of
+    from dovetail.settings.given import variable_of
 
     settings = settings_of(ctx, config=config_file, assignments=assignments)
     if as_json:
