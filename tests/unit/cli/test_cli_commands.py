@@ -91,17 +91,6 @@ def test_the_help_tells_the_exit_codes(run: Run) -> None:
     assert EXIT_CODES_HELP in shown
 
 
-def test_help_is_instant() -> None:
-    """U4: `--help` needs no client library and no broker, so it starts at once."""
-    code = (
-        "import sys, dovetail.cli.app; "
-        "heavy = {'confluent_kafka', 'pydantic', 'starlette', 'uvicorn', 'dovetail.node'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("command", CLIENT_COMMANDS, ids=" ".join)
 def test_an_unreachable_node_is_exit_code_5_at_once(
     run: Run, closed_port: str, command: list[str]

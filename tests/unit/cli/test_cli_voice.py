@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
+from tests.cli_reference import whole_tree
 
-from dovetail.cli.app import app
-
-ROOT: Any = typer.main.get_command(app)
+ROOT = whole_tree()
 
 #: Where one name has two meanings, each is said by its metavar: these are the ones that are meant.
 SEVERAL_MEANINGS = {

@@ -10,7 +10,6 @@ from dovetail.errors import InvalidInput
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="What users may do: allow, deny, list, remove rules.",
     epilog=examples(
         "dovetail access allow alice read --topic 'orders*' --group billing",
         "dovetail access deny bob write --topic audit",

@@ -37,7 +37,7 @@ def archive(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Append to Parquet files what the topic has and they do not. Run it as often as you like."""
+    """Append the new records of a topic to Parquet files. Run it as often as you like."""
     from dovetail.cli.client import bounds_of, connect, partitions_of, topic_of
     from dovetail.cli.output import note, plural, print_json, progress_bar
 

@@ -70,9 +70,10 @@ def bench(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure producing (acknowledged by the node) and consuming, in a topic of its own.
+    """Measure how fast records are produced and consumed, in a temporary topic.
 
-    The figures are of the node with its durability setting, and of this client process.
+    A record counts as produced when the node has acknowledged it. The figures depend on the node's
+    durability setting and on this client process.
     """
     from dovetail.cli.client import NewTopic, call, connect, wait_for
     from dovetail.cli.output import print_json, print_table, progress_bar

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A cluster on this machine: start, status, stop; kill, pause, resume, logs of a node.",
     epilog=examples("dovetail cluster start", "dovetail cluster status --watch"),
 )
 

@@ -77,7 +77,7 @@ def consume(
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Print the records of a topic, one a line."""
+    """Print the records of a topic, one per line."""
     target = target_of(ctx, bootstrap, timeout)
     position = parse_position(start) if start else Position("beginning")
     if group is not None and (partition is not None or position.kind in {"offset", "time"}):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Consumer groups: list, describe (lag), reset.",
     epilog=examples("dovetail group list", "dovetail group describe billing"),
 )
 

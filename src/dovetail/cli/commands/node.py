@@ -68,7 +68,7 @@ def node(
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
 ) -> None:
-    """Run a node of a cluster, which finds the others through etcd. Ctrl-C stops it.
+    """Run one node of a cluster; the nodes find each other through etcd. Ctrl-C stops it.
 
     Nodes connect to each other at the address that clients are told, so it must be one that the
     others reach: --host with an address of this machine, or --advertised-host.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The outbox: tables, status, dead letters, backfill.",
     epilog=examples(
         "dovetail outbox init --database sqlite:///shop.db",
         "dovetail outbox status --database sqlite:///shop.db",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Teams: run a pipeline on Spark, show its graph.",
     epilog=examples("dovetail pipeline show shop:orders", "dovetail pipeline run shop:orders"),
 )
 

@@ -100,9 +100,9 @@ def produce(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write records to a topic: a record a line from standard input, or as the options say.
+    """Write records to a topic, from standard input, a file or the options.
 
-    Returns when the node has acknowledged every record, each stored once.
+    Each line is a record. Returns when the node has acknowledged every record, each stored once.
     """
     from dovetail.cli.output import note, progress_bar
 

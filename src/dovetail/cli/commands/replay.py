@@ -41,7 +41,7 @@ def replay(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write records once more, with their keys, headers and times, in the order they had."""
+    """Write records again to another topic, with their keys, headers, times and order."""
     from dovetail.cli.client import connect, topic_of
     from dovetail.cli.output import note, plural, print_json, progress_bar
 

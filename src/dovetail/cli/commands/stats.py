@@ -40,7 +40,7 @@ def stats(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a topic got, per window of the records' own times."""
+    """Show what a topic received, per window of the records' own timestamps."""
     from dataclasses import asdict
 
     from dovetail.cli.client import connect, topic_of

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Storage nodes of a cluster: list, drain, keep, remove.",
     epilog=examples(
         "dovetail storage list --etcd 10.0.0.1:2379",
         "dovetail storage drain 3 --etcd 10.0.0.1:2379",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Shared streams: members, leader, term, lag.",
     epilog=examples("dovetail stream status --log bots"),
 )
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Timelines: messages due at a time.",
     epilog=examples(
         "dovetail timeline create reminders",
         "dovetail timeline schedule reminders 'call Ada' --in 2h",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Topics: create, list, describe, alter, delete.",
     epilog=examples("dovetail topic create orders --partitions 4", "dovetail topic list"),
 )
 

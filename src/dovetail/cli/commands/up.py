@@ -78,7 +78,7 @@ def up(
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
 ) -> None:
-    """Run a node: no other service is needed. Ctrl-C stops it.
+    """Run a single node, with no other service beside it. Ctrl-C stops it.
 
     Everything acknowledged is on disk in the data folder, and is there again at the next start.
     """

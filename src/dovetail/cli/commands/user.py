@@ -11,7 +11,6 @@ from dovetail.errors import InvalidInput
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Who can log in: set a password, list, delete.",
     epilog=examples("dovetail user set alice", "dovetail user list"),
 )
 
