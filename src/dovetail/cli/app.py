@@ -21,91 +21,95 @@ _CARE = "Look after it"
 COMMANDS = {
     "up": Entry(
         _RUN,
-        "commands.up:up",
+        "commands.up up",
         "Run a single node, with no other service beside it. Ctrl-C stops it.",
     ),
     "node": Entry(
         _RUN,
-        "commands.node:node",
+        "commands.node node",
         "Run one node of a cluster; the nodes find each other through etcd. Ctrl-C stops it.",
     ),
     "cluster": Entry(
         _RUN,
-        "commands.cluster:app",
+        "commands.cluster app",
         "A cluster on this machine: start, status, stop; kill, pause, resume, logs of a node.",
     ),
     "relay": Entry(
         _RUN,
-        "commands.relay:relay",
+        "commands.relay relay",
         "Send what applications publish in their transactions. Ctrl-C or SIGTERM stops it.",
+        extra="outbox",
     ),
     "pipeline": Entry(
         _RUN,
-        "commands.pipeline:app",
+        "commands.pipeline app",
         "Pipelines of teams: run one on Spark, show its status and its graph.",
     ),
     "produce": Entry(
         _DATA,
-        "commands.produce:produce",
+        "commands.produce produce",
         "Write records to a topic, from standard input, a file or the options.",
     ),
     "consume": Entry(
-        _DATA, "commands.consume:consume", "Print the records of a topic, one per line."
+        _DATA, "commands.consume consume", "Print the records of a topic, one per line."
     ),
-    "topic": Entry(_DATA, "commands.topic:app", "Topics: create, list, describe, alter, delete."),
-    "group": Entry(_DATA, "commands.group:app", "Consumer groups: list, describe (lag), reset."),
+    "topic": Entry(_DATA, "commands.topic app", "Topics: create, list, describe, alter, delete."),
+    "group": Entry(_DATA, "commands.group app", "Consumer groups: list, describe (lag), reset."),
     "timeline": Entry(
-        _DATA, "commands.timeline_messages:app", "Timelines: messages that are due at a given time."
+        _DATA, "commands.timeline_messages app", "Timelines: messages that are due at a given time."
     ),
     "outbox": Entry(
-        _DATA, "commands.outbox:app", "The outbox: tables, status, dead letters, backfill."
+        _DATA,
+        "commands.outbox app",
+        "The outbox: tables, status, dead letters, backfill.",
+        extra="outbox",
     ),
-    "stream": Entry(_DATA, "commands.stream:app", "Shared streams: members, leader, term, lag."),
+    "stream": Entry(_DATA, "commands.stream app", "Shared streams: members, leader, term, lag."),
     "archive": Entry(
         _DATA,
-        "commands.archive:archive",
+        "commands.archive archive",
         "Append the new records of a topic to Parquet files. Run it as often as you like.",
     ),
     "replay": Entry(
         _DATA,
-        "commands.replay:replay",
+        "commands.replay replay",
         "Write records again to another topic, with their keys, headers, times and order.",
     ),
     "stats": Entry(
         _DATA,
-        "commands.stats:stats",
+        "commands.stats stats",
         "Show what a topic received, per window of the records' own timestamps.",
     ),
     "doctor": Entry(
         _CARE,
-        "doctor.command:doctor",
+        "doctor.command doctor",
         "Check this set-up, and say what to do about whatever is not well.",
     ),
     "top": Entry(
         _CARE,
-        "top.command:top",
+        "top.command top",
         "Show live what the cluster does: nodes, topics, groups, timelines, streams, pipelines.",
     ),
     "user": Entry(
-        _CARE, "commands.user:app", "Users who can log in: set a password, list, delete."
+        _CARE, "commands.user app", "Users who can log in: set a password, list, delete."
     ),
     "access": Entry(
-        _CARE, "commands.access:app", "What users may do: allow, deny, list, remove rules."
+        _CARE, "commands.access app", "What users may do: allow, deny, list, remove rules."
     ),
     "storage": Entry(
-        _CARE, "commands.storage:app", "Storage nodes of a cluster: list, drain, keep, remove."
+        _CARE, "commands.storage app", "Storage nodes of a cluster: list, drain, keep, remove."
     ),
     "config": Entry(
-        _CARE, "commands.config:app", "Settings: their values and where each comes from."
+        _CARE, "commands.config app", "Settings: their values and where each comes from."
     ),
     "bench": Entry(
         _CARE,
-        "commands.bench:bench",
+        "commands.bench bench",
         "Measure how fast records are produced and consumed, in a temporary topic.",
     ),
     "completion": Entry(
         _CARE,
-        "commands.completion:completion",
+        "commands.completion completion",
         "Print the script that makes a shell complete `dovetail`.",
     ),
 }

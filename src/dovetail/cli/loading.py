@@ -12,21 +12,35 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dovetail.cli.outcome import errors_as_messages
+from dovetail.errors import InvalidSetting
 
 
 class Entry(NamedTuple):
     """A noun (a Typer app) or a verb (a function, whose docstring begins with the same line)."""
 
     panel: str
-    #: `module:attribute` below this package.
+    #: The module below this package, and the name in it.
     where: str
     help: str
+    #: The extra of the installation that it needs.
+    extra: str = ""
 
 
 def load_command(name: str, entry: Entry) -> Any:
-    """The command with its options and verbs; imports its module."""
-    module_name, _, attribute = entry.where.partition(":")
-    module: Any = importlib.import_module(f"dovetail.cli.{module_name}")
+    """The command with its options and verbs; imports its module.
+
+    Raises `InvalidSetting` if that needs an extra which is not installed.
+    """
+    module_name, attribute = entry.where.split()
+    try:
+        module: Any = importlib.import_module(f"dovetail.cli.{module_name}")
+    except ModuleNotFoundError as error:
+        if not entry.extra:
+            raise
+        raise InvalidSetting(
+            f"`dovetail {name}` needs {error.name}, which is not installed; "
+            f"pip install 'dovetail[{entry.extra}]'"
+        ) from error
     found = getattr(module, attribute)
     if isinstance(found, typer.Typer):
         noun: Any = typer.main.get_group(found)

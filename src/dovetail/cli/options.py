@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dovetail.cli.completing import setting_names
-from dovetail.errors import InvalidSetting
+from dovetail.errors import InvalidInput, InvalidSetting
 from dovetail.settings import Flag, parse_assignment, parse_duration_ms
 from dovetail.settings.given import gather
 
@@ -50,6 +50,23 @@ TimeoutOption = Annotated[
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 CompressionOption = Annotated[Compression, typer.Option("--compression", help="Of the batches.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line, for programs.")
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Look again and again; Ctrl-C ends it.")
+]
+EtcdOption = Annotated[
+    str | None,
+    typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", "-d", metavar="URL", help="Database; default: outbox.database."),
+]
 MetricsPortOption = Annotated[
     int | None,
     typer.Option("--metrics-port", help="Serve metrics on this port; 0: any free one."),
@@ -154,6 +171,29 @@ def metrics_flags(port: int | None, host: str | None) -> list[Flag]:
 def flags_of(given: Mapping[str, tuple[str, object]]) -> list[Flag]:
     """Settings with the flag and the value of each; those without a value were not given."""
     return [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+
+
+def etcd_flags(etcd: str | None) -> list[Flag]:
+    """Settings that `--etcd` stands for."""
+    return flags_of(
+        {
+            "coordination.kind": ("--etcd", None if etcd is None else "etcd"),
+            "coordination.endpoints": ("--etcd", etcd),
+        }
+    )
+
+
+def named_values(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """What a repeatable option of the form `name=value` was given. Raises `InvalidInput`."""
+    given = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(
+                f"{option} {text!r} is not of the form name=value; write {option} name=value"
+            )
+        given[name] = value
+    return given
 
 
 def examples(*lines: str) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail import __version__
+from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -230,9 +231,8 @@ class Node:
         gc.collect()
         gc.freeze()
         self._missing.clear()
-        return Endpoints(
-            kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
-        )
+        kafka = str(Address(settings.kafka.host, port_bound))
+        return Endpoints(kafka=kafka, http=http_url, data_dir=data_dir)
 
     async def _start_nodes(self, coordinator: Coordinator, roles: list[str]) -> Nodes:
         """The storage nodes that ledgers are dealt to."""

@@ -39,7 +39,8 @@ def archive(
 ) -> None:
     """Append the new records of a topic to Parquet files. Run it as often as you like."""
     from dovetail.cli.client import bounds_of, connect, partitions_of, topic_of
-    from dovetail.cli.output import note, plural, print_json, progress_bar
+    from dovetail.cli.output import note, plural, print_json
+    from dovetail.cli.progress import progress_bar
 
     if by not in ("day", "hour"):
         raise InvalidInput(f"--by {by}; it must be day or hour")

@@ -76,7 +76,8 @@ def bench(
     durability setting and on this client process.
     """
     from dovetail.cli.client import NewTopic, call, connect, wait_for
-    from dovetail.cli.output import print_json, print_table, progress_bar
+    from dovetail.cli.output import print_json, print_table
+    from dovetail.cli.progress import progress_bar
 
     target = target_of(ctx, bootstrap, timeout)
     admin = connect(target)

@@ -104,7 +104,8 @@ def produce(
 
     Each line is a record. Returns when the node has acknowledged every record, each stored once.
     """
-    from dovetail.cli.output import note, progress_bar
+    from dovetail.cli.output import note
+    from dovetail.cli.progress import progress_bar
 
     target = target_of(ctx, bootstrap, timeout)
     if file is not None and (value is not None or count is not None):

@@ -43,7 +43,8 @@ def replay(
 ) -> None:
     """Write records again to another topic, with their keys, headers, times and order."""
     from dovetail.cli.client import connect, topic_of
-    from dovetail.cli.output import note, plural, print_json, progress_bar
+    from dovetail.cli.output import note, plural, print_json
+    from dovetail.cli.progress import progress_bar
 
     chosen = range_of(since, until)
     if to == topic:

@@ -44,7 +44,8 @@ def stats(
     from dataclasses import asdict
 
     from dovetail.cli.client import connect, topic_of
-    from dovetail.cli.output import note, print_json, print_table, progress_bar
+    from dovetail.cli.output import note, print_json, print_table
+    from dovetail.cli.progress import progress_bar
 
     chosen = range_of(since, until)
     target = target_of(ctx, bootstrap, timeout)

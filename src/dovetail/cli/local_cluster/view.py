@@ -234,7 +234,7 @@ def _running(plan: Plan, states: Mapping[str, State], kind: Kind) -> list[str]:
     return [one.address for one in plan.of_kind(kind) if states.get(one.name) == "running"]
 
 
-def as_json(view: ClusterView) -> dict[str, object]:
+def as_document(view: ClusterView) -> dict[str, object]:
     """Everything in the view, for programs."""
     answer: dict[str, object] = {
         "folder": view.folder,
