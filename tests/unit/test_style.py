@@ -39,17 +39,16 @@ ARROWS = {
     "stream": {"coordination", "election"},
     "spark": {"kafka", "wire"},
     "teams": {"coordination", "election", "kafka", "settings", "spark", "stream", "timeline"},
-    "admin": {"coordination", "log", "storage"},
-    "console": {
-        "admin",
+    "admin": {
         "coordination",
-        "node",
+        "election",
+        "log",
         "outbox",
         "settings",
-        "election",
-        "stream",
+        "storage",
         "timeline",
     },
+    "console": {"admin", "coordination", "node", "outbox", "settings", "timeline"},
     "cli": {
         "admin",
         "access",
@@ -70,6 +69,7 @@ ARROWS = {
 }
 #: What every room may know.
 GROUND = {
+    "addresses",
     "background",
     "buffers",
     "client_errors",

@@ -73,7 +73,7 @@ def _reached(engine: "Engine") -> None:
     """Raises `Unreachable` with the driver's words if the database does not answer."""
     from sqlalchemy.exc import DBAPIError
 
-    from dovetail.cli.outcome import Unreachable
+    from dovetail.errors import Unreachable
 
     try:
         engine.connect().close()
