@@ -42,17 +42,16 @@ ARROWS = {
     "stream": {"coordination", "election"},
     "spark": {"kafka", "wire"},
     "teams": {"coordination", "election", "kafka", "settings", "spark", "stream", "timeline"},
-    "admin": {"coordination", "log", "storage"},
-    "console": {
-        "admin",
+    "admin": {
         "coordination",
-        "node",
+        "election",
+        "log",
         "outbox",
         "settings",
-        "election",
-        "stream",
+        "storage",
         "timeline",
     },
+    "console": {"admin", "coordination", "node", "outbox", "settings", "timeline"},
     "cli": {
         "admin",
         "access",
@@ -73,6 +72,7 @@ ARROWS = {
 }
 #: What every room may know.
 GROUND = {
+    "addresses",
     "background",
     "buffers",
     "client_errors",

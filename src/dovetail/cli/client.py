@@ -25,11 +25,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 )
 
 from dovetail.cli.options import Target
-from dovetail.cli.outcome import Unreachable
 from dovetail.cli.position import Position
 from dovetail.cli.program import program
 from dovetail.client_errors import SILENT, meaning_of
-from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
+from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Unreachable
 
 __all__ = [
     "EARLIEST",

@@ -13,6 +13,7 @@ from dovetail.settings import Flag, parse_assignment, parse_duration_ms
 from dovetail.settings.given import gather
 
 if TYPE_CHECKING:
+    from dovetail.admin.kafka import Kafka
     from dovetail.kafka.client.brokers import Brokers
     from dovetail.settings import Settings
 
@@ -100,6 +101,20 @@ class Target:
     timeout_s: float
     #: TLS and login, as librdkafka wants them.
     security: Mapping[str, str] = field(default_factory=dict)
+
+    def kafka(self) -> "Kafka":
+        """A client for the functions of `admin`; nothing connects yet."""
+        from dovetail.admin.kafka import Kafka
+        from dovetail.cli.program import program
+
+        return Kafka(
+            self.bootstrap,
+            timeout_s=self.timeout_s,
+            client_id="dovetail-cli",
+            security=self.security,
+            advice=f"Is a node running? Start one with `{program()} up`, or name its address with "
+            "--bootstrap.",
+        )
 
     def brokers(self) -> "Brokers":
         """For the jobs of Spark. Raises `InvalidInput`."""

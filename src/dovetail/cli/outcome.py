@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import typer
 
-from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Unavailable
+from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Unreachable
 
 
 class ExitCode(IntEnum):
@@ -28,10 +28,6 @@ EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 failed; 2 wrong usage or setting; 3 not found; 4 exists already; "
     "5 node unreachable; 130 interrupted."
 )
-
-
-class Unreachable(Unavailable):
-    """No node answers at the address."""
 
 
 def exit_code_of(error: DovetailError) -> ExitCode:

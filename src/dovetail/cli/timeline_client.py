@@ -5,8 +5,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dovetail.cli.options import Target
-from dovetail.cli.outcome import Unreachable
-from dovetail.errors import InvalidInput, InvalidSetting, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, Unavailable, Unreachable
 
 if TYPE_CHECKING:
     from dovetail.timeline.client import Dovetail

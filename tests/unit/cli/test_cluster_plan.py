@@ -75,7 +75,7 @@ def test_a_wish_that_cannot_be_is_refused_by_its_rule(wish: Wish, told: str) -> 
     [
         (Wish(brokers=2), "this cluster has 3, and none can be taken away"),
         (Wish(storage=1), "this cluster has 3, and none can be taken away"),
-        (Wish(etcd_members=5), "began with 3, and that stays"),
+        (Wish(etcd_members=5), "created with 3"),
         (Wish(etcd=("10.0.0.1:2379",)), "keeps its state in the etcd at"),
         (Wish(ensemble=5), "ensemble 5 > 3 storage nodes"),
     ],

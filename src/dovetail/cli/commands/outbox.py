@@ -19,10 +19,9 @@ from dovetail.cli.options import (
     flags_of,
     settings_of,
 )
-from dovetail.cli.outcome import Unreachable
 from dovetail.cli.output import note, plural, print_done, print_json, print_rows, print_table
 from dovetail.cli.progress import progress_bar
-from dovetail.errors import InvalidSetting
+from dovetail.errors import InvalidSetting, Unreachable
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.dead import DeadMessage, drop_dead, list_dead, replay_dead, show_dead
 from dovetail.outbox.poller import advance, reset, source_of

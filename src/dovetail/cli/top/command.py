@@ -58,8 +58,7 @@ def top(
     Rates are measured between two looks. Keys: q quits, p pauses, s sorts, h shows all of them.
     With --json, a line of JSON for every look. A node that goes away is waited for.
     """
-    from dovetail.cli.client import check_reachable
-    from dovetail.cli.node_http import NodeHttp
+    from dovetail.admin.node_http import NodeHttp
     from dovetail.cli.top.looking import Looker
     from dovetail.settings import parse_duration_ms
 
@@ -67,8 +66,8 @@ def top(
     if interval_ms < _INTERVAL_MS_MIN:
         raise InvalidInput(f"--interval {interval} is too short; at least {_INTERVAL_MS_MIN}ms")
     target = target_of(ctx, bootstrap, timeout)
-    # A wrong address is told at once; only a node that was there is waited for.
-    check_reachable(target)
+    # A wrong address fails at once; only a node that was there is waited for.
+    target.kafka().check()
     settings = settings_of(ctx)
     asked = NodeHttp.of(settings, http) if http or settings.http.enabled else None
     looker = Looker(target, asked)

@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from dovetail import __version__
+from dovetail.admin.groups import list_groups
+from dovetail.admin.pipelines import sum_of
 from dovetail.console.desk import Desk
-from dovetail.console.nouns.dead import DeadQuery, dead_page
-from dovetail.console.nouns.groups import group_list
-from dovetail.console.nouns.timelines import timeline_list
-from dovetail.console.nouns.topics import topic_list
-from dovetail.console.web.endpoint import Asked, Endpoint
+from dovetail.console.nouns.dead import find_dead
+from dovetail.console.nouns.timelines import list_timelines
+from dovetail.console.nouns.topics import TopicsQuery, list_topics
+from dovetail.console.web.endpoint import Asked, Endpoint, asked_by_node
 from dovetail.coordination.membership import BROKER_ROLE, Member
 from dovetail.errors import DovetailError, NotFound
 from dovetail.node.overseer import ClusterReport
@@ -102,11 +103,6 @@ class Overview(Struct, frozen=True):
 
 async def show_overview(desk: Desk, _: Asked[None, None]) -> Overview:
     """Answers also while the node starts, with what is known by then."""
-    return await overview(desk)
-
-
-async def overview(desk: Desk) -> Overview:
-    """The overview, as the page and the live stream show it."""
     settings = desk.settings
     ready, reasons = desk.node.ready()
     insight = desk.node.insight
@@ -156,10 +152,10 @@ def _node(member: Member, report: ClusterReport | None) -> NodeShown:
 
 async def _totals(desk: Desk) -> Totals:
     topics, groups, timelines, dead = await asyncio.gather(
-        _if_known(topic_list(desk, internal=False)),
-        _if_known(group_list(desk)),
-        _if_known(timeline_list(desk)),
-        _if_known(dead_page(desk, DeadQuery(limit=0, value_bytes=0))),
+        _if_known(list_topics(desk, asked_by_node(TopicsQuery()))),
+        _if_known(desk.kafka.run(list_groups)),
+        _if_known(list_timelines(desk, asked_by_node(None))),
+        _if_known(find_dead(desk, None, None, limit=0)),
     )
     found: dict[str, Any] = {}
     if topics is not None:
@@ -168,13 +164,14 @@ async def _totals(desk: Desk) -> Totals:
             "topics": len(rows),
             "partitions": sum(row.partitions for row in rows),
             "partitions_without_owner": sum(row.partitions_without_owner for row in rows),
-            "records": _sum([row.records for row in rows]),
+            "records": sum_of([row.records for row in rows]),
             "records_per_s": _sum([row.records_per_s for row in rows]),
             "bytes": sum(row.bytes for row in rows),
             "term_highest": max((row.term_highest for row in rows), default=0),
         }
     if groups is not None:
-        found |= {"groups": len(groups.groups), "lag": _sum([row.lag for row in groups.groups])}
+        # A group without a position has no lag (`admin/groups.py`), and is not in the sum.
+        found |= {"groups": len(groups), "lag": sum(group.lag or 0 for group in groups)}
     if timelines is not None:
         ready = [row for row in timelines.timelines if row.state == "ready"]
         found["timelines"] = len(timelines.timelines)
@@ -183,7 +180,7 @@ async def _totals(desk: Desk) -> Totals:
             states.update(waiting=row.waiting or 0, due=row.due or 0, leased=row.leased or 0)
         found |= {name: states[name] for name in ("waiting", "due", "leased")}
     if dead is not None:
-        found["dead"] = _sum([source.count for source in dead.sources])
+        found["dead"] = sum_of([source.count for source in dead.sources])
     return Totals(**found)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from dovetail.admin import timelines
 from dovetail.console.desk import Desk
 from dovetail.console.web.content import (
     SHOWN_BYTES_DEFAULT,
@@ -19,7 +20,7 @@ from dovetail.console.web.content import (
     shown_headers,
 )
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
-from dovetail.errors import InvalidInput, NotFound, Refused
+from dovetail.errors import InvalidInput
 from dovetail.timeline.config import check_name
 from dovetail.timeline.message import (
     Key,
@@ -27,9 +28,7 @@ from dovetail.timeline.message import (
     Number,
     Priority,
     Shown,
-    Status,
     TimeMs,
-    decode_headers,
     encode_headers,
 )
 
@@ -136,20 +135,12 @@ def message_shown(message: Shown, bytes_max: int) -> TimelineMessage:
         reason=message.reason,
         died_ms=message.died_ms or None,
         body=shown(message.body, bytes_max),
-        headers=shown_headers(_headers(message.headers), bytes_max),
+        headers=shown_headers(timelines.headers_of(message), bytes_max),
     )
 
 
-def _headers(data: bytes) -> list[tuple[str, bytes | None]]:
-    try:
-        return list(decode_headers(data))
-    except InvalidInput:
-        # Another client wrote what is none; the message is still worth a look.
-        return [("(unreadable)", data)]
-
-
 async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -> Scheduled:
-    """Stored when this returns. A key that a message has which is still there: that one."""
+    """Stored when this returns. If a waiting message has the key, the answer is that message."""
     new = asked.body
     if new.due_ms is not None and new.delay_ms is not None:
         raise InvalidInput("give due_ms or delay_ms, not both")
@@ -162,16 +153,7 @@ async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -
         priority=new.priority,
     )
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
-    (outcome,) = await timeline.insert([message])
-    if outcome.status not in (Status.OK, Status.EXISTS):
-        raise InvalidInput(_REFUSALS.get(outcome.status, outcome.status.name.lower()))
-    return Scheduled(outcome.id, outcome.status is Status.OK)
-
-
-_REFUSALS = {
-    Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
-    Status.TOO_FAR: "the message is due later than the timeline takes (ahead_ms_max)",
-}
+    return Scheduled(*await timelines.schedule_message(timeline, message))
 
 
 def _packed(headers: Any) -> bytes:
@@ -179,37 +161,17 @@ def _packed(headers: Any) -> bytes:
 
 
 async def move_message(desk: Desk, asked: Asked[None, TimelineMove]) -> TimelineMessage:
-    """Gives a message another due time. Refused while a consumer holds it."""
+    """Gives a message another due time. Refused while a consumer has leased it."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     number = asked.number("id")
-    status = await timeline.move(number, at=_moment(asked.body.due_ms))
-    _check(status, number)
-    (found,) = await timeline.look_up(number)
-    if found is None:
-        raise NotFound(f"message {number} was moved, and is gone by now")
+    found = await timelines.move_message(timeline, number, due_ms=asked.body.due_ms)
     return message_shown(found, SHOWN_BYTES_DEFAULT)
 
 
-def _moment(time_ms: int) -> float:
-    return time_ms / 1000
-
-
 async def cancel_message(desk: Desk, asked: Asked[None, None]) -> None:
-    """Removes a message that nobody holds, for good."""
+    """Removes a message for good. Refused while a consumer has leased it."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
-    number = asked.number("id")
-    (status,) = await timeline.cancel(number)
-    _check(status, number)
-
-
-def _check(status: Status, number: int) -> None:
-    if status is Status.OK:
-        return
-    if status is Status.GONE:
-        raise NotFound(f"no message {number} waits; it was done, cancelled, or never was")
-    if status is Status.LEASED:
-        raise Refused(f"a consumer holds message {number} now; try again when its lease ends")
-    raise Refused(f"message {number}: {_REFUSALS.get(status, status.name.lower())}")
+    await timelines.cancel_message(timeline, asked.number("id"))
 
 
 async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:

@@ -32,7 +32,7 @@ export const page = {
           null,
           stateTag(pipeline.state),
           " ",
-          h("span", { class: "soft" }, "told ", ago(pipeline.told_ms, at.nowMs)),
+          h("span", { class: "soft" }, "last report ", ago(pipeline.reported_ms, at.nowMs)),
         ),
         tools: [at.live()],
       }),
@@ -49,7 +49,7 @@ export const page = {
         .filter((team) => team.last_error)
         .map((team) => note("bad", `Team ${team.team}`, team.last_error)),
       tiles(
-        tile("Works", rate(sum(teams, "works_per_s")), { chart: chart("rate") }),
+        tile("Jobs", rate(sum(teams, "jobs_per_s")), { chart: chart("rate") }),
         tile("Lag", brief(sum(teams, "lag")), { chart: chart("lag") }),
         tile("Dead letters", brief(sum(teams, "dead_letters")), {
           href: "/dead?source=topic",
@@ -105,8 +105,8 @@ function list(teams, at) {
         name: "rate",
         label: "Works",
         kind: "number",
-        sort: (row) => row.works_per_s,
-        cell: (row) => rate(row.works_per_s),
+        sort: (row) => row.jobs_per_s,
+        cell: (row) => rate(row.jobs_per_s),
       },
       {
         name: "lag",
@@ -122,7 +122,7 @@ function list(teams, at) {
         cell: (row) =>
           h(
             "span",
-            { title: `number ${row.batch}, ${plural(row.works ?? 0, "work")}` },
+            { title: `number ${row.batch}, ${plural(row.jobs ?? 0, "job")}` },
             span(row.batch_ms),
           ),
       },

@@ -63,8 +63,8 @@ function list(rows, at) {
         name: "rate",
         label: "Works",
         kind: "number",
-        sort: (row) => row.works_per_s,
-        cell: (row) => rate(row.works_per_s),
+        sort: (row) => row.jobs_per_s,
+        cell: (row) => rate(row.jobs_per_s),
       },
       {
         name: "lag",
@@ -87,7 +87,12 @@ function list(rows, at) {
         sort: (row) => row.dead,
         cell: (row) => count(row.dead),
       },
-      { name: "told", label: "Told", kind: "tight", cell: (row) => ago(row.told_ms, at.nowMs) },
+      {
+        name: "reported",
+        label: "Last report",
+        kind: "tight",
+        cell: (row) => ago(row.reported_ms, at.nowMs),
+      },
     ],
   });
 }
