@@ -198,16 +198,16 @@ def etcd_flags(etcd: str | None) -> list[Flag]:
     )
 
 
-def named_values(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+def named_values(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:
     """What a repeatable option of the form `name=value` was given. Raises `InvalidInput`."""
-    given = {}
+    given = []
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InvalidInput(
                 f"{option} {text!r} is not of the form name=value; write {option} name=value"
             )
-        given[name] = value
+        given.append((name, value))
     return given
 
 

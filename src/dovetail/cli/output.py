@@ -182,4 +182,6 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
     return str(value)
