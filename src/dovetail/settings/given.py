@@ -122,6 +122,7 @@ def _from_file(path: Path, asked_by: str) -> dict[str, Given]:
         tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"{path} is not valid TOML: {error}") from error
+
     origin = Origin("file", str(path))
     given: dict[str, Given] = {}
     for section_name, table in tables.items():

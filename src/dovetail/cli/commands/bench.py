@@ -184,12 +184,14 @@ def _consume(
         fetch_queue_backoff_ms=5,
     )
     consumer: Any = Consumer(config)
+
     try:
         started = last_s = time.monotonic()
         consumer.assign(
             [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
         )
         done = 0
+
         while done < messages:
             # No more than are left, so that the last record ends the wait.
             ask = min(10_000, messages - done)

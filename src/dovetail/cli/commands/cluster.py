@@ -310,6 +310,7 @@ def _print_started(folder: ClusterFolder, plan: Plan) -> None:
             f"acknowledged; {spare} may be down",
         ),
     ]
+
     print_panel(
         "The cluster is ready",
         rows,

@@ -109,6 +109,7 @@ def reset(
         partition=partition,
         dry_run=dry_run,
     )
+
     if as_json:
         rows = msgspec.to_builtins(moves)
         print_json({"group": group, "changed": not dry_run, "partitions": rows})

@@ -165,6 +165,7 @@ def _print_status(found: OutboxStatus, rates: dict[str, float], *, as_json: bool
     if not found.topics:
         note("nothing was ever published through this outbox")
         return
+
     print_table(
         ["topic", "shard", "pending", "oldest s", "dead", "sent", "a second", "locked by", "error"],
         (

@@ -209,10 +209,11 @@ def show(
 
 def load_pipeline(where: str) -> Pipeline:
     """The pipeline at `module:name`. Raises `InvalidInput`, `NotFound`."""
-    module_name, colon, name = where.partition(":")
-    if not colon or not module_name or not name:
+    parts = where.split(":")
+    if len(parts) != 2 or not all(parts):
         raise InvalidInput(f"{where!r} does not name a pipeline; write module:name")
 
+    module_name, name = parts
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -240,6 +241,6 @@ def _session(where: str, pipeline: Pipeline, master: str, conf: list[str] | None
         # Workers elsewhere do not have the module; its functions travel with the tasks.
         from pyspark import cloudpickle
 
-        module = sys.modules[where.partition(":")[0]]
+        module = sys.modules[where.split(":", maxsplit=1)[0]]
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return spark

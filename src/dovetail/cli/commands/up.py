@@ -2,6 +2,8 @@
 
 import socket
 import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,9 +21,10 @@ from dovetail.cli.options import (
 )
 from dovetail.cli.output import print_json_line, print_panel
 from dovetail.cli.program import program
-from dovetail.cli.starting import error_of_address, http_with_flags, prepare_folder
+from dovetail.cli.starting import error_of_address, prepare_folder
+from dovetail.console import http_of
 from dovetail.logging import configure_logging
-from dovetail.node import Endpoints, serve
+from dovetail.node import Endpoints, Node, serve
 from dovetail.settings import Flag, Settings
 
 EPILOG = examples(
@@ -136,13 +139,26 @@ def run_node(settings: Settings, *, as_json: bool) -> NoReturn:
             _print_panel(settings, endpoints)
 
     try:
-        code = serve(settings, on_ready, http=http_with_flags)
+        code = serve(settings, on_ready, http=_http_with_flags)
     except OSError as error:
         explained = error_of_address(error, settings)
         if explained is None:
             raise
         raise explained from error
     raise typer.Exit(code)
+
+
+@asynccontextmanager
+async def _http_with_flags(node: Node, settings: Settings) -> AsyncIterator[str]:
+    """Serves HTTP; the error for an address in use names the flags of `up`."""
+    async with AsyncExitStack() as stack:
+        try:
+            url = await stack.enter_async_context(http_of(node, settings))
+        except Unavailable as error:
+            raise Unavailable(
+                f"{error}.\nOn the command line: --http-port, 0 for any free one, or --no-http."
+            ) from error
+        yield url
 
 
 def _advertised(settings: Settings, endpoints: Endpoints) -> Address:

@@ -1,7 +1,7 @@
 """The folder of a cluster on this machine.
 
 cluster.json        the plan; written before the first process starts
-cluster.lock        held by a command that starts or stops processes
+cluster.lock        locked by a command that starts or stops processes
 <name>/             the data of one process
 <name>.log          the log of that process
 """

@@ -61,7 +61,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A cluster: its processes in the order of starting, and what all of them are told."""
+    """A cluster: its processes in the order of starting, and the settings that they share."""
 
     processes: tuple[Planned, ...]
     ensemble: int
