@@ -23,6 +23,7 @@ from dovetail.cli.output import print_json_line, print_panel
 from dovetail.cli.program import program
 from dovetail.cli.starting import error_of_address, prepare_folder
 from dovetail.console import http_of
+from dovetail.errors import Unavailable
 from dovetail.logging import configure_logging
 from dovetail.node import Endpoints, Node, serve
 from dovetail.settings import Flag, Settings
