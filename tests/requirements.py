@@ -14,7 +14,8 @@ DOC = ROOT / "docs" / "guarantees.md"
 BEGIN = "<!-- requirements: begin -->\n"
 END = "<!-- requirements: end -->\n"
 
-_IDS = re.compile(r"^((?:[LKBOSTUR]\d{1,2})(?:, [LKBOSTUR]\d{1,2})*): ")
+_ID = r"(?:[LKBOSTUR]\d{1,2}|F\d{1,2}[a-c]?)"
+_IDS = re.compile(rf"^({_ID}(?:, {_ID})*): ")
 #: A cell names so many tests; the rest are counted.
 _SHOWN_MAX = 6
 
@@ -40,12 +41,19 @@ def table() -> str:
     """The table in Markdown, sorted by requirement."""
     rows = ["| requirement | tests |", "|---|---|"]
     found = proven()
-    for requirement in sorted(found, key=lambda key: (key[0], int(key[1:]))):
+    for requirement in sorted(found, key=_order):
         names = found[requirement]
         shown = "<br>".join(f"`{name}`" for name in names[:_SHOWN_MAX])
         more = f"<br>and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-        rows.append(f"| {requirement} | {shown}{more} |")
+        link = f"[{requirement}](requirements.md#{requirement})"
+        rows.append(f"| {link} | {shown}{more} |")
     return "\n".join(rows) + "\n"
+
+
+def _order(requirement: str) -> tuple[str, int, str]:
+    number = re.match(r"\d+", requirement[1:])
+    assert number is not None
+    return requirement[0], int(number.group()), requirement
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ def prepare_folder(folder: Path) -> None:
     """Makes the data folder if it is not there. Raises `InvalidSetting` if it cannot be used."""
     where = folder.absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError as error:
         raise InvalidSetting(f"the data folder {where} is a file; {_OTHER_FOLDER}") from error
     except NotADirectoryError as error:

@@ -1,0 +1,128 @@
+"""The house: where things live, that there is one of each, and that its maps are true (U9)."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests import requirements
+
+ROOT = Path(__file__).parent.parent.parent
+HOUSE = ROOT / "src" / "dovetail"
+SOURCES = sorted(HOUSE.rglob("*.py"))
+FOLDERS = sorted({path.parent for path in SOURCES} - {HOUSE})
+ROOMS = sorted(path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists())
+
+#: A folder with more is more than one thing.
+MODULES_MAX = 25
+
+#: What exists once: the words that betray a second one, and its home.
+ONE_OF_EACH = {
+    "start of a background task or thread": (
+        r"\bcreate_task\(|\bensure_future\(|\bThread\(",
+        {"background.py"},
+    ),
+    "parser of addresses": (r"partition\(\":\"\)|\.rsplit\(\":\"", {"addresses.py"}),
+    "logger": (r"logging\.getLogger|^import logging", {"logging.py"}),
+    "membership": (r"\"/nodes/\"", {"coordination/membership.py"}),
+    "table of Kafka's error codes": (r"^class ErrorCode\b", {"kafka/codec/error_codes.py"}),
+    "Kafka client of our own": (r"\baiokafka\b", set()),
+}
+
+#: Words of our own for which the field has a word (docs/glossary.md).
+RETIRED = {
+    r"\bcarriers?\b": "broker",
+    r"\bcan not\b": "cannot",
+    r"\bdoorm[ae]n\b": "authenticator",
+    r"\bfront door\b": "listener",
+    r"\bwork_ids?\b": "job id",
+    r"\bWorkFailed\b": "JobFailed",
+}
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(HOUSE))
+
+
+def _walk(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=_name)
+def test_a_folder_is_small_and_lists_its_modules(folder: Path) -> None:
+    """U9: a reader finds every module of a room in the docstring of its folder."""
+    modules = sorted(path.name for path in folder.glob("*.py") if path.name != "__init__.py")
+    assert len(modules) <= MODULES_MAX
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    packages = [path.name + "/" for path in folder.iterdir() if (path / "__init__.py").exists()]
+    missing = [
+        name for name in [*modules, *packages] if not re.search(rf"\b{re.escape(name)}", text)
+    ]
+    assert not missing, f"{_name(folder)}/__init__.py does not name {missing}"
+    listed = set(re.findall(r"^    ([\w/]+\.py)\b", text, re.MULTILINE))
+    assert {name for name in listed if not (folder / name).exists()} == set()
+
+
+def test_the_architecture_names_every_room() -> None:
+    """U9: every room is in docs/architecture.md."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert [room for room in ROOMS if f"  {room}/" not in text] == []
+
+
+def test_the_walks_name_functions_that_exist() -> None:
+    """U9: the ways through the house name files and functions; each is there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.py):([\w.]+)`", text)
+    assert len(named) >= 60
+    for file, name in named:
+        path = HOUSE / file
+        assert path.exists(), f"architecture.md names {file}"
+        assert name in set(_definitions(path)), f"architecture.md names {file}:{name}"
+
+
+def _definitions(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield f"{node.name}.{inner.name}"
+
+
+@pytest.mark.parametrize("what", ONE_OF_EACH)
+def test_there_is_one_of_each(what: str) -> None:
+    """R5, U9: what exists once has one home, and no second one grows beside it."""
+    pattern, homes = ONE_OF_EACH[what]
+    found = {
+        _name(path)
+        for path in SOURCES
+        if re.search(pattern, path.read_text(), re.MULTILINE) is not None
+    }
+    assert found - homes == set(), f"a second {what}"
+    assert homes <= found, f"no {what} in its home"
+
+
+def test_no_retired_word_is_left() -> None:
+    """U8: the field's own words; docs/glossary.md defines the few of ours."""
+    texts = [
+        path
+        for folder in ("src", "docs", "examples", "deploy", "bench")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in {".py", ".md", ".js", ".html", ".toml", ".yml", ".yaml", ".tpl"}
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group(0)!r}; say {better!r}"
+        for path in [ROOT / "README.md", *texts]
+        for word, better in RETIRED.items()
+        for match in [re.search(word, path.read_text(), re.IGNORECASE)]
+        if match is not None and path.name != "glossary.md"
+    ]
+    assert found == []
+
+
+def test_every_id_that_a_test_names_has_its_text() -> None:
+    """U8: docs/requirements.md has the text of every requirement and finding."""
+    text = (ROOT / "docs" / "requirements.md").read_text()
+    assert [one for one in requirements.proven() if f'id="{one}"' not in text] == []
