@@ -22,6 +22,7 @@ _FENCE = re.compile(
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,10 @@ def images(path: Path) -> list[tuple[str, str]]:
 
 
 def anchors(path: Path) -> set[str]:
-    """The names under which headings of the page are found."""
-    found = set()
-    for heading in _HEADING.findall(_FENCE.sub("", path.read_text())):
+    """The names under which headings of the page are found, and its own anchors."""
+    text = _FENCE.sub("", path.read_text())
+    found = set(_ANCHOR.findall(text))
+    for heading in _HEADING.findall(text):
         plain = re.sub(r"[^\w\s-]", "", heading.replace("`", "").lower()).strip()
         found.add(re.sub(r"[\s]+", "-", plain))
     return found

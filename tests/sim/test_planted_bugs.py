@@ -4,6 +4,7 @@ A simulation that stays green with a known bug proves nothing, so these are test
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,6 +69,22 @@ def torn_tail_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(SegmentScan, "_intact_beyond", any_group)
+
+
+def mark_before_it_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F3: a mark that is not synced itself makes the next group's torn end look like damage."""
+    original = store.LedgerStore._write
+
+    def hasty(self: Any, records: list[Any]) -> Any:
+        careful = self._settings
+        if records[-1][0].kind is store.Kind.MARK:
+            self._settings = replace(careful, durability=store.Durability.OS)
+        try:
+            return original(self, records)
+        finally:
+            self._settings = careful
+
+    monkeypatch.setattr(store.LedgerStore, "_write", hasty)
 
 
 def producers_forgotten_at_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +182,7 @@ def change_written_before_recovery_is_done(monkeypatch: pytest.MonkeyPatch) -> N
         (fence_not_persisted, test_store_sim.run),
         (deletion_not_persisted, test_store_sim.run),
         (torn_tail_is_kept, test_store_sim.run),
+        (mark_before_it_is_true, test_store_sim.run),
         (producers_forgotten_at_takeover, test_log_sim.run),
         (recovery_stops_at_the_checkpoint, test_log_sim.run),
         (fence_not_persisted, test_cluster_sim.run),

@@ -86,6 +86,8 @@ class Life:
     def step(self) -> None:
         if self.rng.random() < 0.2:
             self.store.compact_step()
+        if self.rng.random() < 0.2:
+            self.store.mark()
         commands = self.commands()
         for command in commands:
             if isinstance(command, Fence):

@@ -20,7 +20,7 @@ def prepare_folder(folder: Path) -> None:
     """Creates the data folder if it does not exist. Raises `InvalidSetting` if it is unusable."""
     where = folder.absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError as error:
         raise InvalidSetting(f"the data folder {where} is a file; {_OTHER_FOLDER}") from error
     except NotADirectoryError as error:

@@ -195,6 +195,7 @@ def _create(path: Path) -> None:
         )
     draft_path = path.with_name(path.name + ".new")
     draft_path.unlink(missing_ok=True)
+    draft_path.touch(mode=0o600)  # It holds the keys that logins are checked with.
     connection = sqlite3.connect(draft_path, isolation_level=None)
     try:
         connection.executescript(_SCHEMA)

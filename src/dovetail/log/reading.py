@@ -155,7 +155,21 @@ def _first_in_batch(found: Entry, timestamp: int, log_start: int) -> TimedOffset
 async def newest_record(partition: Partition) -> TimedOffset | None:
     """The record with the highest timestamp, or None if the log is empty."""
     highest = max((span.timestamp_max for span in _spans(partition)), default=-1)
-    return None if highest < 0 else await offset_for_time(partition, highest)
+    found = None if highest < 0 else await offset_for_time(partition, highest)
+    if found is not None or highest < 0:
+        return found
+
+    # The highest time is of a batch that is not confirmed yet, or of a record that was deleted:
+    # halve the way to the highest of those that can be read.
+    low = -1
+    while low < highest:
+        middle = (low + highest + 1) // 2
+        nearer = await offset_for_time(partition, middle)
+        if nearer is None:
+            highest = middle - 1
+        else:
+            found, low = nearer, nearer.timestamp
+    return found
 
 
 def _spans(partition: Partition) -> list[_Span]:

@@ -61,6 +61,7 @@ class Log:
         self._coordinator = coordinator
         self._ensembles = ensembles
         self._clock = clock
+        self._began = clock.wall_ms(), clock.monotonic_ms()
         self.defaults = defaults
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
@@ -266,9 +267,19 @@ class Log:
 
     # Upkeep
 
+    def _believed_ms(self) -> int:
+        """The time of day for retention: a wall clock that is set ahead makes nothing old.
+
+        It goes on from where it was when the log began, and never faster than time does.
+        """
+        began_wall_ms, began_ms = self._began
+        return min(
+            self._clock.wall_ms(), began_wall_ms + int(self._clock.monotonic_ms() - began_ms)
+        )
+
     async def maintain(self) -> None:
         """Closes old ledgers and lets expired ones go (L11)."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._believed_ms()
         for partition in self.partitions():
             try:
                 await _maintain(partition, now_ms)

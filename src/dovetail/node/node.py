@@ -141,6 +141,8 @@ class Node:
         if self._broker is not None:
             for (topic, number), error in self._broker.log.broken().items():
                 reasons.append(f"partition {topic}-{number}: {error}")
+            for number, why in self._broker.groups.unreadable().items():
+                reasons.append(f"groups of journal {number} cannot be read: {why}")
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
         return not reasons, reasons
@@ -168,7 +170,7 @@ class Node:
         settings = self._settings
         _raise_file_limit()
         data_dir = settings.node.data_dir
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         http_url = None
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings))

@@ -146,12 +146,16 @@ def expired_before(
 ) -> int:
     """Retention (L11): the offset below which whole closed ledgers are past their time or room.
 
-    A negative limit is none.
+    A negative limit is none. A ledger whose records claim to be of the future is as old as the
+    moment at which the next one was opened: nothing was written to it after that.
     """
     log_start = record.log_start
+    ended = [later.opened_ms for later in record.ledgers[1:]]
     total = open_bytes + sum(info.payload_bytes for info in record.closed)
-    for info in record.closed:
+    for at, info in enumerate(record.closed):
         youngest = info.timestamp_max if info.timestamp_max >= 0 else info.opened_ms
+        if youngest > now_ms and at < len(ended):
+            youngest = ended[at]
         too_old = 0 <= retention_ms < now_ms - youngest
         too_much = 0 <= retention_bytes <= total - info.payload_bytes
         if not (too_old or too_much):

@@ -87,7 +87,7 @@ def lock_folder(folder: Path) -> Callable[[], None]:
 
     Two processes would cut each other's newest segment. Raises `Unavailable` if another has it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +124,7 @@ def disk_identity(folder: Path) -> str:
 
 
 def _make(path: Path) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     identity = uuid.uuid4().hex
     draft = path.with_suffix(".draft")
     with draft.open("w") as file:

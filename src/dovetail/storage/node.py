@@ -41,6 +41,9 @@ from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, 
 #: Bytes that share one sync at most. Syncs get slower with size, and the first waits for the last.
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 
+#: Without anything to write for so long, the store marks that its last group is on the disk.
+MARK_AFTER_S = 1.0
+
 #: Threads for reads of what is not in memory. Reads wait for the disk, not for the processor.
 READ_THREADS = 4
 
@@ -233,6 +236,8 @@ class LocalStorageNode:
         may_compact = True
         while True:
             group, stop = self._gather(wait=not may_compact)
+            if not group and not stop and not may_compact:
+                self._mark()
             if group:
                 commands = [command for command, _ in group]
                 outcomes = self._commit(commands)
@@ -251,7 +256,9 @@ class LocalStorageNode:
         size = 0
         while size < GROUP_BYTES_MAX:
             try:
-                item = self._waiting.get(block=wait and not group)
+                item = self._waiting.get(
+                    block=wait and not group, timeout=None if self._store.marked else MARK_AFTER_S
+                )
             except Empty:
                 break
             if item is None:
@@ -265,15 +272,26 @@ class LocalStorageNode:
         try:
             return self._store.commit(commands)
         except Exception as error:  # noqa: BLE001 - a defect must not leave writers waiting
-            self._store.out_because = f"the storage node has failed: {error!r}; restart it"
-            return [StorageOut(self._store.out_because) for _ in commands]
+            because = self._fail(error)
+            return [StorageOut(because) for _ in commands]
 
     def _compact(self) -> bool:
         try:
             return self._store.compact_step()
         except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
-            self._store.out_because = f"the storage node has failed: {error!r}; restart it"
+            self._fail(error)
             return False
+
+    def _mark(self) -> None:
+        try:
+            self._store.mark()
+        except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> str:
+        because = f"the storage node has failed: {error!r}; restart it"
+        self._store.out_because = because
+        return because
 
     def _answer_on_loop(
         self, group: list[tuple[Command, Callable[[Outcome], None]]], outcomes: list[Outcome]

@@ -18,7 +18,7 @@ from dovetail.errors import (
     TopicExists,
     TopicUnknown,
 )
-from dovetail.log.reading import newest_record, offset_for_time, read_from_tail
+from dovetail.log.reading import TimedOffset, newest_record, offset_for_time, read_from_tail
 
 
 async def settle(bench: Bench) -> None:
@@ -142,6 +142,26 @@ async def test_time_finds_the_first_record_that_is_young_enough(bench: Bench) ->
         partition = bench.log.partition("t", 0)
 
 
+async def test_the_newest_record_is_found_behind_one_that_cannot_be_read(bench: Bench) -> None:
+    """F17: while a newer batch is on its way, and after the newest records were deleted."""
+    partition = await bench.topic()
+    for at, time in enumerate([9000, 3000, 5000, 5000, 4000]):
+        await bench.send(partition, str(at).encode(), timestamp=time)
+    on_its_way = bench.send(partition, b"unconfirmed", timestamp=99_000)
+    newest = await newest_record(partition)
+    assert newest in (TimedOffset(0, 9000), TimedOffset(5, 99_000))  # Confirmed meanwhile.
+    await on_its_way
+    assert await newest_record(partition) == TimedOffset(5, 99_000)
+
+    partition.roll()
+    await settle(bench)
+    await bench.send(partition, b"last", timestamp=7)
+    await partition.trim(6)
+    assert await newest_record(partition) == TimedOffset(6, 7)
+    await partition.trim(7)
+    assert await newest_record(partition) is None
+
+
 async def test_append_time_is_stamped_where_the_topic_says_so(bench: Bench) -> None:
     """K2: the one case in which a batch's own bytes are changed, checksum included."""
     partition = await bench.topic(message_timestamp_type="LogAppendTime")
@@ -190,6 +210,33 @@ async def test_retention_by_age(bench: Bench) -> None:
     await bench.log.maintain()
     assert await read_all(partition) == []
     assert partition.log_start == partition.high_watermark == 2
+
+
+async def test_records_of_the_future_do_not_stop_retention(bench: Bench) -> None:
+    """F16: microseconds for milliseconds hold back neither their own ledger nor those behind it."""
+    partition = await bench.topic(retention_ms="60000", segment_ms="10000")
+    await bench.send(partition, b"far", timestamp=bench.clock.wall_ms() * 1000)
+    partition.roll()
+    await settle(bench)
+    await bench.send(partition, b"old")
+    for _ in range(3):
+        bench.clock.advance(61_000)
+        await bench.log.maintain()
+        await settle(bench)
+    await bench.send(partition, b"new")
+    assert [r.value for r in await read_all(partition)] == [b"new"]
+
+
+async def test_a_clock_that_is_set_ahead_deletes_nothing(bench: Bench) -> None:
+    """F16, L11: retention goes by the time that has passed."""
+    partition = await bench.topic(retention_ms="60000", segment_ms="10000")
+    await bench.send(partition, b"kept")
+    bench.clock.jump_wall(8 * 24 * 3_600_000)
+    for _ in range(3):
+        bench.clock.advance(15_000)
+        await bench.log.maintain()
+        await settle(bench)
+    assert [r.value for r in await read_all(partition)] == [b"kept"]
 
 
 async def test_retention_by_bytes(bench: Bench) -> None:

@@ -1,14 +1,17 @@
 """A damaged store: what it says meanwhile, and how it becomes whole again."""
 
+import errno
 import random
 
 import pytest
 
-from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
+from dovetail.errors import Damaged, EntryUnknown, Fenced, LedgerUnknown, Unavailable
 from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.files import File
 from dovetail.storage.disk.store import (
     Append,
     DeleteLedger,
+    Fence,
     LedgerStore,
     LetDamageGo,
     StoreSettings,
@@ -221,3 +224,147 @@ def test_what_is_not_needed_keeps_no_damaged_segment(disk: FaultyDisk) -> None:
     assert not store.damaged
     assert held(store, 1) == [Span(0, 1)]
     assert held(store, 2) == [Span(0, 2)]
+
+
+def test_damage_to_the_last_group_is_damage_once_it_is_marked(disk: FaultyDisk) -> None:
+    """F3: after a clean close, or a second without writes, nothing acknowledged looks torn."""
+    store = open_store(disk)
+    for entry in range(3):
+        assert store_entry(store, 1, entry) is None
+    store.mark()
+    damage(disk, 1, 2)
+    for _ in range(2):  # The evidence outlives a start.
+        store = open_store(disk)
+        assert store.report.torn_bytes == 0
+        assert len(store.report.damaged) == 1
+        with pytest.raises(Damaged):
+            read(store, 1, 2)
+        assert read(store, 1, 1) == payload(1, 1)
+
+
+def test_a_clean_close_marks_the_last_group(disk: FaultyDisk) -> None:
+    """F3: its id must not be given to another entry after a restart."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    store_entry(store, 1, 1)
+    store.close()
+    damage(disk, 1, 1)
+    store = open_store(disk)
+    assert store.report.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, 1)
+
+
+def test_a_mark_is_written_once_and_changes_nothing(disk: FaultyDisk) -> None:
+    """F3: an idle store does not grow, and a torn tail behind a mark is still cut."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    store.mark()
+    size, syncs = store.bytes_on_disk(), disk.syncs
+    store.mark()
+    assert (store.bytes_on_disk(), disk.syncs) == (size, syncs)
+    store_entry(store, 1, 1)
+    damage(disk, 1, 1)
+    store = open_store(disk)
+    assert store.report.damaged == []
+    assert store.report.torn_bytes > 0
+    assert held(store, 1) == [Span(0, 0)]
+
+
+def test_rows_of_an_index_that_do_not_check_are_built_anew(disk: FaultyDisk) -> None:
+    """F19: the segment is the truth, also for what is read long after the start."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    index = "0000000001.index"
+    disk.flip(index, disk.open(index).size() - 1)
+    for _ in range(2):  # The file is written anew, so the next start finds it whole.
+        store = open_store(disk, SMALL)
+        assert store.report.damaged == []
+        assert [read(store, 1, entry) for entry in range(30)] == [
+            payload(1, entry) for entry in range(30)
+        ]
+        assert not store.damaged
+
+
+def test_rows_that_the_segment_does_not_tell_any_more_are_damage(disk: FaultyDisk) -> None:
+    """F19: index and segment damaged at once: noticed, and nothing is denied."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    index = "0000000001.index"
+    disk.flip(index, disk.open(index).size() - 1)
+    store = open_store(disk, SMALL)
+    damage(disk, 1, 2)
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    assert store.damaged
+
+
+@pytest.mark.parametrize("place", ["head", "state"])
+def test_a_damaged_beginning_of_the_newest_segment_stops_its_ledgers_alone(
+    disk: FaultyDisk, place: str
+) -> None:
+    """F38: the node starts, fences and deletions of older segments hold, new entries are taken."""
+    store = open_store(disk, SMALL)
+    store.commit([Fence(LedgerId(7), Term(5)), DeleteLedger(LedgerId(8))])
+    for entry in range(12):
+        store_entry(store, 1, entry)
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    for entry in range(12, 14):
+        store_entry(store, 1, entry)
+    disk.flip(newest, 4 if place == "head" else 24 + 20)
+
+    store = open_store(disk, SMALL)
+    assert store.report.damaged
+    assert store.damaged
+    assert read(store, 1, 0) == payload(1, 0)
+    assert isinstance(store_entry(store, 7, 0, term=4), Fenced)
+    assert isinstance(store_entry(store, 8, 0), LedgerUnknown)
+    assert store_entry(store, 2, 0) is None
+    again = open_store(disk, SMALL)
+    assert read(again, 2, 0) == payload(2, 0)
+    assert isinstance(store_entry(again, 7, 0, term=4), Fenced)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_damaged_head_of_an_old_segment_stops_its_ledgers_alone(
+    disk: FaultyDisk, indexed: bool
+) -> None:
+    """F38: what lay in it is in doubt, the rest is served."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    disk.flip(SEGMENT, 4)
+    if not indexed:
+        disk.remove("0000000001.index")
+    store = open_store(disk, SMALL)
+    assert store.report.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, 0)
+    assert read(store, 1, 29) == payload(1, 29)
+
+
+def test_too_many_open_files_at_a_roll_pass(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35: the group is refused, nothing is lost, and the next one goes on."""
+    store = open_store(disk, SMALL)
+    plenty = disk.open
+
+    def too_many(name: str, *, create: bool = False) -> File:
+        if create:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return plenty(name)
+
+    monkeypatch.setattr(disk, "open", too_many)
+    outcomes = [store_entry(store, 1, entry) for entry in range(15)]
+    refused = [entry for entry, outcome in enumerate(outcomes) if outcome is not None]
+    assert refused
+    assert all(isinstance(outcomes[entry], Unavailable) for entry in refused)
+    assert store.out_because is None
+
+    monkeypatch.setattr(disk, "open", plenty)
+    assert [store_entry(store, 1, entry) for entry in refused] == [None] * len(refused)
+    store = open_store(disk, SMALL)
+    assert [read(store, 1, entry) for entry in range(15)] == [payload(1, n) for n in range(15)]

@@ -18,7 +18,13 @@ from dovetail.storage import Placement, Quorum, StorageNode, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.identity import bind_disk
 from dovetail.storage.placement import Fragment
-from dovetail.storage.repair.decommission import NodesThatStay, StorageState, StorageStates
+from dovetail.storage.repair.decommission import (
+    STATES,
+    NodesThatStay,
+    StorageState,
+    StorageStates,
+    check_may_start,
+)
 
 
 @pytest_asyncio.fixture
@@ -65,13 +71,13 @@ async def test_a_node_is_drained_and_removed(coordinator: EmbeddedCoordinator) -
         await decommission.remove(coordinator, 1, now_ms=6)
     await put_chain(coordinator, 3, 2)
     assert await state_of(coordinator, 1) == (StorageState.DRAINED, 0)
-    await decommission.check_may_start(coordinator, 1)
+    await check_may_start(coordinator, 1)
     for _ in range(2):
         await decommission.remove(coordinator, 1, now_ms=7)
     found = await decommission.state(coordinator, 1)
     assert (found.state, found.since_ms) == (StorageState.REMOVED, 7)
     with pytest.raises(InvalidInput, match="removed from the cluster for good"):
-        await decommission.check_may_start(coordinator, 1)
+        await check_may_start(coordinator, 1)
     for change in (
         decommission.drain(coordinator, 1, now_ms=8),
         decommission.cancel(coordinator, 1),
@@ -99,7 +105,7 @@ async def test_a_node_that_never_was_is_not_drained(coordinator: EmbeddedCoordin
     ):
         with pytest.raises(NotFound, match="no storage node 9"):
             await ask
-    assert not (await coordinator.range(decommission.STATES)).items
+    assert not (await coordinator.range(STATES)).items
 
 
 async def test_a_deletion_that_waits_for_the_node_does_not_keep_it(

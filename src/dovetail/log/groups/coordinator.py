@@ -149,12 +149,20 @@ class GroupCoordinator:
                 _resolve(effect)
         await self._writer.close()
 
+    @property
+    def loaded(self) -> bool:
+        """Whether it knows what the journal holds."""
+        return self._loaded
+
     def snapshot(self) -> list[JournalRecord]:
         """The live state as records, with what is on its way to the journal.
 
         The owner appends them in the same step, with no wait in between; everything that was
         appended before them can then be dropped.
         """
+        if not self._loaded:
+            raise AssertionError("a coordinator that has not loaded its journal knows no state")
+
         live = {record.key: record for record in live_records(self._entries)}
         live.update((record.key, record) for record in self._writer.records_in_flight())
         return [*live.values()]

@@ -50,7 +50,12 @@ class OffsetTable:
     def expired(
         self, *, now_wall_ms: int, empty_since_wall_ms: int, retention_ms: int
     ) -> list[PartitionKey]:
-        """The positions that a group without members need not keep any longer."""
+        """The positions that a group without members need not keep any longer.
+
+        A `retention_ms` of -1 keeps them for ever.
+        """
+        if retention_ms < 0:
+            return []
         return [
             key
             for key, committed in self._offsets.items()

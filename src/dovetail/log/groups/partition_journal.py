@@ -58,7 +58,12 @@ class PartitionJournal:
                 offset = read_header(batch).offset_end
 
     async def shorten(self, coordinator: GroupCoordinator) -> None:
-        """Writes the live state anew and trims what lies before, if that is worth it."""
+        """Writes the live state anew and trims what lies before, if that is worth it.
+
+        A journal that is not loaded, or cannot be, is left as it is: its records are all there is.
+        """
+        if not coordinator.loaded:
+            return
         grown = self._partition.payload_bytes
         if grown < max(_GROWTH_BYTES, _GROWTH_FACTOR * self._bytes_live):
             return

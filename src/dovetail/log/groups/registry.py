@@ -34,6 +34,9 @@ _log = get_logger("groups")
 #: Pause before a journal that could not be read, or a topic that could not be made, is tried again.
 _AGAIN_MS = 500
 
+#: Pauses grow to this while a journal is damaged: repair may bring it back from other nodes.
+_AGAIN_MS_MAX = 30_000
+
 
 class GroupRegistry:
     """Finds the coordinator of a group; make it before the log starts."""
@@ -54,6 +57,10 @@ class GroupRegistry:
         self._partitions = partitions
         self._topics_of = topics_of
         self._here: dict[int, tuple[GroupCoordinator, PartitionJournal]] = {}
+        #: Journals that could not be read when they were last tried, and why.
+        self._unreadable: dict[int, str] = {}
+        #: Set after every attempt to read a journal.
+        self._tried = asyncio.Event()
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)
         #: The coordinator of groups that the client may not touch.
         self.forbidden = GroupCoordinator.refusing(clock, GroupError.FORBIDDEN)
@@ -62,7 +69,7 @@ class GroupRegistry:
         log.holdings.on_gone.append(self._on_gone)
 
     async def start(self) -> None:
-        """Returns when the topic is there and what is coordinated here has been read."""
+        """Returns when the topic is there and what is coordinated here has been tried to read."""
         config = {"retention.ms": "-1", "retention.bytes": "-1"}
         while all(topic.name != GROUPS_TOPIC for topic in self._log.topics()):
             try:
@@ -76,8 +83,12 @@ class GroupRegistry:
                     raise
                 _log.warning("the groups' topic is not made yet", error=str(error))
                 await asyncio.sleep(_AGAIN_MS / 1000)
-        while loading := [task for task in self._tasks if not task.done()]:
-            await asyncio.wait(loading)
+        while any(
+            not coordinator.loaded and number not in self._unreadable
+            for number, (coordinator, _) in self._here.items()
+        ):
+            self._tried.clear()
+            await self._tried.wait()
 
     async def close(self) -> None:
         """Who waits is told that the coordinator is elsewhere."""
@@ -118,6 +129,10 @@ class GroupRegistry:
         for coordinator, _ in self._here.values():
             yield from coordinator.positions()
 
+    def unreadable(self) -> dict[int, str]:
+        """The journals that cannot be read, by partition, and why; their groups are not served."""
+        return dict(self._unreadable)
+
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: all groups forget their positions in it."""
         for coordinator, _ in self._here.values():
@@ -145,26 +160,35 @@ class GroupRegistry:
             journal, self._clock, self._settings, topics_of=self._topics_of
         )
         self._here[number] = (coordinator, journal)
-        self._run(self._load(coordinator, journal, partition))
+        self._run(self._load(number, coordinator, journal, partition))
 
     def _on_gone(self, name: str, number: int) -> None:
         if name == GROUPS_TOPIC and number in self._here:
             self._run(self._here.pop(number)[0].close())
 
     async def _load(
-        self, coordinator: GroupCoordinator, journal: PartitionJournal, partition: Partition
+        self,
+        number: int,
+        coordinator: GroupCoordinator,
+        journal: PartitionJournal,
+        partition: Partition,
     ) -> None:
+        """Reads the journal, however often it takes; meanwhile nothing of it is touched."""
+        again_ms = _AGAIN_MS
         while partition.serving:
             try:
                 await coordinator.load(journal.replay())
             except DovetailError as error:
                 _log.error("groups cannot be read", journal=partition.name, error=str(error))
-                if not error.retriable:
-                    return
-                await asyncio.sleep(_AGAIN_MS / 1000)
+                self._unreadable[number] = str(error)
+                self._tried.set()
+                await asyncio.sleep(again_ms / 1000)
+                again_ms = min(2 * again_ms, _AGAIN_MS_MAX)
             else:
                 coordinator.start()
-                return
+                break
+        self._unreadable.pop(number, None)
+        self._tried.set()
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

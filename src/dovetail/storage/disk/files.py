@@ -123,7 +123,7 @@ class RealDisk:
     """A folder of the file system."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
 
     def names(self) -> list[str]:
@@ -131,7 +131,7 @@ class RealDisk:
 
     def open(self, name: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(self._folder / name, flags, 0o640))
+        return RealFile(os.open(self._folder / name, flags, 0o600))
 
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)

@@ -15,6 +15,10 @@ node begins group g + 1 only after group g is on the disk. So when a record does
 - if not, it belongs to the last group, whose sync never finished, so nothing of it was
   acknowledged: it is **torn**, and is cut.
 
+*Marks.* A group that was synced and has no successor yet looks like one that was torn. So a store
+that closes, or has nothing to write for a second, writes a mark: an empty record, a group of its
+own, behind the group that is on the disk. Damage before a mark is damage.
+
 Survives: any mixture of the last group's sectors reaching the disk.
 Not here: what the records mean (store.py).
 """
@@ -55,6 +59,8 @@ class Kind(IntEnum):
     DELETE = 3
     #: Everything a segment must know of earlier ones; the first record of each segment.
     STATE = 4
+    #: Everything before it is on the disk.
+    MARK = 5
 
 
 class Record(NamedTuple):
@@ -135,7 +141,7 @@ def decode_record(data: memoryview, at: int, salt: int) -> Scanned | None:
         RECORD.unpack_from(data, at)
     )
     end = at + RECORD_BYTES + length
-    if magic != RECORD_MAGIC or not Kind.ENTRY <= kind <= Kind.STATE or end > len(data):
+    if magic != RECORD_MAGIC or not Kind.ENTRY <= kind <= Kind.MARK or end > len(data):
         return None
     if checksum != crc32c(data[at + 4 : end], salt):
         return None

@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import islice
 from typing import NamedTuple
@@ -17,7 +17,13 @@ from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
 from dovetail.storage.disk.files import Disk
 from dovetail.storage.disk.frame import RECORD_BYTES
 from dovetail.storage.disk.run import Row, Rows, Run, load_rows
-from dovetail.storage.disk.segment import Segment, index_name
+from dovetail.storage.disk.segment import (
+    Segment,
+    index_name,
+    scan_runs,
+    segment_name,
+    write_index,
+)
 from dovetail.storage.held import HELD_SPANS_MAX, Held, Span, joined, without
 from dovetail.storage.identifiers import Entry, EntryId, Term
 
@@ -248,16 +254,40 @@ class EntryIndex:
         finally:
             file.close()
         if rows is None:
-            raise Damaged(
-                f"{index_name(run.segment)} does not check; remove that file and restart the "
-                "node, which builds it anew"
-            )
+            return self._rebuilt(run)
         self._rows_cache[key] = rows
         self._rows_cache_bytes += 16 * len(rows)
         while self._rows_cache_bytes > ROWS_CACHE_BYTES_MAX and len(self._rows_cache) > 1:
             _, dropped = self._rows_cache.popitem(last=False)
             self._rows_cache_bytes -= 16 * len(dropped)
         return rows
+
+    def _rebuilt(self, wanted: Run) -> Rows:
+        """The rows of a run whose index file does not check: its segment is the truth.
+
+        Raises `Damaged` if the segment does not tell them any more.
+        """
+        segment = self._segments[wanted.segment]
+        found, _ = scan_runs(segment)
+        told = {(run.ledger, run.first, run.last, run.count): run.rows for run in found}
+        rows = {
+            id(run): told.get((run.ledger, run.first, run.last, run.count)) for run in segment.runs
+        }
+        if any(one is None for one in rows.values()):
+            segment.damaged = True
+        elif segment.runs:
+            for run in segment.runs:
+                run.rows = rows[id(run)]
+            with suppress(OSError):  # Then they stay in memory, and the next start builds it.
+                write_index(self._disk, segment, segment.runs)
+
+        mine = rows.get(id(wanted))
+        if mine is None:
+            raise Damaged(
+                f"{index_name(wanted.segment)} does not check, and {segment_name(wanted.segment)} "
+                "does not tell any more what it said"
+            )
+        return mine
 
 
 def _read_stretch(stretch: Stretch) -> list[Entry]:

@@ -3,14 +3,17 @@
 Promises:
 - Of the newest segment exactly the intact prefix is kept; a torn tail is cut and reported.
 - Damage (frame.py says how it is told from a torn tail) is never cut: what is intact around it
-  stays readable, and the report says where it is.
+  stays readable, and the report says where it is. It stops no other ledger: also where the head of
+  a segment, or the state that it starts with, does not check.
 - What is served after a start is on the disk: the last group is written once more and synced,
   because after a crash of the process, or a failed sync, it may be in the system's memory only.
 
 The order of things at a start:
 
     newest segment   scanned whole; it holds the state. One that was never finished being born
-                     holds nothing and is removed.
+                     holds nothing and is removed. Where its state is damaged, the older segments
+                     tell most of it; what they do not is in doubt, as all that was damaged
+                     (doubt.py), and fences are renewed before anything is served.
     older segments   their index file is checked; without one they are scanned, and it is built
 """
 
@@ -29,11 +32,13 @@ from dovetail.storage.disk.frame import (
     decode_head,
     encode_record,
 )
-from dovetail.storage.disk.run import Row, RunSet, decode_index
+from dovetail.storage.disk.run import RunSet, decode_index
 from dovetail.storage.disk.segment import (
     Segment,
     StoreState,
     index_name,
+    note_entry,
+    scan_runs,
     segment_name,
     segment_numbers,
     write_index,
@@ -54,18 +59,28 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """Everything a store needs to go on; `active` is None on an empty disk."""
+    """Everything a store needs to go on.
+
+    `active` is None on an empty disk, and where nothing can be written behind the newest segment.
+    """
 
     sealed: list[Segment]
     active: Segment | None
     active_runs: RunSet
     state: StoreState
     group: int
+    marked: bool
     report: RecoveryReport
+
+    @property
+    def number_next(self) -> int:
+        """The number of the next segment."""
+        known = [*self.sealed, self.active] if self.active is not None else self.sealed
+        return 1 + max((segment.number for segment in known), default=0)
 
 
 def recover_segments(disk: Disk) -> Recovered:
-    """Reads the disk. Raises `Damaged` if a segment's head is unreadable."""
+    """Reads the disk."""
     numbers = segment_numbers(disk)
     report = RecoveryReport()
     if numbers and not _is_born(disk, numbers[-1]):
@@ -77,37 +92,48 @@ def recover_segments(disk: Disk) -> Recovered:
     report.segments = len(numbers)
     sealed = [_open_sealed(disk, number, report) for number in numbers[:-1]]
     if not numbers:
-        return Recovered(sealed, None, RunSet(1), StoreState({}, {}), 0, report)
-    return _open_active(disk, numbers[-1], sealed, report)
+        return Recovered(sealed, None, RunSet(1), StoreState({}, {}), 0, False, report)
+
+    if _salt_of(disk, numbers[-1]) is not None:
+        return _open_active(disk, numbers[-1], sealed, report)
+    # Nothing of the newest one can be read, so nothing can be written behind it either.
+    state, group = _state_of_older(sealed)
+    sealed.append(_open_sealed(disk, numbers[-1], report))
+    number = numbers[-1] + 1
+    return Recovered(sealed, None, RunSet(number), state, group, False, report)
 
 
 def _is_born(disk: Disk, number: int) -> bool:
     """Whether the newest segment got past its creation."""
     file = disk.open(segment_name(number))
     try:
-        size = file.size()
-        try:
-            salt = decode_head(file.read(0, HEAD.size), number)
-        except Damaged:
+        salt = _salt_of(disk, number)
+        if salt is None:
             # The head is synced before anything is written behind it.
-            if not file.read(HEAD.size, size).strip(b"\0"):
-                return False
-            raise
-        first = next(iter(SegmentScan(file.read, size, salt)), None)
-        if first is not None and first.record.kind is not Kind.STATE:
-            raise Damaged(
-                f"{segment_name(number)}: its first record, which holds the fences, does not "
-                "check; restore this node's data folder from a copy or a replica"
-            )
-        return first is not None
+            return bool(file.read(HEAD.size, file.size()).strip(b"\0"))
+        return next(iter(SegmentScan(file.read, file.size(), salt)), None) is not None
+    finally:
+        file.close()
+
+
+def _salt_of(disk: Disk, number: int) -> int | None:
+    """The salt of a segment; None if its head does not check, so that nothing in it does."""
+    file = disk.open(segment_name(number))
+    try:
+        return decode_head(file.read(0, HEAD.size), number)
+    except Damaged:
+        return None
     finally:
         file.close()
 
 
 def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
+    salt = _salt_of(disk, number)
     file = disk.open(segment_name(number))
-    salt = decode_head(file.read(0, HEAD.size), number)
-    segment = Segment(number, file, salt, file.size())
+    segment = Segment(number, file, salt or 0, file.size())
+    if salt is None:
+        _note_lost(segment, "its head does not check", report)
+
     if index_name(number) in disk.names():
         index = disk.open(index_name(number))
         try:
@@ -117,22 +143,41 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
         if decoded is not None and decoded[1] <= file.size():
             segment.runs, segment.position = decoded
             return segment
+    if salt is None:
+        return segment
+
     report.segments_scanned += 1
-    runs = RunSet(number)
-    scan = SegmentScan(file.read, file.size(), salt)
-    for found in scan:
-        if found.record.kind is Kind.ENTRY:
-            row = Row(found.record.entry, found.position, len(found.payload))
-            runs.add(found.record.ledger, row)
-    segment.runs, segment.position = runs.runs, scan.end.position
-    _note_damage(segment, scan.end, report)
-    if scan.end.torn_bytes:  # It was synced before the next one was born, so this is damage too.
-        segment.damaged = True
-        report.damaged.append(f"{segment_name(number)}: end, {scan.end.torn_bytes} bytes")
-        report.damage_end = (number, file.size())
+    runs, end = scan_runs(segment)
+    segment.runs, segment.position = runs, end.position
+    _note_damage(segment, end, report)
+    if end.torn_bytes:  # It was synced before the next one was born, so this is damage too.
+        _note_lost(segment, f"end, {end.torn_bytes} bytes", report)
     if not segment.damaged:
         write_index(disk, segment, segment.runs)
     return segment
+
+
+def _state_of_older(sealed: list[Segment]) -> tuple[StoreState, int]:
+    """What older segments tell of fences and deletions, and the next group."""
+    state, group = StoreState({}, {}), 0
+    for segment in sealed:
+        for found in SegmentScan(segment.file.read, segment.file.size(), segment.salt):
+            state = _after(state, found)
+            group = max(group, found.group + 1)
+    return state, group
+
+
+def _after(state: StoreState, found: Scanned) -> StoreState:
+    """The state behind a record."""
+    record = found.record
+    if record.kind is Kind.STATE:
+        return msgspec.msgpack.decode(found.payload, type=StoreState)
+    if record.kind is Kind.FENCE:
+        state.fences[record.ledger] = record.term
+    elif record.kind is Kind.DELETE:
+        state.deleted[record.ledger] = found.group
+        state.fences.pop(record.ledger, None)
+    return state
 
 
 def _open_active(
@@ -141,33 +186,28 @@ def _open_active(
     file = disk.open(segment_name(number))
     salt = decode_head(file.read(0, HEAD.size), number)
     segment = Segment(number, file, salt, HEAD.size)
-    state = StoreState({}, {})
-    runs = RunSet(number)
     report.segments_scanned += 1
+
+    state, runs, first, last = StoreState({}, {}), RunSet(number), None, None
     scan = SegmentScan(file.read, file.size(), salt)
-    last = None
     for found in scan:
-        last = found
-        record = found.record
-        if record.kind is Kind.ENTRY:
-            runs.add(record.ledger, Row(record.entry, found.position, len(found.payload)))
-        elif record.kind is Kind.FENCE:
-            state.fences[record.ledger] = record.term
-        elif record.kind is Kind.DELETE:
-            state.deleted[record.ledger] = found.group
-            state.fences.pop(record.ledger, None)
-        else:
-            state = msgspec.msgpack.decode(found.payload, type=StoreState)
+        first, last = first or found, found
+        if first is found and found.record.kind is not Kind.STATE:
+            state, _ = _state_of_older(sealed)
+        state = _after(state, found)
+        note_entry(runs, found)
     end = scan.end
     _note_damage(segment, end, report)
     report.torn_bytes = end.torn_bytes
+
     if file.size() > end.position:
         file.truncate(end.position)
     if last is not None:
         _write_last_group_again(segment, end, last)
     file.sync()
     segment.position, segment.runs = end.position, runs.runs
-    return Recovered(sealed, segment, runs, state, end.group + 1, report)
+    marked = last is not None and last.record.kind is Kind.MARK
+    return Recovered(sealed, segment, runs, state, end.group + 1, marked, report)
 
 
 def _write_last_group_again(segment: Segment, end: ScanEnd, last: Scanned) -> None:
@@ -184,6 +224,12 @@ def _write_last_group_again(segment: Segment, end: ScanEnd, last: Scanned) -> No
         last.record, last.payload, salt=segment.salt, group=last.group, group_last=True
     )
     segment.file.write(last.position, [head])
+
+
+def _note_lost(segment: Segment, what: str, report: RecoveryReport) -> None:
+    segment.damaged = True
+    report.damaged.append(f"{segment_name(segment.number)}: {what}")
+    report.damage_end = (segment.number, segment.file.size())
 
 
 def _note_damage(segment: Segment, end: ScanEnd, report: RecoveryReport) -> None:

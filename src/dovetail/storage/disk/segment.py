@@ -17,11 +17,14 @@ from dovetail.storage.disk.frame import (
     RECORD_BYTES,
     Kind,
     Record,
+    ScanEnd,
+    Scanned,
+    SegmentScan,
     decode_record,
     encode_head,
     encode_record,
 )
-from dovetail.storage.disk.run import Row, Run, encode_index
+from dovetail.storage.disk.run import Row, Run, RunSet, encode_index
 
 #: Deletions that are remembered although nothing is left to hide: a writer that slept through the
 #: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
@@ -116,6 +119,22 @@ def create_segment(
         disk.remove(segment_name(number))
         raise
     return Segment(number, file, salt, HEAD.size + written)
+
+
+def note_entry(runs: RunSet, found: Scanned) -> None:
+    """Adds the row of a record that is an entry."""
+    if found.record.kind is Kind.ENTRY:
+        row = Row(found.record.entry, found.position, len(found.payload))
+        runs.add(found.record.ledger, row)
+
+
+def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:
+    """The runs of a segment as the file itself tells them, and how the scan ended."""
+    runs = RunSet(segment.number)
+    scan = SegmentScan(segment.file.read, segment.file.size(), segment.salt)
+    for found in scan:
+        note_entry(runs, found)
+    return runs.runs, scan.end
 
 
 def write_index(disk: Disk, segment: Segment, runs: Iterable[Run]) -> None:

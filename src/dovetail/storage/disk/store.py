@@ -6,6 +6,7 @@ Promises:
 - Once `fence(term)` was answered, no append with a lower term is ever acknowledged: the fence is
   a record like any other, synced before the answer.
 - No room: the group is taken back whole, the node goes on reading, deleting and fencing.
+- Too many open files: the group is refused, and the next one tries again.
 - A failed sync: what waited for it is *uncertain*, and the node takes itself out. It is never
   tried again, because the system forgets which pages failed. A restart reads the disk anew.
 
@@ -66,6 +67,9 @@ RESERVE_BYTES = 16 * 1024 * 1024
 
 #: What the system says when there is no room.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+#: What it says when this process, or the machine, has too much open; that passes.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 class Durability(Enum):
@@ -173,7 +177,8 @@ class LedgerStore:
             self._state = recovered.state
             self._group = recovered.group
             self._active_runs = recovered.active_runs
-            self._active = recovered.active or self._create_segment(1)
+            self.marked = recovered.marked
+            self._active = recovered.active or self._create_segment(recovered.number_next)
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise DiskFull(
@@ -203,7 +208,7 @@ class LedgerStore:
         if self.out_because is not None:
             return [StorageOut(self.out_because) for _ in commands]
         group = _Group()
-        has_room = self._disk.bytes_free() >= self._settings.disk_free_bytes_min
+        has_room = self._has_room()
         outcomes = [self._decide(command, group, has_room) for command in commands]
         self.group_report = GroupReport()
         if group.records:
@@ -280,6 +285,11 @@ class LedgerStore:
             full = self._active.position + size > self._settings.segment_bytes
             if full and self._active_runs.runs:
                 self._roll()
+        except OSError as error:
+            if error.errno in _PASSING:  # Nothing was written, and the old segment is as it was.
+                return Unavailable(f"no new segment ({error.strerror}); it is tried again")
+            return self._take_back(error)
+        try:
             rows = self._write_records(records, size)
         except OSError as error:
             return self._take_back(error)
@@ -293,6 +303,7 @@ class LedgerStore:
         synced = perf_counter()
         self._active.position += size
         self._group += 1
+        self.marked = records[-1][0].kind is Kind.MARK
         with self._index.lock:
             for record, row in rows:
                 created = self._active_runs.add(record.ledger, row)
@@ -302,6 +313,19 @@ class LedgerStore:
         report.entries, report.payload_bytes = len(rows), sum(row.length for _, row in rows)
         report.write_s, report.sync_s = written - started, synced - written
         return None
+
+    def mark(self) -> None:
+        """Notes on the disk that the last group is there, so that damage to it is seen as damage.
+
+        A disk without room gets no mark; the next group tells the same.
+        """
+        if self.marked or self.out_because is not None:
+            return
+        if self._synced_for_sure() and self._has_room():
+            self._write([(Record(Kind.MARK, 0, 0, 0, 0), b"")])
+
+    def _has_room(self) -> bool:
+        return self._disk.bytes_free() >= self._settings.disk_free_bytes_min
 
     def _write_records(
         self, records: list[tuple[Record, Buffer]], size: int
@@ -489,6 +513,7 @@ class LedgerStore:
 
     def close(self) -> None:
         """Syncs what is open and gives the files back."""
+        self.mark()
         if self.out_because is None:
             self._active.file.truncate(self._active.position)
             self._active.file.sync()

@@ -63,6 +63,10 @@ class SqliteThread:
         """Opens the file, which is made if it is not there. Raises `Unavailable`."""
 
         def connect() -> sqlite3.Connection:
+            try:
+                path.touch(mode=0o600)  # Bodies of messages are for nobody else on this machine.
+            except OSError as error:
+                raise Unavailable(f"the timeline file {path} cannot be made: {error}") from error
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             try:
                 _configure(connection)

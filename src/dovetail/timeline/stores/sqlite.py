@@ -320,7 +320,7 @@ class SqliteStores:
     shared = False
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
 
     async def provision(self, timeline: TimelineId) -> None:

@@ -2,6 +2,7 @@
 
 import { brief, bytes, count, plural, rate, span } from "../format.js";
 import { command, empty, facts, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { spark } from "../charts.js";
@@ -146,27 +147,9 @@ function nodes({ nodes: list, node }, at) {
         kind: "tight",
         cell: (row) => h("span", { class: "mono" }, row.address),
       },
-      {
-        name: "partitions",
-        label: "Partitions",
-        kind: "number",
-        sort: (row) => row.partitions,
-        cell: (row) => count(row.partitions),
-      },
-      {
-        name: "stored",
-        label: "Stored",
-        kind: "number",
-        sort: (row) => row.stored_bytes,
-        cell: (row) => bytes(row.stored_bytes),
-      },
-      {
-        name: "latency",
-        label: "Latency",
-        kind: "number",
-        sort: (row) => row.latency_ms,
-        cell: (row) => span(row.latency_ms),
-      },
+      figure("partitions", "Partitions"),
+      figure("stored", "Stored", { field: "stored_bytes", show: bytes }),
+      figure("latency", "Latency", { field: "latency_ms", show: span }),
       { name: "version", label: "Version", kind: "tight", cell: (row) => row.version },
     ],
   });

@@ -2,6 +2,7 @@
 
 import { ago, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate, span } from "../format.js";
+import { deadLetters, figure } from "../columns.js";
 import { drawing } from "../graph.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
@@ -40,9 +41,8 @@ export const page = {
         ? note(
             "warn",
             "Its driver is silent",
-            `Nothing was heard for ${span(pipeline.silent_ms)}. What is below is the last that ` +
-              "it told. " +
-              "Look whether its process lives; a standby would have taken over.",
+            `The last report came ${span(pipeline.silent_ms)} ago, and this page shows it. Check ` +
+              "whether the driver's process is alive; a standby would have taken over.",
           )
         : null,
       teams
@@ -79,7 +79,7 @@ export const page = {
 
 const inWords = (edges) =>
   edges.length > 0
-    ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
+    ? `Jobs flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
     : "Teams without connections";
 
 function list(teams, at) {
@@ -101,20 +101,8 @@ function list(teams, at) {
         sort: (row) => row.state,
         cell: (row) => tag(row.state, TEAM_TONES[row.state] ?? "", { dot: true }),
       },
-      {
-        name: "rate",
-        label: "Works",
-        kind: "number",
-        sort: (row) => row.jobs_per_s,
-        cell: (row) => rate(row.jobs_per_s),
-      },
-      {
-        name: "lag",
-        label: "Lag",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
+      figure("rate", "Jobs", { field: "jobs_per_s", show: rate }),
+      figure("lag", "Lag"),
       {
         name: "batch",
         label: "Micro-batch",
@@ -126,31 +114,9 @@ function list(teams, at) {
             span(row.batch_ms),
           ),
       },
-      { name: "workers", label: "Workers", kind: "number", cell: (row) => count(row.workers) },
-      {
-        name: "failures",
-        label: "Restarts",
-        kind: "number",
-        sort: (row) => row.failures,
-        cell: (row) => count(row.failures),
-      },
-      {
-        name: "dead",
-        label: "Dead letters",
-        kind: "number",
-        sort: (row) => row.dead_letters,
-        cell: (row) =>
-          row.dead_letters
-            ? h(
-                "a",
-                {
-                  class: "bad-text",
-                  href: `/dead?source=topic&name=${encodeURIComponent(row.dead)}`,
-                },
-                count(row.dead_letters),
-              )
-            : count(row.dead_letters),
-      },
+      figure("workers", "Workers"),
+      figure("failures", "Restarts"),
+      deadLetters("topic", (row) => row.dead, { field: "dead_letters" }),
       {
         name: "topics",
         label: "Topics",

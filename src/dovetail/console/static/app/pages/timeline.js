@@ -20,6 +20,7 @@ import {
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { body, headers, line } from "../body.js";
 import { danger } from "../dialog.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
 import { move, putSchedule, schedule } from "../timeline-forms.js";
@@ -209,34 +210,17 @@ function consumers(timeline, at) {
           cell: (row) => h("span", { class: "mono" }, row.id),
         },
         { name: "rack", label: "Rack", cell: (row) => row.rack || "–" },
-        {
-          name: "buckets",
-          label: "Buckets",
-          kind: "number",
-          sort: (row) => row.buckets,
-          cell: (row) => count(row.buckets),
-        },
+        figure("buckets", "Buckets"),
         {
           name: "share",
           label: "Share",
           cell: (row) =>
             share(row.buckets / buckets, `${Math.round((row.buckets / buckets) * 100)} %`),
         },
-        {
-          name: "leased",
-          label: "Holds",
-          kind: "number",
-          sort: (row) => row.leased,
-          cell: (row) => count(row.leased),
-        },
-        { name: "credit", label: "Credit", kind: "number", cell: (row) => count(row.credit) },
-        { name: "lease", label: "Lease", kind: "number", cell: (row) => span(row.lease_ms) },
-        {
-          name: "latency",
-          label: "Way to it",
-          kind: "number",
-          cell: (row) => span(row.latency_ms),
-        },
+        figure("leased", "Leased"),
+        figure("credit", "Credit"),
+        figure("lease", "Lease", { field: "lease_ms", show: span }),
+        figure("latency", "Latency", { field: "latency_ms", show: span }),
       ],
     }),
   ];
@@ -308,7 +292,7 @@ function messages(list, timeline, at) {
         label: "Key",
         cell: (row) => row.key ?? h("span", { class: "faint" }, "none"),
       },
-      { name: "attempts", label: "Attempts", kind: "number", cell: (row) => count(row.attempts) },
+      figure("attempts", "Attempts"),
       { name: "body", label: "Body", kind: "line", cell: (row) => line(row.body) },
       { name: "act", label: "", kind: "tight", cell: (row) => actions(row, timeline, at) },
     ],
@@ -347,7 +331,7 @@ function whole(row, width, at) {
           ["Visible", exact(row.visible_ms)],
           ["Bucket", count(row.bucket)],
           ["Priority", count(row.priority)],
-          row.holder ? ["Held by", row.holder] : null,
+          row.holder ? ["Leased by", row.holder] : null,
           row.reason ? ["Reason", row.reason] : null,
         ),
         headers(row.headers),
