@@ -28,7 +28,7 @@ from bench.peers import beanstalkd, plain_sql, task_queues
 from bench.peers.server import PeerMissing, find_program, free_port, running
 from bench.run import Run, percentile
 from bench.table import Line, Verdict, machine, print_table, write_json
-from dovetail.timeline.client import Dovetail, Message, connect
+from dovetail.timeline import Dovetail, Message, connect
 from dovetail.timeline.message import NewMessage
 
 BODY = b"x" * 100

@@ -20,10 +20,17 @@ from pathlib import Path
 from examples.shop.database import connect, now_ms, transaction
 from examples.shop.results import DONE
 
-from dovetail.election import Algorithm, Leadership, MemberStatus, StreamSettings, Takeover
 from dovetail.errors import Unavailable
 from dovetail.logging import configure_logging
-from dovetail.stream import Event, SharedStream
+from dovetail.stream import (
+    Algorithm,
+    Event,
+    Leadership,
+    MemberStatus,
+    SharedStream,
+    StreamSettings,
+    Takeover,
+)
 
 SHARED_LOG = "shop.notifiers"
 #: The secret is read from here: a command line is seen by everybody on the machine.

@@ -94,7 +94,7 @@ class Stream:
         """The partition where this broker has it open."""
         if life.log is None:
             return None
-        found = life.log.holdings.open.get((self.name, self.number))
+        found = life.log.owned.open.get((self.name, self.number))
         return found if found is not None and found.record.topic_id == self.topic_id else None
 
     def _batch(self, at: int) -> memoryview:

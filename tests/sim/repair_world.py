@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+from tests.faulty_disk import FaultyDisk
 from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
 
 from dovetail.buffers import Buffer
@@ -35,8 +36,8 @@ from dovetail.log.tail import TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import LedgerStore, LetDamageGo, StoreSettings
+from dovetail.storage.disk.commands import LetDamageGo
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term
 from dovetail.storage.repair.repairer import Repairer, RepairSettings

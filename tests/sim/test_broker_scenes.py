@@ -161,7 +161,7 @@ def test_a_broker_that_is_back_tells_no_old_end(seed: int) -> None:
                     await stream.ask_end(victim)
             await asyncio.sleep(0.01)
         assert victim.log is not None
-        told = victim.log.catalog.holdings()
+        told = victim.log.catalog.owners()
         for stream in lost:
             place = Place(stream.topic_id, stream.number)
             assert told[place].owner != victim.author.number, "clients are sent to it"

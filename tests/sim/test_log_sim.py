@@ -13,6 +13,7 @@ import struct
 
 import pytest
 from crc32c import crc32c
+from tests.faulty_disk import FaultyDisk
 from tests.sim.world import (
     MemoryCoordinator,
     PowerCut,
@@ -30,7 +31,6 @@ from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, OneNode
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.repair.sweeping import sweep
 

@@ -10,6 +10,7 @@ import os
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import (
     Damaged,
@@ -21,8 +22,8 @@ from dovetail.errors import (
     StorageOut,
     Uncertain,
 )
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.commands import Append, DeleteLedger, Fence
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
@@ -164,7 +165,7 @@ def run(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", PowerCut)
+    monkeypatch.setattr("tests.faulty_disk.FaultyDisk.power_cut", PowerCut)
 
 
 @pytest.mark.parametrize("block", range(20))

@@ -20,7 +20,7 @@ MODULE_LINES_MAX = 500
 #: Which rooms a room may know. `node` composes; `cli` and `console` are known to nobody.
 ARROWS = {
     "coordination": set(),
-    "storage": {"coordination", "kafka", "wire"},
+    "storage": {"coordination", "wire"},
     "log": {"coordination", "storage"},
     "wire": set(),
     "access": {"coordination", "wire"},

@@ -72,10 +72,10 @@ def read_header(batch: bytes | bytearray | memoryview) -> BatchHeader:
 def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
     """The header of a batch from outside. Raises `InvalidBatch` if it cannot be stored."""
     if len(batch) > bytes_max:
-        raise BatchTooLarge(f"a batch of {len(batch)} bytes; the topic takes {bytes_max}")
+        raise BatchTooLarge(f"the batch has {len(batch)} bytes; the topic accepts {bytes_max}")
     if len(batch) < HEADER_BYTES or batch[_MAGIC_AT] != 2:
         if len(batch) > _MAGIC_AT and batch[_MAGIC_AT] < 2:
-            raise InvalidBatch(f"record format {batch[_MAGIC_AT]} is not taken; it must be 2")
+            raise InvalidBatch(f"record format {batch[_MAGIC_AT]} is not supported; it must be 2")
         raise InvalidBatch(f"{len(batch)} bytes are no record batch")
     header = read_header(batch)
     if header.length != len(batch) - _LENGTH_FROM:
@@ -83,13 +83,13 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
             f"batch length {header.length} in {len(batch)} bytes; one batch to a partition is taken"
         )
     if header.checksum != crc32c(batch[_ATTRIBUTES_AT:]):
-        raise ChecksumMismatch("the batch's checksum does not match; it changed on its way")
+        raise ChecksumMismatch("the batch fails its checksum: it changed on its way")
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise InvalidBatch(
             f"{header.record_count} records with last offset delta {header.last_offset_delta}"
         )
     if header.attributes & (TRANSACTIONAL | CONTROL):
-        raise InvalidBatch("transactional and control batches are not taken")
+        raise InvalidBatch("transactional and control batches are not supported")
     if header.attributes & CODEC_MASK > 4:
         raise InvalidBatch(f"compression codec {header.attributes & CODEC_MASK} is unknown")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):

@@ -86,6 +86,7 @@ async def _read_span(
         entry = EntryId(known[1])
     else:
         entry = (await _index_of(partition, span)).entry_for_offset(offset)
+
     batches: list[Buffer] = []
     size, offset_end = 0, offset
     while not batches and entry <= span.entry_last:
@@ -105,6 +106,7 @@ async def _read_span(
             batches.append(found.payload)
             size += len(found.payload)
             offset_end = header.offset_end
+
     if not batches:
         raise OffsetOutOfRange(f"{partition.name}: offset {offset} is gone")
     partition.cursors[offset_end] = (span.ledger, entry)
@@ -129,6 +131,7 @@ async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset |
                 if span.offset_end > partition.log_start:
                     raise Damaged(f"{partition.name}: an entry is missing on the disk") from None
                 break  # It was trimmed meanwhile; the next ledger has the answer.
+
             for found in entries:
                 hit = _first_in_batch(found, timestamp, partition.log_start)
                 if hit is not None:
@@ -184,6 +187,7 @@ def _spans(partition: Partition) -> list[_Span]:
         )
         for info in partition.record.closed
     ]
+
     end = spans[-1].offset_end if spans else -1
     for ledger in partition.open_ledgers:
         if ledger.first_offset >= end:

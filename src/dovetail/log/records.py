@@ -64,17 +64,18 @@ def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
         length, at = _read_varint(data, at)
         end = at + length
         if length < 0 or end > len(data):
-            raise InvalidBatch(f"a record of {length} bytes at {at} in {len(data)}")
+            raise InvalidBatch(f"a record of {length} bytes at byte {at} of {len(data)}")
         timestamp_delta, at = _read_varint(data, at + 1)
         offset_delta, at = _read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
+
         stamped = header.attributes & APPEND_TIME
         timestamp = header.timestamp_max if stamped else header.base_timestamp + timestamp_delta
         if not 0 <= offset_delta <= header.last_offset_delta:
             raise InvalidBatch(f"a record {offset_delta} behind the first of {header.record_count}")
         if not -(2**63) <= timestamp < 2**63:
-            raise InvalidBatch(f"a record of the time {timestamp}")
+            raise InvalidBatch(f"a record has the timestamp {timestamp}")
         yield StoredRecord(header.base_offset + offset_delta, timestamp, key, value)
         at = end
 
@@ -94,7 +95,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
-            raise InvalidBatch(f"a number at {at} has no end")
+            raise InvalidBatch(f"the number at byte {at} has no end")
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
@@ -127,7 +128,7 @@ def _inflate(data: memoryview, codec: int) -> bytes:
             return _inflate_snappy(bytes(data))
         return _inflate_bounded(cramjam.lz4 if codec == 3 else cramjam.zstd, bytes(data))
     except (zlib.error, cramjam.DecompressionError, ValueError) as error:
-        raise InvalidBatch(f"codec {codec} does not inflate: {error}") from error
+        raise InvalidBatch(f"cannot decompress codec {codec}: {error}") from error
 
 
 def _inflate_bounded(codec: ModuleType, data: bytes) -> bytes:

@@ -46,7 +46,7 @@ def load_settings(
     for name, item in given.items():
         if isinstance(item.value, bool) and _TYPE_BY_NAME[name] is not bool:
             raise InvalidSetting(
-                f"{name} = {item.value} ({item.origin}) is not a yes-or-no setting"
+                f"{name} = {item.value} ({item.origin}): the setting does not take true or false"
             )
         section_name, _, field_name = name.partition(".")
         if field_name:

@@ -4,7 +4,7 @@
     starts Spark,         starts the engine from     stops the engine
     warms it up           the shared checkpoint
 
-Who may try is decided by an election (`dovetail.stream`: by majority, by strength, or by the
+Who may try is decided by an election (`dovetail.election`: by majority, by strength, or by the
 coordination service). Who succeeds is decided where things are stored: the checkpoint has one
 entry for each micro-batch, and the first to create it wins; the broker stores each row of it once;
 and a task of a term below one that has committed is refused (`identity`). So an old master that
@@ -24,16 +24,14 @@ from dovetail.coordination import Coordinator
 from dovetail.election import (
     Algorithm,
     ClusterMember,
+    ElectionSettings,
     HttpTransport,
-    KafkaSharedLog,
     Leadership,
     MemberStatus,
     Role,
-    StreamSettings,
-    VoteFile,
+    member_on_kafka,
 )
 from dovetail.logging import get_logger
-from dovetail.stream.stream import campaigner_of
 from dovetail.teams.engine import Engine
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.reporter import Reporter
@@ -57,29 +55,17 @@ def masters_log(pipeline: Pipeline) -> str:
 
 
 def member_of(
-    settings: StreamSettings,
+    settings: ElectionSettings,
     bootstrap: str,
     *,
     coordinator: Coordinator | None = None,
     config: Mapping[str, str] | None = None,
 ) -> ClusterMember:
     """A member of the masters' election. Raises `InvalidSetting`."""
-    settings.check()
-    return ClusterMember(
-        settings.endpoint,
-        algorithm=settings.algorithm,
-        times=settings.times,
-        shared_log=KafkaSharedLog(
-            bootstrap,
-            topic=settings.coordination_stream_id,
-            environment=settings.environment_identifier,
-            timeout_ms=settings.timeout_ms,
-            config=dict(config or {}),
-        ),
-        # With a coordination service the members need not reach each other.
-        transport=None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings),
-        vote_file=VoteFile(settings.vote_path),
-        campaigner=campaigner_of(settings, coordinator, None),
+    # With a coordination service the members need not reach each other.
+    transport = None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings)
+    return member_on_kafka(
+        settings, bootstrap, transport=transport, coordinator=coordinator, config=config
     )
 
 

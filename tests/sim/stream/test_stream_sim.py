@@ -22,7 +22,8 @@ from tests.sim.stream.stream_world import (
 )
 
 from dovetail.election.election import Role
-from dovetail.election.identifiers import Algorithm, Takeover
+from dovetail.election.identifiers import Algorithm
+from dovetail.stream.settings import Takeover
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dovetail.timeline.engine.deal import DealerName, Member
+from dovetail.timeline.engine.assignment import DealerName, Member
 from dovetail.timeline.engine.loader import NEVER_MS, Loader, Plan, Push
 from dovetail.timeline.engine.window import Windows
 from dovetail.timeline.message import Handle, Leased, MessageId, NewMessage, Release, Status
@@ -84,7 +84,7 @@ class World:
         self.wake()
 
     def wake(self) -> None:
-        if not self.loader.windows.deal.members:
+        if not self.loader.windows.assignment.members:
             self.loader.on_window(self.loader.attendees(), now_ms=self.time_ms)
         wake_ms = self.loader.wake_ms(now_ms=self.time_ms)
         if wake_ms < NEVER_MS:
@@ -274,7 +274,7 @@ def test_a_slow_primary_is_overtaken_by_its_backup() -> None:
 
 
 def test_a_whole_rack_goes_and_everything_due_is_served_in_the_same_window() -> None:
-    """B10: by the backups in the racks that are left, long before a new deal is made."""
+    """B10: by the backups in the racks that are left, long before a new assignment is made."""
     world = World(5, "racks")
     world.faults = False
     world.loader.windows = Windows("racks", buckets=BUCKETS, window_ms=60_000)
@@ -286,15 +286,15 @@ def test_a_whole_rack_goes_and_everything_due_is_served_in_the_same_window() -> 
             world.loader.offer(name, 1_000)
     world.wake()
     world.run(START_MS + 10)
-    assert len(world.loader.windows.deal.members) == 9
+    assert len(world.loader.windows.assignment.members) == 9
     for number in range(3):
         del world.consumers[f"x{number}"]
         world.loader.leave(f"x{number}")
     begun_ms = world.time_ms
     for _ in range(90):
         world.insert(0)
-    lost = {m.id for m in world.loader.windows.deal.members if m.rack == "x"}
-    assert lost == {"x0", "x1", "x2"}, "the deal of the window is still the old one"
+    lost = {m.id for m in world.loader.windows.assignment.members if m.rack == "x"}
+    assert lost == {"x0", "x1", "x2"}, "the assignment of the window is still the old one"
     world.run(begun_ms + OVERTAKE_MS + OVERTAKE_MS // 2 + 60)
     assert len(world.handled) == 90
 

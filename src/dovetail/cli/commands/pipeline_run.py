@@ -17,7 +17,7 @@ from dovetail.cli.options import Target
 from dovetail.cli.output import answers, note, print_json_line, print_table
 from dovetail.coordination import Coordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-from dovetail.election import Algorithm, StreamSettings
+from dovetail.election import Algorithm, ElectionSettings
 from dovetail.errors import DovetailError
 from dovetail.exposition import serve_metrics
 from dovetail.settings import Settings
@@ -99,7 +99,7 @@ def stand_by(
 
     values = settings.stream.model_dump()
     values["coordination_stream_id"] = values["coordination_stream_id"] or masters_log(pipeline)
-    wanted = StreamSettings.of(values)
+    wanted = ElectionSettings.of(values)
     display = Display(as_json=as_json)
 
     async def lead() -> None:
@@ -130,7 +130,7 @@ def stand_by(
 
 @asynccontextmanager
 async def _coordinator(
-    settings: Settings, wanted: StreamSettings
+    settings: Settings, wanted: ElectionSettings
 ) -> AsyncIterator[Coordinator | None]:
     """The coordination service where the election needs one, else nothing."""
     if wanted.algorithm is not Algorithm.COORDINATOR:

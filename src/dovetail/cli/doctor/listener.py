@@ -4,7 +4,6 @@ import asyncio
 import errno
 import ipaddress
 import socket
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -227,23 +226,19 @@ def gather_clock(target: "Target") -> ClockFact:
     """Asks the node for its time, over its own protocol."""
 
     async def ask() -> ClockFact:
+        from dovetail.addresses import parse_addresses
         from dovetail.cli.timeline_client import login_of
-        from dovetail.timeline import frames
-        from dovetail.timeline.client.link import NetworkLink
+        from dovetail.clock import SystemClock
+        from dovetail.wire.probe import probe
 
-        login = login_of(target)
-        link = NetworkLink(target.bootstrap, client_id="dovetail-doctor", login=login)
-        try:
-            async with asyncio.timeout(target.timeout_s):
-                await link.ask(frames.Hello(frames.VERSION), frames.Welcome, changes=False)
-                began_s, sent_ms = time.perf_counter(), time.time() * 1000
-                hello = frames.Hello(frames.VERSION)
-                welcome = await link.ask(hello, frames.Welcome, changes=False)
-                half_ms = (time.perf_counter() - began_s) * 1000 / 2
-        finally:
-            await link.close()
-        # The node answers in whole milliseconds, and cuts off the rest.
-        return ClockFact(welcome.now_ms + 0.5 - (sent_ms + half_ms), half_ms + 0.5)
+        address = parse_addresses(target.bootstrap, what="bootstrap address")[0]
+        async with asyncio.timeout(target.timeout_s):
+            probed = await probe(
+                address, client_id="dovetail-doctor", clock=SystemClock(), login=login_of(target)
+            )
+        # Both clocks give whole milliseconds, and cut off the rest.
+        half_ms = probed.latency_ms / 2
+        return ClockFact(probed.theirs_ms - (probed.sent_ms + half_ms), half_ms + 1)
 
     try:
         return asyncio.run(ask())

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from dovetail.access import EVERYTHING, Access, Doorman
+from dovetail.access import EVERYTHING, Access, Authenticator
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
@@ -85,10 +85,10 @@ _API_VERSIONS = m.ApiVersionsResponse(
 class FrontDoor:
     """The `Dispatch` of the Kafka port."""
 
-    def __init__(self, backend: Backend, doorman: Doorman | None = None) -> None:
-        """Without a `doorman` everybody may do everything, and nobody logs in."""
+    def __init__(self, backend: Backend, authenticator: Authenticator | None = None) -> None:
+        """Without an `authenticator` everybody may do everything, and nobody logs in."""
         self._backend = backend
-        self._doorman = doorman
+        self._authenticator = authenticator
         self._kept: set[asyncio.Task[Any]] = set()
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
@@ -104,8 +104,10 @@ class FrontDoor:
         if header.api_key == ApiKey.API_VERSIONS:
             return self._encode(header, _API_VERSIONS, started)
         if header.api_key in _SASL:
-            return self._later(header, sasl(self._doorman, connection, body), started)
-        access = EVERYTHING if self._doorman is None else self._doorman.access_of(connection)
+            return self._later(header, sasl(self._authenticator, connection, body), started)
+        access = (
+            EVERYTHING if self._authenticator is None else self._authenticator.access_of(connection)
+        )
         if access is None:
             raise ProtocolViolation(
                 f"request {header.api_key} before the client has said who it is; log in first"

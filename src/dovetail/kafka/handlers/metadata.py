@@ -100,7 +100,7 @@ def _partition(
     backend: Backend, brokers: dict[int, BrokerAddress], record: TopicRecord, number: int
 ) -> m.MetadataResponsePartition:
     """Led by its owner; all that clients need to know of its copies is that they are there."""
-    term, owner = backend.log.holding(record, number)
+    term, owner = backend.log.ownership(record, number)
     out_of_service = (record.name, number) in backend.log.broken()
     if owner not in brokers or out_of_service:
         return m.MetadataResponsePartition(

@@ -67,6 +67,7 @@ class PartitionJournal:
         grown = self._partition.payload_bytes
         if grown < max(_GROWTH_BYTES, _GROWTH_FACTOR * self._bytes_live):
             return
+
         start = self._partition.high_watermark
         sent: list[asyncio.Future[Appended]] = []
         chunk: list[JournalRecord] = []
@@ -79,6 +80,7 @@ class PartitionJournal:
                 live, size, chunk = live + size, 0, []
         if chunk:
             sent.append(self._send(chunk))
+
         appended = await asyncio.gather(*sent)
         self._bytes_live = live + size
         self._partition.roll()

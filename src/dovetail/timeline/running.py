@@ -19,12 +19,13 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from dovetail import tracing
+from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.config import LEASE_MS_MIN
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Drift, Target
 from dovetail.timeline.engine.health import Health
 from dovetail.timeline.engine.loader import Loader, Plan
@@ -49,7 +50,7 @@ _log = get_logger("timeline")
 POLL_MS: Final = 25
 #: Schedules are fired so long ahead: more than the pause between two looks at them.
 FIRE_AHEAD_MS: Final = 2_000
-#: Windows whose load is told ahead.
+#: Windows whose load is reported ahead.
 WINDOWS_AHEAD: Final = 4
 #: Counting may take one part of so many of the time.
 COUNT_SHARE: Final = 500
@@ -60,8 +61,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a carried timeline works with."""
+class Context:
+    """What a running timeline works with."""
 
     clock: Clock
     rng: random.Random
@@ -88,21 +89,23 @@ class Surroundings:
         return now_ms
 
 
-class Carried:
+class RunningTimeline:
     """One timeline that this broker serves. See the module."""
 
     def __init__(
-        self, record: TimelineRecord, store: TimelineStore, around: Surroundings, *, shared: bool
+        self, record: TimelineRecord, store: TimelineStore, context: Context, *, shared: bool
     ) -> None:
         self.record = record
         self._store = store
-        self._around = around
+        self._context = context
         self._loop = asyncio.get_running_loop()
+
         config = record.config
         windows = Windows(config.dealer, buckets=config.buckets, window_ms=config.window_ms)
         self.loader = Loader(
             windows, overtake_ms=config.overtake_ms, poll_ms=POLL_MS if shared else 0
         )
+
         self.consumers: dict[int, ConsumerSession] = {}
         self.producers: dict[int, ProducerSession] = {}
         self.arrivals = Rate()
@@ -111,9 +114,10 @@ class Carried:
         self.counts = Counts(0, 0, 0, 0)
         self.windows_ahead: list[int] = []
         self._count_next_ms = 0.0
+
         self._timer: asyncio.TimerHandle | None = None
         self._window_timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(f"timeline {record.name}")
         #: The last lease that began.
         self._leasing: asyncio.Task[None] | None = None
         self._ended: DovetailError | None = None
@@ -127,8 +131,9 @@ class Carried:
         """Runs a command of the store, if storage is well enough; counts how it went."""
         if self._ended is not None:
             raise self._ended
-        storage = self._around.health.storage
+        storage = self._context.health.storage
         storage.admit()
+
         # The loop's own time stands still while it works, and counts milliseconds.
         began_s = perf_counter()
         failed = True
@@ -141,7 +146,7 @@ class Carried:
         finally:
             storage.on_outcome(good=not failed)
             took_s = perf_counter() - began_s
-            self._around.metrics.query(self.record.name, op, took_s, failed=failed)
+            self._context.metrics.query(self.record.name, op, took_s, failed=failed)
         return found
 
     def stored(self, due_ms: int) -> None:
@@ -166,14 +171,14 @@ class Carried:
                 f"a lease of {lease_ms} ms; timeline {self.record.name!r} gives "
                 f"{LEASE_MS_MIN} to {longest_ms} ms"
             )
-        if self._around.health.peers.parted(self._now_ms()):
+        if self._context.health.peers.parted(self._now_ms()):
             raise Unavailable("this broker may be cut off from the cluster; try another one")
         for other in [c for c in self.consumers.values() if c.member.id == member.id]:
             gone = NotFound(f"session {other.id} was replaced by a new one of {member.id!r}")
             self.close_session(other.id, gone)
         self.consumers[session] = ConsumerSession(session, member, lease_ms, self._now_ms())
         self.loader.join(member, lease_ms=lease_ms)
-        self._around.on_consumers()
+        self._context.on_consumers()
         self._pump()
 
     def close_session(self, session: int, why: DovetailError | None = None) -> None:
@@ -183,8 +188,8 @@ class Carried:
         if consumer is None:
             return
         self.loader.leave(consumer.member.id)
-        self._around.on_consumers()
-        self._around.drift.forget(Target.CONSUMER, consumer.member.id)
+        self._context.on_consumers()
+        self._context.drift.forget(Target.CONSUMER, consumer.member.id)
         consumer.fail(why or NotFound(f"session {session} is closed"))
         if consumer.outbox:
             releases = [
@@ -235,7 +240,7 @@ class Carried:
             return await waiter.answer
         except asyncio.CancelledError:
             # The connection is gone, and with it who waited.
-            self._around.metrics.session_lost(self.record.name, "consumer")
+            self._context.metrics.session_lost(self.record.name, "consumer")
             if self.consumers.get(session) is consumer:
                 self.close_session(session)
             raise
@@ -245,8 +250,8 @@ class Carried:
         if self._ended is not None:
             return
         now_ms = self._now_ms()
-        self._deal_if_empty(now_ms)
-        may_push = self._around.health.may_push(self.record.name, now_ms=now_ms)
+        self._assign_if_empty(now_ms)
+        may_push = self._context.health.may_push(self.record.name, now_ms=now_ms)
         self.loader.held_back = not may_push
         for consumer in self.consumers.values():
             if may_push:
@@ -261,7 +266,7 @@ class Carried:
     def _note_pushed(self, consumer: ConsumerSession, left: Sequence[Leased], now_ms: int) -> None:
         if not left:
             return
-        name, metrics = self.record.name, self._around.metrics
+        name, metrics = self.record.name, self._context.metrics
         consumer.leased += len(left)
         late = [now_ms - _start_ms(message, consumer) + consumer.latency_ms for message in left]
         self.lateness.add(late)
@@ -282,7 +287,7 @@ class Carried:
 
     async def _lease(self, plan: Plan, before: "asyncio.Task[None] | None") -> None:
         """Leases what was planned. What was asked for `before` leaves before it."""
-        began_ms = self._around.clock.monotonic_ms()
+        began_ms = self._context.clock.monotonic_ms()
         attempts_max = self.record.config.attempts_max
         try:
             result = await self.use(
@@ -293,14 +298,16 @@ class Carried:
             )
         except DovetailError as error:
             self.loader.on_failed(plan, now_ms=self._now_ms())
-            self._around.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
+            self._context.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
             _log.warning("no lease", timeline=self.record.name, error=str(error))
             self._pump()
             return
-        took_ms = self._around.clock.monotonic_ms() - began_ms
+
+        took_ms = self._context.clock.monotonic_ms() - began_ms
         if before is not None:
             await asyncio.wait([before])
         self._note_leased(result)
+
         by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
         orphans: list[Release] = []
         pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
@@ -311,12 +318,13 @@ class Carried:
                 continue
             gone = [push.message for push in group]
             orphans += (Release(each.handle, each.due_ms, counted=False) for each in gone)
+
         if orphans:
             self._run(self._give_back(orphans))
         self._pump()
 
     def _note_leased(self, result: LeaseResult) -> None:
-        name, metrics = self.record.name, self._around.metrics
+        name, metrics = self.record.name, self._context.metrics
         count = sum(map(len, result.leased))
         size = sum(len(leased.body) for part in result.leased for leased in part)
         metrics.leases(name, "create", good=count, body_bytes=size)
@@ -334,10 +342,10 @@ class Carried:
     # Windows
 
     def _attendees(self) -> list[Attendee]:
-        return [*self.loader.attendees(), *self._around.others(self.record)]
+        return [*self.loader.attendees(), *self._context.others(self.record)]
 
-    def _deal_if_empty(self, now_ms: int) -> None:
-        if self.consumers and not self.loader.windows.deal.members:
+    def _assign_if_empty(self, now_ms: int) -> None:
+        if self.consumers and not self.loader.windows.assignment.members:
             self.loader.on_window(self._attendees(), now_ms=now_ms)
 
     def _on_window(self) -> None:
@@ -352,7 +360,7 @@ class Carried:
         """Ends sessions that nothing was heard of; one that waits for messages is heard."""
         for consumer in list(self.consumers.values()):
             if not consumer.waiters and now_ms - consumer.seen_ms > SESSION_MS:
-                self._around.metrics.session_lost(self.record.name, "consumer")
+                self._context.metrics.session_lost(self.record.name, "consumer")
                 self.close_session(consumer.id)
         for producer in list(self.producers.values()):
             if now_ms - producer.seen_ms > SESSION_MS:
@@ -371,20 +379,23 @@ class Carried:
 
     async def refresh(self) -> None:
         """Counts again, unless counting is dear: then as much more seldom."""
-        began_ms = self._around.clock.monotonic_ms()
-        metrics, name = self._around.metrics, self.record.name
+        began_ms = self._context.clock.monotonic_ms()
+        metrics, name = self._context.metrics, self.record.name
         consumers = self.consumers.values()
         metrics.channels(name, consumers=len(consumers), producers=len(self.producers))
         metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
         metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
+
         busy = sum(consumer.busy for consumer in consumers)
         stop = self.record.config.when_busy == "stop"
-        self._around.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
+        self._context.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
+
         if began_ms < self._count_next_ms:
             return
         await self.count()
-        took_ms = self._around.clock.monotonic_ms() - began_ms
+        took_ms = self._context.clock.monotonic_ms() - began_ms
         self._count_next_ms = began_ms + took_ms * COUNT_SHARE
+
         counts = self.counts
         states = {
             "waiting": counts.waiting,
@@ -399,7 +410,7 @@ class Carried:
         now_ms = self._now_ms()
         for schedule in await self.use("schedule", lambda store: store.schedules()):
             while schedule.next_ms <= now_ms + FIRE_AHEAD_MS:
-                bucket = self._around.rng.randrange(self.record.config.buckets)
+                bucket = self._context.rng.randrange(self.record.config.buckets)
                 firing = firing_at(schedule, now_ms=now_ms, bucket=bucket)
                 (fired,) = await self.use(
                     "schedule",
@@ -408,7 +419,7 @@ class Carried:
                 if not fired:
                     break
                 self.arrivals.add(1, now_ms=now_ms)
-                self._around.metrics.messages(self.record.name, "create", good=1)
+                self._context.metrics.messages(self.record.name, "create", good=1)
                 self.stored(firing.message.due_ms)
                 schedule = replace(schedule, next_ms=firing.following_ms)
 
@@ -420,7 +431,7 @@ class Carried:
             lambda store: store.trim(dead_max=dead_max, batches_before_ms=batches_before_ms),
         )
         if trimmed.dead:
-            self._around.metrics.messages(self.record.name, "dropped", good=trimmed.dead)
+            self._context.metrics.messages(self.record.name, "dropped", good=trimmed.dead)
             _log.warning(
                 "oldest dead letters dropped", timeline=self.record.name, count=trimmed.dead
             )
@@ -428,19 +439,21 @@ class Carried:
     # The end
 
     async def end(self, *, deleted: bool) -> None:
-        """Stops serving: clients are told, what did not leave goes back, the store is closed."""
+        """Stops serving: clients get an error, what did not leave goes back, the store closes."""
         error: DovetailError = Unavailable("this broker stops; connect to another one")
         if deleted:
             error = TopicUnknown(f"timeline {self.record.name!r} was deleted")
+
         for timer in (self._timer, self._window_timer):
             if timer is not None:
                 timer.cancel()
         for session in list(self.consumers):
             self.close_session(session, error)
         self.producers.clear()
+
         if deleted:
             self._ended = error
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
         self._ended = error
         for timer in (self._timer, self._window_timer):
             if timer is not None:
@@ -448,13 +461,10 @@ class Carried:
         await self._store.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._loop.create_task(_logged(work, self.record.name))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(_logged(work, self.record.name), name="store")
 
     def _now_ms(self) -> int:
-        return self._around.now_ms()
+        return self._context.now_ms()
 
 
 async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:

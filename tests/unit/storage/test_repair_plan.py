@@ -11,7 +11,7 @@ from dovetail.storage.held import Span, joined, of_place, without
 from dovetail.storage.placement import Fragment
 from dovetail.storage.quorum.arithmetic import places_of
 from dovetail.storage.repair import plan
-from dovetail.storage.repair.plan import Attendance, Progress, Standing
+from dovetail.storage.repair.plan import Attendance, Presence, Progress
 
 NODES = 8
 
@@ -76,24 +76,24 @@ def test_a_repair_against_a_dumb_version(made: tuple[Placement, int], rng: rando
     """
     placement, entry_last = made
     entries = range(entry_last + 1)
-    standings = {node: rng.choice(list(Standing)) for node in range(NODES)}
-    answers = {n for n, s in standings.items() if s in (Standing.HERE, Standing.LEAVING)}
+    presence = {node: rng.choice(list(Presence)) for node in range(NODES)}
+    answers = {n for n, s in presence.items() if s in (Presence.HERE, Presence.LEAVING)}
     held = {node: {e for e in entries if rng.random() < 0.7} for node in range(NODES)}
     # Nodes that hold another fragment of the ledger can take a place too.
-    spare = [n for n in range(NODES) if standings[n] is Standing.HERE]
+    spare = [n for n in range(NODES) if presence[n] is Presence.HERE]
     rng.shuffle(spare)
 
-    wanted = plan.aim(placement, standings, spare)
+    wanted = plan.aim(placement, presence, spare)
     progress = Progress()
     stored = {node: set(have) for node, have in held.items()}
     for node in wanted.nodes:
-        if standings[node] is not Standing.HERE:
+        if presence[node] is not Presence.HERE:
             continue
         progress.asked.add(node)
         for copy in plan.copies(wanted, node, Span(0, entry_last), spans_of(held[node])):
             for entry in range(copy.span.first, copy.span.last + 1):
                 assert entry not in held[node]
-                named = plan.sources(placement, entry, standings, target=node)
+                named = plan.sources(placement, entry, presence, target=node)
                 assert set(named) == set(placement.nodes_for(entry)) - {node}
                 if any(entry in held[source] for source in named if source in answers):
                     stored[node].add(entry)
@@ -108,13 +108,13 @@ def test_a_repair_against_a_dumb_version(made: tuple[Placement, int], rng: rando
         copies_before = {n for n in before if entry in held[n]}
         for left, came in zip(before, after, strict=True):
             if left != came:
-                assert standings[left] in (Standing.LEAVING, Standing.GONE)
-                assert standings[came] is Standing.HERE
+                assert presence[left] in (Presence.LEAVING, Presence.GONE)
+                assert presence[came] is Presence.HERE
                 assert entry in stored[came], "a place was given to a node without the entry"
         assert len({n for n in after if entry in stored[n]}) >= len(copies_before)
         readable = any(entry in held[n] for n in before if n in answers)
         for node in after:
-            if readable and standings[node] is Standing.HERE:
+            if readable and presence[node] is Presence.HERE:
                 assert entry in stored[node], "a copy that could be made was not"
     spare_is_enough = len(spare) >= placement.quorum.ensemble
     everything_readable = all(
@@ -122,14 +122,14 @@ def test_a_repair_against_a_dumb_version(made: tuple[Placement, int], rng: rando
         for entry in entries
     )
     if spare_is_enough and everything_readable:
-        assert not plan.must_leave(settled, standings), "a node that leaves is still named"
+        assert not plan.must_leave(settled, presence), "a node that leaves is still named"
 
 
 def test_a_node_that_was_not_asked_gets_no_place() -> None:
     """L10: settling without having filled changes nothing."""
     placement = Placement(1, Quorum(2, 2, 1), (Fragment(0, (1, 2)),))
-    standings = {1: Standing.GONE, 2: Standing.HERE, 3: Standing.AWAY}
-    wanted = plan.aim(placement, standings, [3])
+    presence = {1: Presence.GONE, 2: Presence.HERE, 3: Presence.AWAY}
+    wanted = plan.aim(placement, presence, [3])
     assert wanted.nodes == {2, 3}
     assert plan.settle(placement, wanted, Progress(), entry_last=9) == placement
 
@@ -139,8 +139,8 @@ def test_fragments_that_end_up_on_the_same_nodes_are_one() -> None:
     placement = Placement(
         1, Quorum(2, 2, 1), (Fragment(0, (1, 2)), Fragment(5, (3, 2)), Fragment(10, (1, 4)))
     )
-    standings = {1: Standing.GONE, 2: Standing.HERE, 3: Standing.HERE, 4: Standing.HERE}
-    wanted = plan.aim(placement, standings, [3])
+    presence = {1: Presence.GONE, 2: Presence.HERE, 3: Presence.HERE, 4: Presence.HERE}
+    wanted = plan.aim(placement, presence, [3])
     settled = plan.settle(placement, wanted, Progress(asked={2, 3, 4}), entry_last=9)
     assert settled.fragments == (Fragment(0, (3, 2)),)
 
@@ -161,17 +161,17 @@ def test_a_node_is_waited_for_and_then_given_up(away_ms: int) -> None:
     attendance.note({1: "a", 2: "b"}, now_ms=0)
     attendance.note({2: "b"}, now_ms=10)
 
-    def standing(node: int, given_up: set[int], now_ms: float) -> Standing:
-        return attendance.standing(node, given_up=given_up, now_ms=now_ms)
+    def presence(node: int, given_up: set[int], now_ms: float) -> Presence:
+        return attendance.presence(node, given_up=given_up, now_ms=now_ms)
 
-    assert standing(1, set(), 10 + away_ms) is (Standing.GONE if away_ms >= 1000 else Standing.AWAY)
-    assert standing(1, {1}, 11) is Standing.GONE
-    assert standing(2, {2}, 11) is Standing.LEAVING
-    assert standing(9, set(), 500) is Standing.AWAY, "never seen: waited for from now on"
-    assert standing(9, set(), 1500) is Standing.GONE
+    assert presence(1, set(), 10 + away_ms) is (Presence.GONE if away_ms >= 1000 else Presence.AWAY)
+    assert presence(1, {1}, 11) is Presence.GONE
+    assert presence(2, {2}, 11) is Presence.LEAVING
+    assert presence(9, set(), 500) is Presence.AWAY, "never seen: waited for from now on"
+    assert presence(9, set(), 1500) is Presence.GONE
     assert (attendance.departures(1), attendance.departures(2)) == (1, 0)
     attendance.note({1: "c", 2: "b"}, now_ms=20)
-    assert standing(1, set(), 99_999) is Standing.HERE
+    assert presence(1, set(), 99_999) is Presence.HERE
 
 
 def test_a_node_that_is_back_before_anybody_looked_was_away() -> None:
@@ -182,6 +182,6 @@ def test_a_node_that_is_back_before_anybody_looked_was_away() -> None:
     attendance.note({1: "c", 2: "b"}, now_ms=10)
     assert (attendance.departures(1), attendance.departures(2)) == (1, 0)
     assert attendance.lives() != before
-    assert attendance.standing(1, given_up=(), now_ms=99_999) is Standing.HERE
+    assert attendance.presence(1, given_up=(), now_ms=99_999) is Presence.HERE
     attendance.note({1: "c", 2: "b"}, now_ms=20)
     assert attendance.departures(1) == 1, "once"

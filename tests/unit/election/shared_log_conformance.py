@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dovetail.election import MemberName, SharedLog, Term
-from dovetail.election.fold import Announce, Challenge, Claim, LogState, Report
+from dovetail.election.fold import Challenge, Claim, LogState, Register, Report
 from dovetail.election.identifiers import Incarnation
 from dovetail.election.shared_log import Entry
 from dovetail.errors import Fenced
@@ -43,9 +43,9 @@ class Opened:
                 await self._changed.wait()
 
 
-def announce(name: str, position: int | None = None) -> Announce:
+def register(name: str, position: int | None = None) -> Register:
     where = None if position is None else {0: position}
-    return Announce(MemberName(name), Incarnation(f"{name}1"), where)
+    return Register(MemberName(name), Incarnation(f"{name}1"), where)
 
 
 def claim(term: int, name: str) -> Claim:
@@ -63,13 +63,13 @@ class SharedLogConformance:
     async def test_records_reach_every_member(self, make: Make) -> None:
         """S6: those that are there and those that come later, in one order, each once."""
         first = await make()
-        await first.log.append(announce("a", 3))
+        await first.log.append(register("a", 3))
         second = await make()
         assert second.state.heard_of(MemberName("a")) is not None
-        await second.log.append(announce("b"))
+        await second.log.append(register("b"))
         await first.until(lambda state: state.heard_of(MemberName("b")) is not None)
-        assert [entry.record for entry in first.entries] == [announce("a", 3), announce("b")]
-        assert [entry.record for entry in second.entries] == [announce("b")]
+        assert [entry.record for entry in first.entries] == [register("a", 3), register("b")]
+        assert [entry.record for entry in second.entries] == [register("b")]
         assert first.state.position == second.state.position == {0: 3}
 
     async def test_a_term_is_claimed_once(self, make: Make) -> None:
@@ -120,7 +120,7 @@ class SharedLogConformance:
     async def test_what_was_trimmed_is_still_known(self, make: Make) -> None:
         """S6, S9: a member that comes after the trimming agrees with those that were there."""
         first, there = await make(), await make()
-        await first.log.append(announce("a", 3))
+        await first.log.append(register("a", 3))
         await first.log.append(claim(1, "a"))
         for number in range(20):
             await first.log.append(report(1, "a", number, number))

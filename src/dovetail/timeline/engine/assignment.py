@@ -1,9 +1,9 @@
-"""Dealing buckets to consumers: pure, and the same on every broker.
+"""Assigning buckets to consumers: pure, and the same on every broker.
 
-Every message has a random bucket. A deal says which consumer serves which bucket in a window, from
-nothing but the set of consumers and the number of buckets: brokers that know the same consumers
-deal the same without a word. Brokers that differ for a moment do no harm, because the lease in the
-store decides; they only try for the same messages.
+Every message has a random bucket. An assignment says which consumer serves which bucket in a
+window. A dealer makes it from nothing but the set of consumers and the number of buckets: brokers
+that know the same consumers make the same one without a word. Brokers that differ for a moment do
+no harm, because the lease in the store decides; they only try for the same messages.
 
 *ranges*: consumers sorted by id get contiguous ranges whose sizes differ by at most one.
 
@@ -14,8 +14,8 @@ hashing with bounded loads). So a consumer that comes or goes moves little more 
 buckets. Backups are ranges within each rack: they carry nothing until they are needed, so it is no
 harm if they shift.
 
-Promises: every bucket is dealt; nobody is idle while there are buckets; in `racks` nobody has more
-than `capacity`; ranges are half-open everywhere.
+Promises: every bucket is assigned; nobody is idle while there are buckets; in `racks` nobody has
+more than `capacity`; ranges are half-open everywhere.
 
 Not here: who counts as a consumer of a window (`window`), and what a backup may take (`loader`).
 """
@@ -32,9 +32,10 @@ from dovetail.timeline.message import BUCKETS_MAX
 
 DealerName = Literal["ranges", "racks"]
 
-#: Points of all consumers that a timeline can have, about: what a deal has to sort. A consumer has
-#: its part of them by the number of buckets, at least a digest full and at most 128; the more, the
-#: more even. The number of consumers must not matter, or one more would move everything.
+#: Points of all consumers that a timeline can have, about: what an assignment has to sort. A
+#: consumer has its part of them by the number of buckets, at least a digest full and at most 128;
+#: the more, the more even. The number of consumers must not matter, or one more would move
+#: everything.
 _POINTS_ALL: Final = 512 * 1024
 _POINTS_MIN: Final = 8
 _POINTS_MAX: Final = 128
@@ -87,7 +88,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Deal:
+class Assignment:
     """Who serves what. Shares are made when they are asked for: a broker needs its own only."""
 
     dealer: DealerName
@@ -95,22 +96,22 @@ class Deal:
     members: tuple[Member, ...]
     #: In `racks`: the number of each bucket's primary in `members`.
     owners: tuple[int, ...] = ()
-    _held: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
+    _by_owner: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def share(self, consumer: str) -> Share | None:
-        """The share of a consumer; None if it has none in this deal."""
+        """The share of a consumer; None if it has none in this assignment."""
         at = next((n for n, member in enumerate(self.members) if member.id == consumer), None)
         if at is None:
             return None
         if self.dealer == "ranges":
             return Share(BucketSet(*span(self.buckets, len(self.members), at)))
-        if not self._held:
+        if not self._by_owner:
             for bucket, owner in enumerate(self.owners):
-                self._held.setdefault(owner, []).append(bucket)
+                self._by_owner.setdefault(owner, []).append(bucket)
         rack = [member for member in self.members if member.rack == self.members[at].rack]
         place = rack.index(self.members[at])
         return Share(
-            bucket_set(self._held.get(at, ())), BucketSet(*span(self.buckets, len(rack), place))
+            bucket_set(self._by_owner.get(at, ())), BucketSet(*span(self.buckets, len(rack), place))
         )
 
     def primary(self, bucket: int) -> Member:
@@ -129,8 +130,8 @@ class Deal:
         return [rack[part_of(self.buckets, len(rack), bucket)] for rack in racks.values()]
 
 
-def deal(dealer: DealerName, members: Iterable[Member], *, buckets: int) -> Deal:
-    """The deal for these consumers; more than there are buckets, and the last ones get none.
+def assign(dealer: DealerName, members: Iterable[Member], *, buckets: int) -> Assignment:
+    """The assignment for these consumers; more than there are buckets, and the last ones get none.
 
     Raises `InvalidInput` if the number of buckets is out of range.
     """
@@ -139,8 +140,8 @@ def deal(dealer: DealerName, members: Iterable[Member], *, buckets: int) -> Deal
     by_id = {member.id: member for member in members}
     served = tuple(by_id[name] for name in sorted(by_id)[:buckets])
     if dealer == "ranges" or not served:
-        return Deal(dealer, buckets, served)
-    return Deal(dealer, buckets, served, _ring(served, buckets))
+        return Assignment(dealer, buckets, served)
+    return Assignment(dealer, buckets, served, _ring(served, buckets))
 
 
 # Ranges
@@ -195,6 +196,7 @@ def _ring(members: Sequence[Member], buckets: int) -> tuple[int, ...]:
     ring.sort()
     points = len(ring)
     ring.append(_RING_END)
+
     most = capacity(buckets, len(members))
     load = [0] * len(members)
     owners = [0] * buckets
@@ -209,12 +211,13 @@ def _ring(members: Sequence[Member], buckets: int) -> tuple[int, ...]:
             owner = int(ring[step]) & _NUMBER_MASK
         load[owner] += 1
         owners[bucket] = owner
+
     _wake_idle(members, owners, load)
     return tuple(owners)
 
 
 def _wake_idle(members: Sequence[Member], owners: list[int], load: list[int]) -> None:
-    """Gives everybody who got nothing one bucket of somebody who has several."""
+    """Gives each consumer that got nothing one bucket of another that has several."""
     idle = [number for number, has in enumerate(load) if not has]
     if not idle:
         return
@@ -253,15 +256,16 @@ def _bucket_order(buckets: int) -> tuple[tuple[float, int], ...]:
     return tuple(sorted((_place(digest), bucket) for bucket, digest in enumerate(digests)))
 
 
-def loads(dealt: Deal) -> Mapping[str, int]:
+def loads(assignment: Assignment) -> Mapping[str, int]:
     """How many buckets each consumer has."""
-    if dealt.dealer == "ranges":
-        parts = len(dealt.members)
-        sizes = (span(dealt.buckets, parts, at) for at in range(parts))
+    if assignment.dealer == "ranges":
+        parts = len(assignment.members)
+        sizes = (span(assignment.buckets, parts, at) for at in range(parts))
         return {
-            member.id: high - low for member, (low, high) in zip(dealt.members, sizes, strict=True)
+            member.id: high - low
+            for member, (low, high) in zip(assignment.members, sizes, strict=True)
         }
-    found = dict.fromkeys((member.id for member in dealt.members), 0)
-    for owner in dealt.owners:
-        found[dealt.members[owner].id] += 1
+    found = dict.fromkeys((member.id for member in assignment.members), 0)
+    for owner in assignment.owners:
+        found[assignment.members[owner].id] += 1
     return found

@@ -1,8 +1,8 @@
-"""A disk in memory that keeps the promises of `disk.py` and not one more.
+"""A disk in memory that keeps the promises of `storage/disk/files.py` and not one more.
 
 `crash` leaves of each write that was not synced nothing, all of it, or some of its sectors, in
 any mixture, as a power cut may; names that were not synced may come or go. Syncs and writes can
-be told to fail. All chance comes from the generator that is passed in, so a seed replays.
+be made to fail. All chance comes from the generator that is passed in, so a seed replays.
 """
 
 import errno

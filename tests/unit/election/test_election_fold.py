@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.election.fold import (
-    Announce,
     Challenge,
     Claim,
     Leave,
     LogState,
     Moment,
     Record,
+    Register,
     Report,
     decode_record,
     encode_record,
@@ -84,8 +84,8 @@ def test_a_report_that_arrives_late_moves_nothing_back() -> None:
 def test_the_stream_begins_where_the_first_member_found_it() -> None:
     """S9: what came before there was a cluster is not its business; later starts move nothing."""
     state = LogState()
-    state.apply(Announce(A, A1, {0: 5}, "orders"), at(0))
-    state.apply(Announce(B, B1, {0: 9}, "orders"), at(1))
+    state.apply(Register(A, A1, {0: 5}, "orders"), at(0))
+    state.apply(Register(B, B1, {0: 9}, "orders"), at(1))
     assert state.position == {0: 5}
     assert state.source == "orders"
 
@@ -93,14 +93,14 @@ def test_the_stream_begins_where_the_first_member_found_it() -> None:
 def test_members_leave_the_count() -> None:
     """S6: by farewell, by silence for the interval, by a challenge without an answer."""
     state = LogState()
-    state.apply(Announce(A, A1), at(0))
-    state.apply(Announce(B, B1), at(0))
+    state.apply(Register(A, A1), at(0))
+    state.apply(Register(B, B1), at(0))
     assert counted(state, 10) == [A, B]
     assert counted(state, INTERVAL_MS) == []
     state.apply(Challenge(B, B1, A), at(20))
     assert counted(state, 20 + GRACE_MS - 1) == [A, B]
     assert counted(state, 20 + GRACE_MS) == [A]
-    state.apply(Announce(B, B1), at(300))
+    state.apply(Register(B, B1), at(300))
     assert counted(state, 310) == [A, B]
     state.apply(Leave(B, B1), at(320))
     assert counted(state, 330) == [A]
@@ -109,7 +109,7 @@ def test_members_leave_the_count() -> None:
 def test_only_the_present_life_can_be_challenged_or_leave() -> None:
     """S6: what was meant for an earlier life does not hit the next one."""
     state = LogState()
-    state.apply(Announce(A, A2), at(0))
+    state.apply(Register(A, A2), at(0))
     assert not state.apply(Challenge(A, A1, B), at(1))
     assert not state.apply(Leave(A, A1), at(2))
     assert counted(state, 500) == [A]
@@ -118,7 +118,7 @@ def test_only_the_present_life_can_be_challenged_or_leave() -> None:
 def test_a_leader_that_writes_has_answered_its_challenge() -> None:
     """S6: reports are signs of life."""
     state = LogState()
-    state.apply(Announce(A, A1), at(0))
+    state.apply(Register(A, A1), at(0))
     state.apply(claim(1), at(1))
     state.apply(Challenge(A, A1, B), at(10))
     state.apply(report(1, 1, 1), at(20))
@@ -140,7 +140,7 @@ _records: st.SearchStrategy[Record] = st.one_of(
     st.builds(
         lambda t, m, s, p: Report(t, *m, s, p), _terms, _members, st.integers(0, 9), _positions
     ),
-    st.builds(lambda m, p: Announce(*m, p), _members, _positions),
+    st.builds(lambda m, p: Register(*m, p), _members, _positions),
     st.builds(lambda m: Leave(*m), _members),
     st.builds(lambda m: Challenge(*m, B), _members),
 )

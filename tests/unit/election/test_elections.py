@@ -6,25 +6,21 @@ from typing import Any, TypeVar
 import pytest
 
 from dovetail.election.bully import BullyElection, strength
-from dovetail.election.election import (
+from dovetail.election.effects import (
     Append,
-    AppendOutcome,
     Campaign,
     Effect,
-    Election,
-    Identity,
     Lead,
     Persist,
     Release,
     Renew,
     Reply,
-    Role,
     Send,
     StepDown,
-    Times,
     Vote,
 )
-from dovetail.election.fold import Announce, Challenge, Claim, LogState, Moment, Record, Report
+from dovetail.election.election import AppendOutcome, Election, Identity, Role, Times
+from dovetail.election.fold import Challenge, Claim, LogState, Moment, Record, Register, Report
 from dovetail.election.identifiers import Incarnation, MemberName, Term
 from dovetail.election.lease import LeaseElection
 from dovetail.election.majority import PATIENCE, MajorityElection, majority_of
@@ -43,7 +39,7 @@ def state_of(*names: str) -> LogState:
     state = LogState()
     for name in names:
         me = identity(name)
-        state.apply(Announce(me.name, me.incarnation), Moment(0, 0.0))
+        state.apply(Register(me.name, me.incarnation), Moment(0, 0.0))
     return state
 
 
@@ -317,20 +313,20 @@ def test_the_silent_are_challenged_and_then_not_counted() -> None:
     assert any(isinstance(e.record, Claim) for e in of(election.on_tick(now_ms=now), Append))
 
 
-def test_a_challenged_member_announces_itself() -> None:
+def test_a_challenged_member_registers_again() -> None:
     """S6: at once, and stays counted."""
     election = majority("a", "b", "c")
     effects = read(election, Challenge(MemberName("a"), Incarnation("a1"), MemberName("b")), 10)
-    assert of(effects, Append)[0].record == Announce(MemberName("a"), Incarnation("a1"))
+    assert of(effects, Append)[0].record == Register(MemberName("a"), Incarnation("a1"))
 
 
-def test_members_announce_themselves_at_an_interval() -> None:
+def test_members_register_at_an_interval() -> None:
     """S6: three times in the interval within which they must be heard of."""
     election = majority("a", "b")
     due = TIMES.interval_ms / 3
     assert not any(isinstance(e, Append) for e in election.on_tick(now_ms=0.5))
-    announced = of(election.on_tick(now_ms=due), Append)
-    assert any(isinstance(append.record, Announce) for append in announced)
+    registered = of(election.on_tick(now_ms=due), Append)
+    assert any(isinstance(append.record, Register) for append in registered)
 
 
 @pytest.mark.parametrize("outcome", [AppendOutcome.REFUSED, AppendOutcome.UNKNOWN])

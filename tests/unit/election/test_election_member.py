@@ -1,4 +1,4 @@
-"""A member without a stream: elect me, tell me my term, tell me when I lost it."""
+"""A member without a stream: it is elected, knows its term, and knows when it has lost it."""
 
 import asyncio
 from pathlib import Path
@@ -20,9 +20,9 @@ from dovetail.election import (
     Role,
     VoteFile,
 )
+from dovetail.election.campaign import campaigner_of
 from dovetail.election.fold import Claim, Leave
 from dovetail.errors import Fenced, InvalidSetting, Unavailable
-from dovetail.stream.stream import campaigner_of
 
 
 async def test_one_of_three_leads_and_hands_over_when_it_stops(tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ async def test_callbacks_and_metrics_tell_role_and_term(tmp_path: Path) -> None:
             assert (told[-1].term, told[-1].leader, told[-1].members) == (term, "a", ("a",))
             assert [past.term for past in told[-1].elections][-1] == term
             sample = member.metrics.registry.get_sample_value
-            assert sample("dovetail_stream_leading") == 1.0
-            assert sample("dovetail_stream_term") == float(term)
-            assert sample("dovetail_stream_leaderships_total") == 1.0
+            assert sample("dovetail_election_leading") == 1.0
+            assert sample("dovetail_election_term") == float(term)
+            assert sample("dovetail_election_leaderships_total") == 1.0
 
 
-async def test_a_start_that_cannot_announce_itself_fails(tmp_path: Path) -> None:
+async def test_a_start_that_cannot_register_fails(tmp_path: Path) -> None:
     """S6: clearly, and nothing is left running."""
     async with MemoryCluster(tmp_path) as cluster:
         member = cluster.member("a")
@@ -95,7 +95,7 @@ async def test_a_start_that_cannot_announce_itself_fails(tmp_path: Path) -> None
 
         log.open = open_and_lose  # type: ignore[method-assign]
         tasks = asyncio.all_tasks()
-        with pytest.raises(Unavailable, match="cannot announce itself"):
+        with pytest.raises(Unavailable, match="cannot register"):
             await member.start()
         assert asyncio.all_tasks() == tasks
 

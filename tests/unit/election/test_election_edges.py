@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from dovetail.election import Algorithm, StreamSettings, Takeover, VoteFile
-from dovetail.election.election import Identity, Vote
+from dovetail.election import Algorithm, VoteFile
+from dovetail.election.effects import Vote
+from dovetail.election.election import Identity
 from dovetail.election.identifiers import Incarnation, MemberName, Term
 from dovetail.election.messages import MESSAGE_BYTES_MAX, Message, Resign, decode_message
 from dovetail.election.signature import WINDOW, Sealer
 from dovetail.errors import Damaged, InvalidSetting, ProtocolViolation, Refused
 from dovetail.settings.stream import SharedStreamSettings
+from dovetail.stream import StreamSettings, Takeover
 
 # --- settings -------------------------------------------------------------------------------------
 
@@ -147,7 +149,7 @@ def test_a_sealed_message_is_opened_once() -> None:
     sender, receiver = sealer(A), sealer(B)
     body, signature = sender.seal(B.name, message())
     assert receiver.open(body, signature) == message()
-    with pytest.raises(Refused, match="came before"):
+    with pytest.raises(Refused, match="arrived before"):
         receiver.open(body, signature)
 
 
@@ -159,7 +161,7 @@ def test_messages_may_overtake_each_other() -> None:
     opened = [receiver.open(*pair).term for pair in sealed]
     assert sorted(opened) == list(range(200))
     for pair in sealed:
-        with pytest.raises(Refused, match="came before"):
+        with pytest.raises(Refused, match="arrived before"):
             receiver.open(*pair)
 
 
@@ -169,7 +171,7 @@ def test_a_message_older_than_the_window_is_refused() -> None:
     old = sender.seal(B.name, message())
     for _ in range(WINDOW + 1):
         receiver.open(*sender.seal(B.name, message()))
-    with pytest.raises(Refused, match="came before"):
+    with pytest.raises(Refused, match="arrived before"):
         receiver.open(*old)
 
 

@@ -12,19 +12,19 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from tests.etcd_server import free_ports
 
-from dovetail.election import HttpTransport, MemberName, StreamSettings, Term
+from dovetail.election import ElectionSettings, HttpTransport, MemberName, Term
 from dovetail.election.election import Identity
-from dovetail.election.health import health_routes
 from dovetail.election.http_transport import BODY_BYTES_MAX, SIGNATURE_HEADER
 from dovetail.election.identifiers import Incarnation
 from dovetail.election.messages import Message, PingAnswer, Resign
 from dovetail.errors import InvalidSetting, Unavailable
+from dovetail.stream.health import health_routes
 
 SECRET = "a secret of sixteen bytes or more"
 
 
-def settings(port: int, **given: Any) -> StreamSettings:
-    return StreamSettings(
+def settings(port: int, **given: Any) -> ElectionSettings:
+    return ElectionSettings(
         **{
             "coordination_stream_id": "shared",
             "endpoint_host_and_port": f"127.0.0.1:{port}",
@@ -38,7 +38,7 @@ def settings(port: int, **given: Any) -> StreamSettings:
 class Pair:
     """Two members that talk."""
 
-    def __init__(self, first: StreamSettings, second: StreamSettings) -> None:
+    def __init__(self, first: ElectionSettings, second: ElectionSettings) -> None:
         self.me = [
             Identity(item.endpoint, Incarnation(f"life-{at}"))
             for at, item in enumerate((first, second))
@@ -113,7 +113,7 @@ async def test_another_secret_opens_nothing() -> None:
     first, second = (settings(port) for port in free_ports(2))
     both = Pair(settings(1, shared_secret="another secret, also long enough"), second)
     both.transports[0] = HttpTransport(
-        StreamSettings(
+        ElectionSettings(
             coordination_stream_id="shared",
             endpoint_host_and_port=first.endpoint_host_and_port,
             shared_secret="another secret, also long enough",
@@ -130,12 +130,12 @@ async def test_another_secret_opens_nothing() -> None:
 
 
 async def test_nobody_there_is_unavailable() -> None:
-    """S2: a member that does not listen, and one that never announced itself."""
+    """S2: a member that does not listen, and one that never registered."""
     async with pair() as both:
         await both.transports[1].close()
         with pytest.raises(Unavailable, match="does not answer"):
             await both.transports[0].send(both.me[1].name, both.message())
-        with pytest.raises(Unavailable, match="not announced"):
+        with pytest.raises(Unavailable, match="not registered"):
             await both.transports[0].send(MemberName("http://stranger:1/x"), both.message())
 
 

@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import NodeFactory, RunningNode
 from tests.etcd_server import EtcdCluster, running_cluster
-from tests.unit.stream.shared_log_conformance import (
+from tests.unit.election.shared_log_conformance import (
     Make,
     Opened,
     SharedLogConformance,
-    announce,
     claim,
+    register,
     report,
 )
 
@@ -162,7 +162,7 @@ async def test_the_shared_log_outlives_its_broker(node_factory: NodeFactory) -> 
         with pytest.raises(Exception, match="shared log"):
             await first.log.append(report(1, "a", 2, 11))
         node.start()
-        await second.log.append(announce("b"))
+        await second.log.append(register("b"))
         await first.until(lambda state: state.heard_of(MemberName("b")) is not None)
         await first.log.append(report(1, "a", 3, 12))
         await second.until(lambda state: state.position == {0: 12})

@@ -1,4 +1,4 @@
-"""Dealers: every bucket dealt, evenly, the same everywhere, and little moved."""
+"""Dealers: every bucket assigned, evenly, the same everywhere, and little moved."""
 
 import random
 
@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.engine.deal import (
+from dovetail.timeline.engine.assignment import (
+    Assignment,
     BucketSet,
-    Deal,
     Member,
+    assign,
     bucket_set,
     capacity,
-    deal,
     loads,
     part_of,
     span,
@@ -29,8 +29,8 @@ members = st.lists(
 buckets = st.integers(1, 300)
 
 
-def owners(dealt: Deal) -> list[str]:
-    return [dealt.primary(bucket).id for bucket in range(dealt.buckets)]
+def owners(assignment: Assignment) -> list[str]:
+    return [assignment.primary(bucket).id for bucket in range(assignment.buckets)]
 
 
 def dumb_ranges(count: int, names: list[str]) -> list[str]:
@@ -44,28 +44,28 @@ def dumb_ranges(count: int, names: list[str]) -> list[str]:
 
 @given(members, buckets)
 def test_ranges_are_even_and_contiguous(them: list[Member], count: int) -> None:
-    """B9: sizes differ by at most one, every bucket is dealt, nobody idle while there are some."""
-    dealt = deal("ranges", them, buckets=count)
-    served = {member.id for member in dealt.members}
-    sizes = loads(dealt)
+    """B9: sizes differ by at most one, nobody idle while there are buckets, all assigned."""
+    assignment = assign("ranges", them, buckets=count)
+    served = {member.id for member in assignment.members}
+    sizes = loads(assignment)
     assert sum(sizes.values()) == count
     assert max(sizes.values()) - min(sizes.values()) <= 1
     assert len(served) == min(len(them), count)
     assert all(sizes.values())
-    assert owners(dealt) == dumb_ranges(count, sorted(served))
+    assert owners(assignment) == dumb_ranges(count, sorted(served))
 
 
 @given(members, buckets, st.sampled_from(["ranges", "racks"]))
 def test_a_share_holds_what_the_deal_says(them: list[Member], count: int, dealer: str) -> None:
     """B8, B9: one bucket goes to one consumer; its share has exactly its buckets."""
-    dealt = deal(dealer, them, buckets=count)  # type: ignore[arg-type]
-    for member in dealt.members:
-        share = dealt.share(member.id)
+    assignment = assign(dealer, them, buckets=count)  # type: ignore[arg-type]
+    for member in assignment.members:
+        share = assignment.share(member.id)
         assert share is not None
         mine = [bucket for bucket in range(count) if bucket in share.primary]
-        assert mine == [b for b, name in enumerate(owners(dealt)) if name == member.id]
+        assert mine == [b for b, name in enumerate(owners(assignment)) if name == member.id]
         assert len(share.primary) == len(mine)
-    assert dealt.share("somebody who is not there at all") is None
+    assert assignment.share("somebody who is not there at all") is None
 
 
 @given(members, buckets, st.randoms())
@@ -76,31 +76,31 @@ def test_a_deal_depends_on_nothing_but_the_set(
     shuffled = list(them)
     rng.shuffle(shuffled)
     for dealer in ("ranges", "racks"):
-        first = deal(dealer, them, buckets=count)  # type: ignore[arg-type]
-        assert first == deal(dealer, shuffled, buckets=count)  # type: ignore[arg-type]
+        first = assign(dealer, them, buckets=count)  # type: ignore[arg-type]
+        assert first == assign(dealer, shuffled, buckets=count)  # type: ignore[arg-type]
 
 
 @given(members, buckets)
 def test_racks_bound_the_load_and_leave_nobody_idle(them: list[Member], count: int) -> None:
     """B10: racks of different sizes work."""
-    dealt = deal("racks", them, buckets=count)
-    sizes = loads(dealt)
+    assignment = assign("racks", them, buckets=count)
+    sizes = loads(assignment)
     assert sum(sizes.values()) == count
-    assert max(sizes.values()) <= capacity(count, len(dealt.members))
+    assert max(sizes.values()) <= capacity(count, len(assignment.members))
     assert all(sizes.values())
 
 
 @given(members, buckets)
 def test_every_rack_has_a_backup_of_every_bucket(them: list[Member], count: int) -> None:
     """B10: a whole rack can go, and what it was to serve has somebody in each other rack."""
-    dealt = deal("racks", them, buckets=count)
-    racks = {member.rack for member in dealt.members}
+    assignment = assign("racks", them, buckets=count)
+    racks = {member.rack for member in assignment.members}
     for bucket in range(count):
-        backups = dealt.backups(bucket)
+        backups = assignment.backups(bucket)
         assert {member.rack for member in backups} == racks
         assert len(backups) == len(racks)
         for member in backups:
-            share = dealt.share(member.id)
+            share = assignment.share(member.id)
             assert share is not None
             assert bucket in share.backup
 
@@ -113,7 +113,7 @@ def test_who_comes_or_goes_moves_little_more_than_its_own() -> None:
         before: list[str] = []
         for count in range(2, 60):
             them = [Member(f"consumer-{at}", f"rack-{at % 3}") for at in range(count)]
-            after = owners(deal(dealer, them, buckets=total))  # type: ignore[arg-type]
+            after = owners(assign(dealer, them, buckets=total))  # type: ignore[arg-type]
             if before:
                 moved = sum(a != b for a, b in zip(before, after, strict=True))
                 found.append(moved * count / total)
@@ -124,7 +124,7 @@ def test_who_comes_or_goes_moves_little_more_than_its_own() -> None:
 
 def test_the_examples_of_the_source_corrected() -> None:
     """B9: 2048 buckets are 0 to 2047; of 1024 buckets nobody among 100 or 1000 goes empty."""
-    three = deal("ranges", map(Member, "ABC"), buckets=2048)
+    three = assign("ranges", map(Member, "ABC"), buckets=2048)
     shares = [three.share(name) for name in "ABC"]
     assert [share.primary for share in shares if share] == [
         BucketSet(0, 682),
@@ -132,19 +132,19 @@ def test_the_examples_of_the_source_corrected() -> None:
         BucketSet(1365, 2048),
     ]
     for count in (100, 1000):
-        dealt = deal("ranges", [Member(f"{at:04}") for at in range(count)], buckets=1024)
-        assert min(loads(dealt).values()) >= 1
-        assert max(loads(dealt).values()) - min(loads(dealt).values()) <= 1
+        assignment = assign("ranges", [Member(f"{at:04}") for at in range(count)], buckets=1024)
+        assert min(loads(assignment).values()) >= 1
+        assert max(loads(assignment).values()) - min(loads(assignment).values()) <= 1
 
 
 def test_more_consumers_than_buckets() -> None:
     """B8: the number of buckets is the most consumers that can be served."""
     for dealer in ("ranges", "racks"):
-        dealt = deal(dealer, [Member(f"{at}") for at in range(5)], buckets=2)  # type: ignore[arg-type]
-        assert len(dealt.members) == 2
-        assert sorted(loads(dealt).values()) == [1, 1]
+        assignment = assign(dealer, [Member(f"{at}") for at in range(5)], buckets=2)  # type: ignore[arg-type]
+        assert len(assignment.members) == 2
+        assert sorted(loads(assignment).values()) == [1, 1]
     with pytest.raises(InvalidInput, match="1 to 65536 buckets"):
-        deal("ranges", [], buckets=65_537)
+        assign("ranges", [], buckets=65_537)
 
 
 @given(st.integers(1, 500), st.integers(1, 60), st.data())
@@ -172,11 +172,11 @@ A, B, C = (Attendee(Member(name)) for name in "ABC")
 
 
 def names(windows: Windows) -> str:
-    return "".join(member.id for member in windows.deal.members)
+    return "".join(member.id for member in windows.assignment.members)
 
 
 def test_who_comes_is_served_from_the_next_window_on() -> None:
-    """B11: the deal of a window is made at its beginning, of those who are there then."""
+    """B11: the assignment of a window is made at its beginning, of those who are there then."""
     windows = Windows("ranges", buckets=16, window_ms=1_000)
     assert windows.on_time([A, B], now_ms=10_000)
     assert not windows.on_time([A, B, C], now_ms=10_999)
