@@ -49,7 +49,9 @@ TimeoutOption = Annotated[
     typer.Option("--timeout", metavar="DURATION", help="Time to wait for an answer, such as 5s."),
 ]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-CompressionOption = Annotated[Compression, typer.Option("--compression", help="Of the batches.")]
+CompressionOption = Annotated[
+    Compression, typer.Option("--compression", help="Compression of batches.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
 JsonLinesOption = Annotated[
     bool, typer.Option("--json", help="One JSON object per line, for programs.")

@@ -25,9 +25,7 @@ UserArgument = Annotated[
 ]
 OperationsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="OPERATION...", help=f"What the rule is about: {', '.join(admin.OPERATIONS)}."
-    ),
+    typer.Argument(metavar="OPERATION...", help=f"Operations: {', '.join(admin.OPERATIONS)}."),
 ]
 TopicsOption = Annotated[
     list[str] | None,

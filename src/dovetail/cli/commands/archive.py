@@ -26,7 +26,7 @@ def archive(
         str, typer.Option("--to", metavar="PATH", help="Folder, or any path that Hadoop knows.")
     ],
     by: Annotated[
-        str, typer.Option("--by", metavar="UNIT", help="Folders by day or hour.")
+        str, typer.Option("--by", metavar="UNIT", help="One folder per day or hour.")
     ] = "day",
     master: MasterOption = "local[*]",
     bootstrap: BootstrapOption = None,

@@ -62,12 +62,14 @@ class Rate:
 
 def bench(
     ctx: typer.Context,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many.")] = 200_000,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=1, help="Number of messages.")
+    ] = 200_000,
     size_bytes: Annotated[
         int, typer.Option("--bytes", min=1, max=1_000_000, help="Size of each value.")
     ] = 100,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Of the topic made for it.")
+        int, typer.Option("--partitions", "-p", min=1, help="Of the temporary topic.")
     ] = 1,
     compression: CompressionOption = "none",
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the topic.")] = False,

@@ -66,7 +66,7 @@ _FOLLOW_S = 0.2
 )
 def start(
     ctx: typer.Context,
-    brokers: Annotated[int | None, typer.Option("--brokers", help="Default: 3.")] = None,
+    brokers: Annotated[int | None, typer.Option("--brokers", help="Brokers; default: 3.")] = None,
     storage: Annotated[
         int | None, typer.Option("--storage", help="Storage nodes; default: 3.")
     ] = None,
@@ -84,7 +84,7 @@ def start(
             metavar="PORT",
             min=0,
             max=65000,
-            help="Of the first broker, the next ones follow; default: 9092 if free; 0: any free.",
+            help="Port of the first broker, others follow; default: 9092 if free; 0: any free.",
         ),
     ] = None,
     ensemble: Annotated[
@@ -96,7 +96,9 @@ def start(
     ack_quorum: Annotated[
         int | None,
         typer.Option(
-            "--ack-quorum", min=1, help="Copies on disk before it is acknowledged; default: 2 of 3."
+            "--ack-quorum",
+            min=1,
+            help="Copies on disk before a record is acknowledged; default: 2 of 3.",
         ),
     ] = None,
     data_dir: FolderOption = FOLDER_DEFAULT,

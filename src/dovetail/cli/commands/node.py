@@ -52,7 +52,7 @@ def node(
     node_id: Annotated[
         int | None,
         typer.Option(
-            "--node-id", min=1, help="Number of this node, unique in the cluster and kept for good."
+            "--node-id", min=1, help="Number of this node, unique in the cluster; it never changes."
         ),
     ] = None,
     name: Annotated[

@@ -195,8 +195,8 @@ _NO_SHARD = ShardStatus(
 @app.command("shards", epilog=examples("dovetail outbox shards orders 4"))
 def shards(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic that is hot.")],
-    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="Workers at once.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to share.")],
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="Number of workers.")],
     database: DatabaseOption = None,
 ) -> None:
     """Set how many workers may share a topic. Stop the relays of that topic first."""
@@ -208,7 +208,9 @@ def shards(
 def dead_list(
     ctx: typer.Context,
     topic: TopicOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")
+    ] = 100,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -50,7 +50,7 @@ _WATCH_S = 1.0
 
 PipelineArgument = Annotated[
     str,
-    typer.Argument(metavar="MODULE:PIPELINE", help="Its place, such as shop:orders."),
+    typer.Argument(metavar="MODULE:PIPELINE", help="Module and name, such as shop:orders."),
 ]
 
 

@@ -90,10 +90,10 @@ def produce(
     ] = None,
     size_bytes: Annotated[
         int,
-        typer.Option("--bytes", min=1, max=GENERATED_BYTES_MAX, help="Size of each, with --count."),
+        typer.Option("--bytes", min=1, max=GENERATED_BYTES_MAX, help="Record size, with --count."),
     ] = 100,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Default: by key, else spread.")
+        int | None, typer.Option("--partition", min=0, help="Default: by key, or spread.")
     ] = None,
     compression: CompressionOption = "none",
     bootstrap: BootstrapOption = None,

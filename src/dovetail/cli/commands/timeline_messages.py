@@ -80,7 +80,9 @@ def schedule(
         str | None, typer.Option("--at", metavar="TIME", help="Due at this time: 2026-12-24T18:00.")
     ] = None,
     key: KeyOption = None,
-    priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="9 goes first.")] = 0,
+    priority: Annotated[
+        int, typer.Option("--priority", min=0, max=9, help="0 to 9; 9 goes first.")
+    ] = 0,
     cron: CronOption = None,
     every: EveryOption = None,
     zone: ZoneOption = "UTC",
@@ -213,7 +215,7 @@ def replay(
     ids: Annotated[
         list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to replay.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,

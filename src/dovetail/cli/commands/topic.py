@@ -59,7 +59,7 @@ def create(
     ctx: typer.Context,
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the node's setting.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number; default: the node's.")
     ] = None,
     config: TopicConfigOption = None,
     retention: RetentionOption = None,
@@ -145,7 +145,7 @@ def alter(
     config: TopicConfigOption = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="Back to the node's default; repeatable."),
+        typer.Option("--unset", metavar="NAME", help="Reset to the node's default; repeatable."),
     ] = None,
     retention: RetentionOption = None,
     retention_bytes: RetentionBytesOption = None,

@@ -67,7 +67,7 @@ HttpPortOption = Annotated[
     typer.Option("--http-port", metavar="PORT", help="Port for HTTP; 0 takes any free one."),
 ]
 NoHttpOption = Annotated[
-    bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")
+    bool, typer.Option("--no-http", help="Do not serve health and metrics over HTTP.")
 ]
 ReadyJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
