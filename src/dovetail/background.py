@@ -119,4 +119,4 @@ def defects() -> dict[str, int]:
 
 def _note_defect(name: str, error: BaseException) -> None:
     _defects[name] += 1
-    _log.exception("background work ended by a defect", error, name=name)
+    _log.exception("background work met a defect", error, name=name)

@@ -27,13 +27,12 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.log.batch import check_batch
 from dovetail.log.catalog import IdBlocks, partition_key
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition, PartitionContext
-from dovetail.log.records import StoredRecord, decode_batch, encode_batch
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.disk.commands import LetDamageGo

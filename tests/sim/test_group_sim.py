@@ -9,12 +9,11 @@ partition has at most one owner in a generation; generations never go back; an a
 commit is never lost, and never overwritten by one of an older generation. Once faults stop the
 group is stable, with every partition owned, within `SETTLE_S`.
 
-`SIM_SEEDS` is the number of seeds; `SIM_SEED` runs one alone.
+`seeds.py` says how many seeds are run, and how one is run again.
 """
 
 import asyncio
 import logging
-import os
 import random
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -22,6 +21,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 import pytest
+from tests.sim.seeds import run_seeds
 
 from dovetail.errors import NotOwner, Unavailable
 from dovetail.log.groups import coordinator as group_coordinator
@@ -31,7 +31,6 @@ from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.groups.phases import GenerationWrite, Write
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "500"))
 GROUP = groups.GroupId("g")
 SESSION_MS = 1_000
 REBALANCE_MS = 800
@@ -505,10 +504,8 @@ def run_seed(seed: int) -> Checker:
 
 def test_groups_under_faults(caplog: pytest.LogCaptureFixture) -> None:
     """K7, L13: one owner per partition and generation, no lost commit, stable after faults."""
-    alone = os.environ.get("SIM_SEED")
-    seeds = range(SEEDS) if alone is None else [int(alone)]
     caplog.set_level(logging.CRITICAL)
-    histories = [run_seed(seed) for seed in seeds]
+    histories = run_seeds(run_seed, least=100)
     assert [problem for history in histories for problem in history.problems] == []
     commits = sum(history.commits for history in histories)
     assert commits > 20 * len(histories), f"too few commits to mean anything: {commits}"

@@ -10,8 +10,8 @@ from dovetail.admin.positions import parse_position
 from dovetail.cli.completing import topic_names
 from dovetail.cli.options import Target
 from dovetail.errors import DovetailError, InvalidInput, Unavailable
-from dovetail.spark.batch_jobs import Range, topic_frame
-from dovetail.spark.session import session_running, spark_session
+from dovetail.spark.archive import Range, topic_frame
+from dovetail.spark.sessions import session, session_running
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ def started(name: str, master: str) -> "Iterator[SparkSession]":
     What Spark fails with becomes an error that a command can print.
     """
     found = session_running()
-    spark = spark_session(f"dovetail {name}", master=master, **_QUIET)
+    spark = session(f"dovetail {name}", master=master, **_QUIET)
     # Only now is it certain that Spark is installed.
     from pyspark.errors import PySparkException
 

@@ -11,14 +11,13 @@
     checkpoint.py   what a ledger says about itself: sparse index, producers
     producers.py    idempotent producers, a pure table
     tail.py         the newest batches in memory
-    batch.py        the batch format, as far as the log must know it
-    records.py      the records inside a batch, where the log itself needs them
     topic_work.py   creates and deletes topics, whoever dies meanwhile
     peers.py        the other brokers, as the log needs to know them
     service.py      all of it on one broker, with upkeep
     groups/         consumer groups
 
-An entry of a ledger is one record batch, as its producer sent it, or a checkpoint. Offsets are
+An entry of a ledger is one record batch (`dovetail.record_batch`), as its producer sent it, or a
+checkpoint. Offsets are
 those in the batches; where an offset lies is found by the sparse index that the ledger carries in
 its checkpoints. So a ledger explains itself, and the coordination service holds a few numbers for
 each ledger and nothing for each record.

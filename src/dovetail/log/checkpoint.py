@@ -20,8 +20,8 @@ import msgspec
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged
-from dovetail.log.batch import BatchHeader
 from dovetail.log.producers import Producer
+from dovetail.record_batch import BatchHeader
 from dovetail.storage import NO_ENTRY, EntryId
 
 _MARK = b"\xff" * 8

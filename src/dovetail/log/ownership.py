@@ -28,9 +28,9 @@ from dovetail.errors import (
     TopicUnknown,
     Uncertain,
 )
-from dovetail.log.batch import BatchHeader, read_header
 from dovetail.log.checkpoint import Checkpoint, LedgerIndex, decode_checkpoint, is_checkpoint
 from dovetail.log.producers import ProducerTable
+from dovetail.record_batch import BatchHeader, read_header
 from dovetail.storage import NO_ENTRY, Ensembles, EntryId, Placement, Term, chain
 from dovetail.storage.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
 

@@ -30,13 +30,13 @@ from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
-from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger, copy_outcome
 from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
+from dovetail.record_batch import BatchHeader, stamp, stamp_append_time
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.errors import ProducerFenced, SequenceGap, Unavailable
-from dovetail.log.batch import BatchHeader
+from dovetail.record_batch import BatchHeader
 
 #: As many as a client may have in flight.
 BATCHES_KEPT = 5

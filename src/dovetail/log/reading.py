@@ -16,11 +16,10 @@ from dovetail.errors import (
     LedgerUnknown,
     OffsetOutOfRange,
 )
-from dovetail.log.batch import read_header
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
-from dovetail.log.records import decode_batch
+from dovetail.record_batch import decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
 
 #: Places of readers that are remembered for a partition.

@@ -79,6 +79,19 @@ class OutboxSettings(Section):
     sasl_password: str = setting("", "Password to log in with.", secret=True)
     ssl_ca_file: str = setting("", "Certificates to trust; empty: the system's.")
 
+    def login(self) -> dict[str, str]:
+        """TLS and login as librdkafka wants them."""
+        given = {"security.protocol": self.security_protocol.upper()}
+        if self.security_protocol.startswith("sasl"):
+            given |= {
+                "sasl.mechanism": self.sasl_mechanism,
+                "sasl.username": self.sasl_username,
+                "sasl.password": self.sasl_password,
+            }
+        if self.security_protocol.endswith("ssl") and self.ssl_ca_file:
+            given["ssl.ca.location"] = self.ssl_ca_file
+        return given
+
     @model_validator(mode="after")
     def _check_retry(self) -> Self:
         if self.retry_ms > self.retry_ms_max:

@@ -11,13 +11,12 @@ import pytest
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.errors import Damaged, InvalidInput, Unavailable
-from dovetail.log.batch import check_batch
 from dovetail.log.claims import DELETED
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage
-from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import check_batch, decode_batch, encode_batch
 from dovetail.storage import (
     Ensembles,
     EntryId,

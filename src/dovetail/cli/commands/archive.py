@@ -11,7 +11,7 @@ from dovetail.cli.output import plural, print_done
 from dovetail.cli.progress import progress_bar
 from dovetail.cli.spark_options import MasterOption, TopicArgument, started
 from dovetail.errors import InvalidInput
-from dovetail.spark import batch_jobs
+from dovetail.spark import archive as jobs
 
 EPILOG = examples(
     "dovetail archive orders --to /var/archive/orders",
@@ -44,7 +44,7 @@ def archive(
 
     with started(f"archive {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         task = bar.add_task(f"archiving {topic}", total=total)
-        rows = batch_jobs.archive(
+        rows = jobs.archive(
             spark,
             target.brokers(),
             topic,

@@ -32,7 +32,7 @@ from dovetail.cli.options import (
 )
 from dovetail.cli.output import answers, note, print_json, print_json_line, print_table
 from dovetail.errors import InvalidInput, NotFound
-from dovetail.spark import spark_session
+from dovetail.spark import session
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.picture import as_svg, as_text
 from dovetail.teams.report import COLUMNS, edges_of, parts_of, rows_of
@@ -236,7 +236,7 @@ def _session(where: str, pipeline: Pipeline, master: str, conf: list[str] | None
     # Workers on this machine find the module where this process did.
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    spark = spark_session(f"dovetail {pipeline.name}", master=master, **given)
+    spark = session(f"dovetail {pipeline.name}", master=master, **given)
     if not master.startswith("local"):
         # Workers elsewhere do not have the module; its functions travel with the tasks.
         from pyspark import cloudpickle

@@ -111,7 +111,7 @@ def stand_by(
                 member_of(wanted, where, coordinator=coordinator, config=config),
                 bootstrap=where,
                 checkpoint=checkpoint,
-                told=display.say,
+                on_event=display.say,
                 reporter=reporter,
                 config=config,
             )

@@ -19,7 +19,7 @@ from dovetail.cli.spark_options import (
     started,
 )
 from dovetail.errors import InvalidInput
-from dovetail.spark import batch_jobs
+from dovetail.spark import archive as jobs
 
 EPILOG = examples(
     "dovetail replay orders --to orders-again --from 2026-01-31T08:00 --until 2026-01-31T09:00",
@@ -52,7 +52,7 @@ def replay(
     with started(f"replay {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         bar.add_task(f"replaying {topic}", total=None)
         source = frame_of(spark, target, topic, archive)
-        rows = batch_jobs.replay(spark, target.brokers(), source, to, chosen=chosen)
+        rows = jobs.replay(spark, target.brokers(), source, to, chosen=chosen)
     print_done(
         as_json,
         {"topic": topic, "to": to, "records": rows},

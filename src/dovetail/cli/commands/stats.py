@@ -19,7 +19,7 @@ from dovetail.cli.spark_options import (
     range_of,
     started,
 )
-from dovetail.spark.batch_jobs import statistics
+from dovetail.spark.statistics import statistics
 
 EPILOG = examples(
     "dovetail stats orders",

@@ -52,6 +52,7 @@ async def _authenticate(
             error_message="SaslHandshake comes first",
             auth_bytes=b"",
         )
+
     try:
         answer = await login.authenticate(bytes(request.auth_bytes))
         if login.principal is not None:
@@ -65,6 +66,7 @@ async def _authenticate(
             error_message=f"login failed: {error}",
             auth_bytes=b"",
         )
+
     return m.SaslAuthenticateResponse(
         error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
     )

@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from dovetail.clock import Clock
-from dovetail.log.batch import read_header
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage
-from dovetail.log.records import decode_batch, encode_batch
+from dovetail.record_batch import decode_batch, encode_batch, read_header
 
 GROUPS_TOPIC = "__dovetail_groups"
 

@@ -1,4 +1,7 @@
-"""The codecs of record batches: none, gzip, snappy, lz4, zstd."""
+"""The codecs of record batches: none, gzip, snappy, lz4, zstd.
+
+What a stranger compressed is inflated into bounded room, so that a bomb stops at a limit.
+"""
 
 from types import ModuleType
 
@@ -13,9 +16,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 #: A batch that inflates to more is refused: brokers take 1 MiB by default, and a bomb stops here.
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 
-#: Room that is tried in turn for what does not say its size, as a multiple of what came.
-_GROWTH = (8, 64, 1024)
+#: What does not say its size is tried in ever larger room, from this much on.
 _ROOM_BYTES_MIN = 1024 * 1024
+_ROOM_GROWTH = 8
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 #: Behind the magic: two version numbers of four bytes.
@@ -40,7 +43,10 @@ def inflate(data: Buffer, codec: int) -> Buffer:
             return _inflate_snappy(bytes(data))
         return _inflate_stream(_module(codec), bytes(data))
     except (cramjam.DecompressionError, ValueError) as error:
-        raise InvalidBatch(f"a batch does not inflate as {CODECS[codec]}: {error}") from error
+        raise InvalidBatch(
+            f"a batch does not inflate as {CODECS[codec]}, or to more than {INFLATED_BYTES_MAX} "
+            f"bytes: {error}"
+        ) from error
 
 
 def deflate(data: bytes, codec: int) -> bytes:
@@ -49,6 +55,11 @@ def deflate(data: bytes, codec: int) -> bytes:
         return data
     if codec == 2:
         return bytes(cramjam.snappy.compress_raw(data))
+    if codec == 3:
+        # Java's client reads independent blocks only; linked ones are the library's default.
+        compressor = cramjam.lz4.Compressor(block_linked=False)
+        compressor.compress(data)
+        return bytes(compressor.finish())
     return bytes(_module(codec).compress(data))
 
 
@@ -58,15 +69,15 @@ def _module(codec: int) -> ModuleType:
 
 
 def _inflate_stream(codec: ModuleType, data: bytes) -> Buffer:
-    for growth in _GROWTH:
-        size = min(max(len(data) * growth, _ROOM_BYTES_MIN), INFLATED_BYTES_MAX)
+    size = min(max(len(data) * _ROOM_GROWTH, _ROOM_BYTES_MIN), INFLATED_BYTES_MAX)
+    while True:
         room = bytearray(size)
         try:
             return memoryview(room)[: codec.decompress_into(data, room)]
         except cramjam.DecompressionError:
-            if growth == _GROWTH[-1] or size == INFLATED_BYTES_MAX:
+            if size == INFLATED_BYTES_MAX:
                 raise
-    raise InvalidBatch("no room to inflate a batch")
+        size = min(size * _ROOM_GROWTH, INFLATED_BYTES_MAX)
 
 
 def _inflate_snappy(data: bytes) -> bytes:

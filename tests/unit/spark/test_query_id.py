@@ -4,7 +4,7 @@ import json
 import threading
 from pathlib import Path
 
-from dovetail.spark.checkpoint import claim_query_id, local_folder
+from dovetail.spark.query_id import claim_query_id, local_folder
 
 
 def test_masters_that_start_at_once_get_one_query_id(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.conftest import NodeFactory
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     PREY,
     SCRATCH,
     Caller,
@@ -16,10 +16,11 @@ from tests.fuzz.doorstep import (
     offset_at,
     produce_request,
 )
-from tests.fuzz.test_door_batches import carrying, compressed
+from tests.fuzz.test_listener_batches import carrying, compressed
 
-from dovetail.kafka.codec import RequestHeader, encode_request
 from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import encode_request
+from dovetail.kafka.codec.headers import RequestHeader
 
 _MIB = 1 << 20
 _HEADER = RequestHeader(ApiKey.PRODUCE, 9, 1, "greedy")

@@ -1,11 +1,11 @@
-"""The id of a query, in its checkpoint: made by one master, whoever comes first.
+"""The id of a query, in its checkpoint: the first master creates it, and all others use it.
 
-The id names the producers of a query (`identity`), so all masters of a team must have the same.
-Spark makes it at the first start, unless it is there: it looks, and then renames a file into its
-place. On a local file system two masters that start at once can both do so, and go on with an id
-each. So where the checkpoint is on one, the id is put there first, by a link, which only one gets.
+The id names the producers of a query (`exactly_once`), so all masters of a team need the same one.
+Spark creates it at the first start: it checks for the file, then renames one into place. On a local
+file system two masters that start at once can both do that, and each goes on with its own id. So
+in a local checkpoint we create the id first, by a hard link, which only one of them gets.
 
-On other file systems Spark's own way decides: they do not rename onto what is there.
+On other file systems Spark's own way is enough: they refuse to rename onto an existing file.
 """
 
 import contextlib
@@ -17,17 +17,19 @@ from urllib.parse import urlsplit
 
 
 def claim_query_id(location: str) -> None:
-    """Makes an id in a checkpoint that has none."""
+    """Creates the id of a checkpoint that has none."""
     folder = local_folder(location)
     if folder is None or (folder / "metadata").exists():
         return
+
     folder.mkdir(parents=True, exist_ok=True)
     made = folder / f".metadata.{uuid.uuid4()}.tmp"
     with made.open("w") as file:
         json.dump({"id": str(uuid.uuid4())}, file)
         file.flush()
         os.fsync(file.fileno())
-    # Another one was faster, or there are no links here: then Spark makes it.
+
+    # Another master was faster, or this file system has no links: then Spark creates it.
     with contextlib.suppress(OSError):
         (folder / "metadata").hardlink_to(made)
     made.unlink()

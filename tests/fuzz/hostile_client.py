@@ -19,10 +19,11 @@ import psutil
 from crc32c import crc32c
 from tests.conftest import RunningNode
 
-from dovetail.kafka.codec import SUPPORTED, RequestHeader, decode_response, encode_request
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.apis import ApiKey
-from dovetail.log.records import encode_batch
+from dovetail.kafka.codec.apis import SUPPORTED, ApiKey
+from dovetail.kafka.codec.frames import decode_response, encode_request
+from dovetail.kafka.codec.headers import RequestHeader
+from dovetail.record_batch import encode_batch
 
 #: Whatever is waited for comes within this, or never.
 DEADLINE_S = 20.0

@@ -5,14 +5,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from dovetail.errors import InvalidInput, Unavailable
-from dovetail.spark.java import find_java
-from dovetail.spark.python import python_program
+from dovetail.spark.runtime import find_java, python_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-#: What is set unless the caller sets it. Each line says what it is for.
+#: Spark settings that the caller does not set.
 DEFAULTS = {
     # Batches go to Python in columns.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -26,13 +25,13 @@ DEFAULTS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # The checkpoint keeps what a restart can need, and not a hundred files of it.
     "spark.sql.streaming.minBatchesToRetain": "20",
-    # Progress is told at once; a web server for it costs a second of start-up.
+    # Its web server costs a second of start-up; our reports show the progress.
     "spark.ui.enabled": "false",
-    # Its bar on standard error would run through our own display.
+    # Its bar on standard error would disturb our own display.
     "spark.ui.showConsoleProgress": "false",
     # A Python worker connects back within so long of its start; 15 s are short on a loaded machine.
     "spark.python.authenticate.socketTimeout": "60s",
-    # Nothing but this machine is asked for its name.
+    # No name server is asked for this machine's address.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # Without Hadoop's native library the default one starts child processes for each file of a
@@ -45,8 +44,8 @@ DEFAULTS = {
     "spark.log.level": "ERROR",
 }
 
-#: Only where the driver is all there is: other machines could not reach a loopback address, and
-#: their checkpoints are on file systems whose own manager is better.
+#: Only for a `local` master: other machines cannot reach a loopback address, and their checkpoints
+#: are on file systems whose own manager is better.
 _LOCAL_ONLY = (
     "spark.driver.bindAddress",
     "spark.driver.host",
@@ -54,7 +53,7 @@ _LOCAL_ONLY = (
 )
 
 
-def spark_session(name: str, *, master: str = "local[*]", **conf: str) -> "SparkSession":
+def session(name: str, *, master: str = "local[*]", **conf: str) -> "SparkSession":
     """A session with `format("dovetail")`; `conf` has Spark's settings, `__` standing for a dot.
 
     Raises `JavaMissing` or `Unavailable` if Spark cannot be started for lack of Java or PySpark.
@@ -65,10 +64,12 @@ def spark_session(name: str, *, master: str = "local[*]", **conf: str) -> "Spark
         raise Unavailable(
             "Spark tables and teams need PySpark and Arrow: pip install 'dovetail[spark]'"
         ) from error
+
     os.environ["JAVA_HOME"] = str(find_java(os.environ).home)
-    # Workers are to have what the driver has; on other machines it must be at the same place.
+    # Workers need the driver's Python; on other machines it must be at the same place.
     program = python_program(os.environ) if master.startswith("local") else sys.executable
     os.environ.setdefault("PYSPARK_PYTHON", str(program))
+
     builder = SparkSession.Builder().appName(name).master(master)
     for key, value in session_settings(master, conf).items():
         builder = builder.config(key, value)
@@ -83,7 +84,7 @@ def session_settings(master: str, conf: dict[str, str]) -> dict[str, str]:
     for key in given:
         if not key.startswith("spark."):
             raise InvalidInput(
-                f"{key!r} is no setting of Spark; write spark__sql__shuffle__partitions=8 or "
+                f"{key!r} is not a Spark setting; write spark__sql__shuffle__partitions=8 or "
                 "**{'spark.sql.shuffle.partitions': '8'}"
             )
     local = master.startswith("local")
@@ -92,7 +93,7 @@ def session_settings(master: str, conf: dict[str, str]) -> dict[str, str]:
 
 
 def session_running() -> bool:
-    """Whether this process has a session already; `spark_session` then gives that one."""
+    """Whether this process has a session already; `session` then returns that one."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -101,14 +102,14 @@ def session_running() -> bool:
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes `format("dovetail")` known to a session; a session that knows it is left alone."""
+    """Registers `format("dovetail")` with a session; registering it again changes nothing."""
     from dovetail.spark.source import DovetailSource
 
     register_source(spark, DovetailSource)
 
 
 def register_source(spark: "SparkSession", source: "type[DataSource]") -> None:
-    """Makes a data source known to a session; one that is known already is left alone."""
+    """Registers a data source with a session; registering it again changes nothing."""
     from pyspark.errors import AnalysisException
 
     try:

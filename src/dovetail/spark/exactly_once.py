@@ -1,13 +1,13 @@
-"""Exactly one outcome: who writes what, told to the broker in the fields of the record batch.
+"""Exactly one outcome: the fields of a record batch tell the broker which task writes which row.
 
-The problem. Spark runs the same micro-batch again after a task failed, after the driver was
-restarted and after a new master took over; an older attempt may still be running meanwhile. What
-one attempt wrote must not be written again, and what it did not write must be.
+The problem. Spark runs the same micro-batch again after a task failed, after the driver restarted
+and after a new master took over, while an older attempt may still be running. What one attempt
+wrote must not be written again, and what it did not write must be.
 
 The choice. A broker accepts a batch of an idempotent producer only if its sequence number follows
 the last one of that producer and epoch in that partition; it answers a repeated batch as if it
-were new, and refuses an older epoch. It is a compare-and-set on the partition. So a record's place
-in the work *is* its sequence number:
+were new, and refuses an older epoch: a compare-and-set on the partition. So a record's place in the
+micro-batch *is* its sequence number:
 
     producer id   the query (its id is in the checkpoint) and the number of the task
     epoch         the number of the micro-batch
@@ -18,45 +18,44 @@ The argument, for rows that are the same in every run (`by position`):
   sends it: a retry, a speculative twin, a restarted driver, two masters at once.
 - *Nothing lost.* A task succeeds only when the last of its rows is acknowledged, and the number of
   a row is stored only after all before it.
-- *The old are refused.* Once a partition has a batch of micro-batch n, everything of n-1 has a
+- *Old attempts are refused.* Once a partition has a batch of micro-batch n, everything of n-1 has a
   lower epoch and is refused. Before that, all sequence numbers of n-1 are taken, because Spark
   begins n only when n-1 is complete. A superseded master cannot begin n+1 at all: the offset log
   in the checkpoint has one entry n+1, and the first to create it wins.
 - *Nothing to remember.* A micro-batch starts its own count at 0; no state passes from one to the
-  next, and nothing is read in the ordinary case. A task that finds its first number taken reads
-  back the headers of the batches behind the last committed position, and goes on behind its
+  next, and in the ordinary case nothing is read. A task that finds its first number taken reads
+  back the headers of the batches behind the last committed position, and continues after its
   predecessor's last row.
 
-Rows that come in another order or another number when they are computed again (behind a shuffle,
-or made by a function that may fail this time) have no such place. For them there is the column
-`id` (`by id`): the id goes into the record's header `dovetail-id`. Every attempt first reads back
-what this micro-batch has written, whichever task wrote it, leaves those rows out, and appends the
-rest behind the last sequence number it saw: the broker refuses it if another attempt wrote
-meanwhile. One case is left: both send as many rows under the same numbers, and the broker answers
-the second as if its rows were stored. So what was acknowledged is fetched and compared before
-anything else is written; what turns out to be another attempt's is read back, and the rest is
-sent again. No attempt needs to know whether it is alone, and no clock is asked: it may sleep at
-any line and wake up a day later.
+Rows that come in another order or number when they are computed again (behind a shuffle, or made by
+a function that may fail this time) have no such place. For them there is the column `id` (`by id`):
+the id goes into the record's header `dovetail-id`. Every attempt first reads back what this
+micro-batch has written, whichever task wrote it, leaves those rows out, and appends the rest behind
+the last sequence number it saw: the broker refuses it if another attempt wrote meanwhile. One case
+is left: both send as many rows under the same numbers, and the broker answers the second as if its
+rows were stored. So what was acknowledged is fetched and compared before anything else is written;
+what turns out to be another attempt's is read back, and the rest is sent again. No attempt needs to
+know whether it is alone, and no clock is involved: it may sleep at any line and wake up next day.
 
-Rows that follow from other rows (a team's dead letters and new works follow from outcomes) want
+Rows that follow from other rows (a team's dead letters and new jobs follow from outcomes) need
 more: an attempt that has another value for a stored row must not write what would follow from its
 own. With the option `idConflict=fail` it fails at that row, before it goes on to the next topic;
 its next run can begin from what is stored.
 
 Where reading back begins. After each micro-batch the sink commits where it ended, and beside each
 position a mark: the micro-batch, the master's term, and where the micro-batch began. Spark commits
-after the sink. Who dies between the two leaves positions that lie *behind* rows which the next
-master looks for; the mark tells it so, and it begins where the micro-batch began. A mark of a
-later micro-batch or of a newer term says that another master went on: the old one stops there.
+after the sink. A master that dies between the two leaves positions *behind* rows that the next
+master looks for; the mark says so, and the next master begins where the micro-batch began. A mark
+of a later micro-batch or of a newer term says that another master went on: the old one stops there.
 
-What it rests on: the broker remembers a producer for a day (Kafka's default too), so that an
-attempt that was paused for longer is refused by nothing; a checkpoint on a file system that
-creates files atomically; for rows by position, a plan that is not changed between a failure and
-the run that repairs it. Nothing here is an extension: a plain Kafka
-has the same rules for ids, epochs and sequences (not tried on one yet).
+Assumptions. The broker remembers a producer for a day (Kafka's default too): nothing refuses an
+attempt that was paused for longer. The checkpoint is on a file system that creates files
+atomically. For rows by position, the plan does not change between a failure and the run that
+repairs it. Nothing here is an extension: a plain Kafka has the same rules for ids, epochs and
+sequences (not tried on one yet).
 
-Epochs have 15 bits. Every 32,768 micro-batches the producer id changes with the epoch's return to
-0; the argument above does not use that both belong to one producer, except for refusing n-1 early.
+Epochs have 15 bits. Every 32,768 micro-batches the producer id changes and the epoch returns to 0;
+the argument above does not need both to belong to one producer, except for refusing n-1 early.
 """
 
 import hashlib
@@ -66,7 +65,7 @@ from dataclasses import dataclass
 from dovetail.errors import InvalidInput, ProducerFenced
 from dovetail.kafka.client.client import Partition
 
-#: Set in every producer id of ours: brokers give out small numbers, counting from 0.
+#: Set in all our producer ids: brokers hand out small numbers, from 0 up.
 _OURS = 1 << 62
 _TASK_BITS = 20
 _EPOCH_BITS = 15
@@ -76,6 +75,29 @@ ID_HEADER = "dovetail-id"
 
 #: Positions of the end of each micro-batch are committed to this group: where reading back begins.
 GROUP_PREFIX = "dovetail-sink-"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One run of a task of a micro-batch; a second run of the same task is equal to it."""
+
+    query: str
+    batch: int
+    task: int
+
+
+def attempt_of_task() -> Attempt | None:
+    """The task that this process of Spark runs; None outside of a stream."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None:
+        return None
+    query = task.getLocalProperty("sql.streaming.queryId")
+    batch = task.getLocalProperty("streaming.sql.batchId")
+    if query is None or batch is None:
+        return None
+    return Attempt(query, int(batch), task.partitionId())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +117,14 @@ class Identity:
         return same_query and epoch == self.epoch
 
 
-def identity_of(query: str, *, batch: int, task: int) -> Identity:
+def identity_of(attempt: Attempt) -> Identity:
     """The identity of a task of a micro-batch. Raises `InvalidInput`."""
+    task = attempt.task
     if not 0 <= task < 1 << _TASK_BITS:
         raise InvalidInput(f"task {task}; a stage that writes has up to {1 << _TASK_BITS} tasks")
-    era, epoch = divmod(batch, 1 << _EPOCH_BITS)
-    digest = hashlib.blake2b(f"{query}/{era}".encode(), digest_size=8).digest()
+
+    era, epoch = divmod(attempt.batch, 1 << _EPOCH_BITS)
+    digest = hashlib.blake2b(f"{attempt.query}/{era}".encode(), digest_size=8).digest()
     query_bits = int.from_bytes(digest, "big") % (1 << 62 - _TASK_BITS)
     return Identity(_OURS | query_bits << _TASK_BITS | task, epoch)
 
@@ -114,7 +138,7 @@ def group_of(query: str) -> str:
 class Mark:
     """What is stored beside a position: which micro-batch ended there, and where it began.
 
-    It began behind `begin`, the position of the one before; -1 stands for what is not told.
+    It began behind `begin`, the position of the one before; -1: not known.
     """
 
     batch: int = -1
@@ -123,10 +147,11 @@ class Mark:
 
     @classmethod
     def of(cls, text: str) -> "Mark":
-        """Of the text beside a position; words that are not known are passed over."""
+        """Parses the text beside a position; unknown words are skipped."""
         words = dict(word.partition("=")[::2] for word in text.split())
-        told = {name: int(words[name]) for name in ("batch", "term", "begin") if name in words}
-        return cls(**told)
+        return cls(
+            **{name: int(words[name]) for name in ("batch", "term", "begin") if name in words}
+        )
 
     def __str__(self) -> str:
         return f"batch={self.batch} begin={self.begin} term={self.term}"
@@ -137,20 +162,20 @@ def check_current(marks: Iterable[Mark], *, batch: int, term: int | None) -> Non
     for one in marks:
         if term is not None and one.term > term:
             raise ProducerFenced(
-                f"master of term {term} writes, and one of term {one.term} has committed already"
+                f"the master of term {term} writes, but one of term {one.term} has committed"
             )
         if one.batch > batch:
             raise ProducerFenced(
-                f"micro-batch {batch} is written again, and {one.batch} is complete: another "
+                f"micro-batch {batch} is written again, but {one.batch} is complete: another "
                 "master runs this query, or its checkpoint is an old copy"
             )
 
 
 def begin_of(stored: tuple[int, str] | None, *, batch: int) -> int:
-    """The offset before which a micro-batch has written nothing, of what is stored for a partition.
+    """The offset before which a micro-batch has written nothing; `stored` is the partition's entry.
 
-    A position of this very micro-batch lies behind its rows: the sink's commit comes before
-    Spark's, and who died between them left it.
+    A position of this very micro-batch lies behind its rows: the sink commits before Spark, and a
+    master that died in between left it.
     """
     if stored is None:
         return 0

@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import InvalidInput
-from dovetail.spark import java
-from dovetail.spark.java import JavaMissing, find_java, major_version, write_wrapper
-from dovetail.spark.python import python_program
-from dovetail.spark.session import session_settings
+from dovetail.spark import runtime
+from dovetail.spark.runtime import (
+    JavaMissing,
+    find_java,
+    major_version,
+    python_program,
+    write_wrapper,
+)
+from dovetail.spark.sessions import session_settings
 
 
 def installed(folder: Path, version: str) -> Path:
@@ -25,7 +30,7 @@ def installed(folder: Path, version: str) -> Path:
 @pytest.fixture(autouse=True)
 def no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle from PyPI, should it be installed, is not there."""
-    monkeypatch.setattr(java, "_bundled", lambda cache: None)
+    monkeypatch.setattr(runtime, "_bundled", lambda cache: None)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
@@ -69,7 +74,7 @@ def test_settings_of_the_caller_go_over_the_defaults() -> None:
     assert local["spark.ui.enabled"] == "true"
     assert local["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in session_settings("spark://far:7077", {})
-    with pytest.raises(InvalidInput, match="'shuffle' is no setting of Spark"):
+    with pytest.raises(InvalidInput, match="'shuffle' is not a Spark setting"):
         session_settings("local", {"shuffle": "8"})
 
 

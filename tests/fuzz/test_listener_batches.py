@@ -7,7 +7,7 @@ import cramjam
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     FIELDS,
     FUZZ_CASES,
     KNOWN,

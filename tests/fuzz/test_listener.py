@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     FUZZ_CASES,
     KNOWN,
     PREY,
@@ -23,17 +23,11 @@ from tests.fuzz.doorstep import (
     produce_request,
 )
 
-from dovetail.kafka.codec import (
-    SUPPORTED,
-    Api,
-    RequestHeader,
-    decode_response,
-    encode_request,
-)
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.apis import SUPPORTED, Api, ApiKey
 from dovetail.kafka.codec.error_codes import ErrorCode
-from dovetail.kafka.codec.headers import encode_header
+from dovetail.kafka.codec.frames import decode_response, encode_request
+from dovetail.kafka.codec.headers import RequestHeader, encode_header
 from dovetail.kafka.codec.schema import FieldSpec, Primitive, specs_of
 
 _RANDOM = settings(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import NodeFactory
-from tests.fuzz.doorstep import (
+from tests.fuzz.hostile_client import (
     DEADLINE_S,
     KNOWN,
     Caller,
@@ -16,9 +16,10 @@ from tests.fuzz.doorstep import (
     fetch_request,
 )
 
-from dovetail.kafka.codec import RequestHeader, encode_request
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import encode_request
+from dovetail.kafka.codec.headers import RequestHeader
 
 _MIB = 1 << 20
 _IDLE = 5000
