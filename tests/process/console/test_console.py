@@ -36,7 +36,7 @@ PAGES = {
     "/groups/readers": "reader-1",
     "/timelines": "reminders",
     "/timelines/reminders": "All that waits",
-    "/timelines/spare": "Nobody consumes it",
+    "/timelines/spare": "No consumer is connected",
     "/dead": TEAM_DEAD,
     f"/dead?source=topic&name={TEAM_DEAD}&open=topic+{TEAM_DEAD}+0%3A0": "Traceback",
     "/streams": "bots",
