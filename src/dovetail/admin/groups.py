@@ -248,6 +248,7 @@ def _alter(kafka: Kafka, name: str, moves: Sequence[GroupMove]) -> None:
         ),
         changes=True,
     )
+
     for item in found[name].topic_partitions:
         if item.error is not None:
             raise kafka.error_of(f"{doing} at {item.topic}-{item.partition}", item.error)
@@ -297,6 +298,7 @@ def _committed(kafka: Kafka, names: Sequence[str]) -> dict[str, dict[Partition, 
             for name in names
         },
     )
+
     return {
         name: {
             (item.topic, item.partition): item.offset

@@ -58,6 +58,7 @@ def get(node: NodeHttp, path: str, answer: type[Answer], *, limit_s: float) -> A
     request = urllib.request.Request(f"{url}{path}")  # noqa: S310
     if node.token:
         request.add_header("Authorization", f"Bearer {node.token}")
+
     try:
         tls = ssl.create_default_context(cafile=node.ca or None) if url[:5] == "https" else None
         with urllib.request.urlopen(request, timeout=limit_s, context=tls) as said:  # noqa: S310

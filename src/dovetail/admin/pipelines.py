@@ -93,15 +93,15 @@ class Pipeline(Report, frozen=True, kw_only=True):
     @property
     def lag(self) -> int | None:
         """Of all teams; None if one of them does not know."""
-        return sum_of([team.lag for team in self.teams])
+        return _sum([team.lag for team in self.teams])
 
     @property
     def dead_letters(self) -> int | None:
         """Of all teams; None if one of them does not know."""
-        return sum_of([team.dead_letters for team in self.teams])
+        return _sum([team.dead_letters for team in self.teams])
 
 
-def sum_of(values: list[int | None]) -> int | None:
+def _sum(values: list[int | None]) -> int | None:
     """The sum; None if one of them is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
@@ -161,6 +161,7 @@ class Reports:
             for kept in others
             if kept.state(now_ms) not in ("stopped", "silent") and not _led_since(kept, leader)
         ]
+
         counts = leader or max(others, key=lambda kept: kept.reported_ms)
         fields = msgspec.structs.asdict(counts.report)
         return Pipeline(

@@ -58,10 +58,9 @@ def parse_position(text: str) -> Position:
     if word is not None:
         return Position(word)
 
-    kind, colon, rest = text.partition(":")
-    if kind not in ("offset", "time") or not colon:
-        # A time of day has a colon of its own.
-        kind, rest = "", text
+    # A time of day has colons of its own, so only these two words are split off.
+    kind = next((kind for kind in ("offset", "time") if text.startswith(f"{kind}:")), "")
+    rest = text.removeprefix(f"{kind}:")
     if rest.isascii() and rest.isdigit() and len(rest) <= 19 and int(rest) <= NUMBER_MAX:
         return Position("time" if kind == "time" else "offset", int(rest))
     if kind != "offset":

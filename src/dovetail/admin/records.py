@@ -272,6 +272,7 @@ def _produce(producer: Producer, record: NewRecord, delivered: Callable[[Any, An
         extra["partition"] = record.partition
     if record.timestamp_ms is not None:
         extra["timestamp"] = record.timestamp_ms
+
     producer.produce(
         record.topic,
         key=record.key,

@@ -88,12 +88,12 @@ class _Log:
             self.followers = {}
         for record in records:
             name = (record.key or b"").decode(errors="replace")
-            told = decode_record(record.value or b"")
-            if name not in self.followers and told is not None:
+            said = decode_record(record.value or b"")
+            if name not in self.followers and said is not None:
                 follower = self.followers[name] = LogFollower(self._clock)
                 follower.index_next = 0 if opening else record.offset
             for environment, follower in self.followers.items():
-                mine = told if environment == name else None
+                mine = said if environment == name else None
                 follower.take(record.offset, mine, record.timestamp_ms)
 
         if opening:
@@ -156,7 +156,18 @@ class Streams:
                 grace_ms=GRACE_TIMEOUTS * self._settings.timeout_ms,
             )
         )
+        members = [
+            StreamMember(
+                member=name,
+                counted=name in counted,
+                leads=name == state.leader,
+                heard_s_ago=_ago(heard.moment.monotonic_ms, now_ms),
+                challenged=heard.challenged_ms is not None,
+            )
+            for name, heard in state.members()
+        ]
         positions = _positions(kafka, state)
+
         return Stream(
             log=log,
             environment=environment,
@@ -165,16 +176,7 @@ class Streams:
             leader_heard_s_ago=_ago(state.leader_heard_ms, now_ms) if state.leader else None,
             source=state.source,
             lag=lag_sum((position.committed, position.lag) for position in positions),
-            members=[
-                StreamMember(
-                    member=name,
-                    counted=name in counted,
-                    leads=name == state.leader,
-                    heard_s_ago=_ago(heard.moment.monotonic_ms, now_ms),
-                    challenged=heard.challenged_ms is not None,
-                )
-                for name, heard in state.members()
-            ],
+            members=members,
             positions=positions,
             elections=[
                 Election(past.term, past.member, _iso(past.wall_ms), past.wall_ms)

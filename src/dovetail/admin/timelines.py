@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
+from dovetail.timeline.frames import ConsumerState, Described, ScheduleState
 from dovetail.timeline.message import NewMessage, Shown, Status, decode_headers
 
 if TYPE_CHECKING:
     from dovetail.timeline.client import Dovetail, Timeline
-    from dovetail.timeline.frames import Described
 
 _REFUSALS = {
     Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
@@ -44,26 +44,12 @@ class Lateness(Struct, frozen=True):
     p99: float
 
 
-class ConsumerShown(Struct, frozen=True):
+class ConsumerShown(ConsumerState, frozen=True, array_like=False):
     """A consumer, as its broker sees it."""
 
-    id: str
-    rack: str
-    buckets: int
-    credit: int
-    latency_ms: float
-    leased: int
-    lease_ms: int
 
-
-class ScheduleShown(Struct, frozen=True):
+class ScheduleShown(ScheduleState, frozen=True, array_like=False):
     """A recurring schedule and its next time."""
-
-    name: str
-    cron: str
-    zone: str
-    every_ms: int
-    next_ms: int
 
 
 class TimelineShown(Struct, frozen=True):
@@ -106,7 +92,7 @@ async def list_timelines(client: "Dovetail") -> list[TimelineSummary]:
     return rows
 
 
-def _summary(state: str, found: "Described") -> TimelineSummary:
+def _summary(state: str, found: Described) -> TimelineSummary:
     return TimelineSummary(
         timeline=found.timeline,
         state=state,
@@ -126,6 +112,7 @@ async def describe_timeline(timeline: "Timeline") -> TimelineShown:
     found = await timeline.describe()
     schedules = await timeline.schedules()
     counts, signals = found.counts, found.signals
+
     return TimelineShown(
         timeline=found.timeline,
         waiting=counts.waiting,

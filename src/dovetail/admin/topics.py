@@ -100,6 +100,7 @@ def describe_topic(kafka: Kafka, topic: str) -> Topic:
         f"reading the settings of topic {topic!r}",
         lambda admin: admin.describe_configs([resource], request_timeout=kafka.timeout_s),
     )[resource]
+
     return Topic(
         topic,
         [_partition(one, bounds.get((topic, one.number))) for one in partitions],

@@ -96,9 +96,15 @@ KINDS = {
 }
 
 
+def _parts(watch: str) -> tuple[str, str]:
+    """The kind of document, and which one of many; empty if there is one only."""
+    kind, *rest = watch.split(":", 1)
+    return kind, "".join(rest)
+
+
 def check_watch(watch: str) -> None:
     """Raises `InvalidInput` if there is no such document."""
-    name, _, rest = watch.partition(":")
+    name, rest = _parts(watch)
     kind = KINDS.get(name)
     if kind is None or kind.named != bool(rest):
         known = ", ".join(f"{n}:NAME" if k.named else n for n, k in KINDS.items())
@@ -178,12 +184,14 @@ class Live:
             raise InvalidInput(f"give 1 to {WATCHES_MAX} parameters `watch`, not {len(watches)}")
         for watch in watches:
             check_watch(watch)
+
         if self._stopping or len(self._watchers) >= WATCHERS_MAX:
             raise HttpRefusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{len(self._watchers)} readers watch this node, and it takes {WATCHERS_MAX}; "
                 "close a page, or ask another node",
             )
+
         watcher = Watcher(tuple(dict.fromkeys(watches)))
         self._watchers.add(watcher)
         for watch in watcher.watches:
@@ -213,8 +221,9 @@ class Live:
             watcher.end()
 
     async def _sample(self, watch: str, sampler: _Sampler) -> None:
-        name, _, rest = watch.partition(":")
+        name, rest = _parts(watch)
         kind = KINDS[name]
+
         while True:
             event = await self._event(watch, kind.sample, rest)
             if event != sampler.last:

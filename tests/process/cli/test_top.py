@@ -150,7 +150,7 @@ def test_the_live_view_survives_the_restart_of_the_node(node, environment: dict[
         terminal.press("s")
         terminal.wait_for(r"by size")
         terminal.press("h")
-        terminal.wait_for(r"turn the order round")
+        terminal.wait_for(r"reverse the order")
         terminal.press("h")
         node.kill()
         terminal.wait_for(r"topics as of \d+ s ago: cannot connect")

@@ -38,7 +38,7 @@ def test_cut_text_stays_text(data: bytes, limit: int) -> None:
 
 def test_bad_base64_is_refused() -> None:
     """U7: the text names what is wrong."""
-    with pytest.raises(InvalidInput, match="key is no base64"):
+    with pytest.raises(InvalidInput, match="key is not base64"):
         given_bytes(GivenContent("???", "base64"), "key")
     assert given_bytes("plain", "key") == b"plain"
     assert given_bytes(None, "key") is None

@@ -16,8 +16,7 @@ class DeadSource(Struct, frozen=True):
     trouble: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True, kw_only=True):
     """A message or job that was given up."""
 
     source: str

@@ -81,6 +81,7 @@ def _each(
             there.append(number)
         else:
             left.append(DeadLeft(str(number), f"it belongs to topic {topic!r}"))
+
     if there:
         change(there)
     return DeadDone(len(there), left)

@@ -7,6 +7,7 @@ Topics of dead letters are those that a pipeline's driver reports, and those who
 `.dead`; of their records those count that say why they died.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -224,10 +225,10 @@ def _chosen(
 
 
 def _parse(text: str) -> tuple[int, int]:
-    partition, _, offset = text.partition(":")
-    if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit()):
+    if re.fullmatch(r"[0-9]+:[0-9]+", text) is None:
         raise InvalidInput(f"{text!r} is not an id of a dead letter in a topic; they are like 0:42")
-    return int(partition), int(offset)
+    partition, offset = map(int, text.split(":"))
+    return partition, offset
 
 
 def _trim(kafka: Kafka, topic: _DeadTopic, marked: frozenset[Place]) -> None:

@@ -89,7 +89,7 @@ def judge_health(fact: HealthFact) -> Finding:
         return failed(
             "health",
             "; ".join(fact.ailing[:NAMED_MAX]),
-            fix="see the log of that node, and docs/operations.md",
+            fix="read the log of that node, and docs/operations.md",
         )
     return ok("health", f"all {fact.nodes} nodes are healthy" if fact.nodes > 1 else "healthy")
 

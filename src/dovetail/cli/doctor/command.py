@@ -163,6 +163,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     client = target.kafka()
     node = listener.gather_node(client, named=bool(settings.client.bootstrap))
     answers = not (node.nobody or node.error)
+
     kafka, http = settings.kafka, settings.http
     yield listener.judge_access(listener.gather_access(settings))
     yield listener.judge_port(
@@ -177,6 +178,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     yield from listener.judge_node(node)
     if not answers:
         return
+
     yield listener.judge_clock(
         listener.gather_clock(target), drift_ms_max=settings.timeline.drift_ms_max
     )
@@ -185,6 +187,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     yield _guarded(
         "partitions", lambda: cluster.judge_topics(cluster.gather_topics(client.metadata()))
     )
+
     spread = settings.coordination.kind == "etcd"
     yield cluster.judge_copies(
         cluster.gather_copies(settings) if spread else None,
@@ -196,12 +199,12 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
-    """A node that stops answering half-way is a finding, not the end of the others."""
+    """A node that stops answering half-way is a finding, not the end of the other checks."""
     try:
         return look()
     except DovetailError as error:
         text = str(error).partition("\n")[0]
-        return failed(check, text, fix="see the log of the node; then look again")
+        return failed(check, text, fix="read the log of the node; then run this again")
 
 
 def _limit_s(settings: "Settings") -> float:
@@ -226,10 +229,10 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
     for finding in findings:
-        told = Text(finding.text)
+        found = Text(finding.text)
         if finding.fix:
-            told.append(f"\nfix: {finding.fix}", style="bold")
-        table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), told)
+            found.append(f"\nfix: {finding.fix}", style="bold")
+        table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), found)
     console = answers()
     console.print(table)
     console.file.flush()

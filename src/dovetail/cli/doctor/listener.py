@@ -189,14 +189,16 @@ def judge_node(fact: NodeFact) -> list[Finding]:
                 fix="start the node, or correct --bootstrap (client.bootstrap)",
             )
         ]
+
     if fact.error:
         return [
             failed(
                 "node",
                 fact.error,
-                fix="see whether it is a Kafka port that listens there, and the log of the node",
+                fix="check that a Kafka port listens there, and read the log of the node",
             )
         ]
+
     count = len(fact.brokers)
     answer = ok("node", f"{fact.bootstrap} answers; {count} broker{'' if count == 1 else 's'}")
     return [answer, _judge_advertised(fact.brokers)]
@@ -209,7 +211,7 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
         return failed(
             "advertised address",
             "the node knows no broker: nobody can produce or consume",
-            fix="see whether a node with the role broker runs",
+            fix="check that a node with the role broker runs",
         )
     if wrong:
         named = "; ".join(f"broker {b.number} at {b.address}: {b.error}" for b in wrong)

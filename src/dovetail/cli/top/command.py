@@ -35,7 +35,7 @@ EPILOG = examples(
 #: A shorter interval would measure the looking.
 _INTERVAL_MS_MIN = 100
 
-#: Between two looks whether a key was pressed or an answer came.
+#: Between two checks whether a key was pressed or an answer came.
 _TICK_S = 0.05
 
 
@@ -70,6 +70,7 @@ def top(
     target.kafka().check()
     settings = settings_of(ctx)
     asked = NodeHttp.of(settings, http) if http or settings.http.enabled else None
+
     looker = Looker(target, asked)
     loop = _Loop(looker, target, interval_ms / 1000)
     try:
@@ -134,6 +135,7 @@ class _Loop:
                     before = choice
                     for key in keyboard.keys(wait_s=_TICK_S):
                         choice = pressed(choice, key)
+
                     if asked is None and not choice.paused and time.monotonic() >= due_s:
                         due_s = time.monotonic() + self._interval_s
                         asked = pool.submit(self._looker.look)
@@ -141,6 +143,7 @@ class _Loop:
                     if asked is not None and fresh:
                         looks, asked = asked.result(), None
                         shown = self._picture(looks, internal=True)
+
                     if fresh or choice != before:
                         live.update(
                             rendered(

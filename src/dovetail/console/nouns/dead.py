@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
 from dovetail.admin.dead import letter, timelines
@@ -126,21 +127,12 @@ _LOOKS: dict[str, Callable[[Desk, str | None, int], Awaitable[Found]]] = {
 
 
 def _shown(dead: letter.DeadLetter, bytes_max: int) -> DeadLetter:
-    return DeadLetter(
-        source=dead.source,
-        name=dead.name,
-        id=dead.id,
-        key=shown(dead.key, bytes_max),
-        body=shown(dead.body, bytes_max),
-        headers=shown_headers(dead.headers, bytes_max),
-        reason=dead.reason,
-        kind=dead.kind,
-        attempts=dead.attempts,
-        died_ms=dead.died_ms,
-        detail=dead.detail,
-        can_replay=dead.can_replay,
-        can_drop=dead.can_drop,
-    )
+    fields = msgspec.structs.asdict(dead) | {
+        "key": shown(dead.key, bytes_max),
+        "body": shown(dead.body, bytes_max),
+        "headers": shown_headers(dead.headers, bytes_max),
+    }
+    return DeadLetter(**fields)
 
 
 async def replay_dead(desk: Desk, asked: Asked[None, DeadChoice]) -> DeadDone:

@@ -20,18 +20,7 @@ from dovetail.admin.records import (
     write,
 )
 from dovetail.console.desk import Desk
-from dovetail.console.web.content import (
-    SHOWN_BYTES_DEFAULT,
-    Content,
-    Given,
-    HeadersGiven,
-    HeaderShown,
-    ShownBytes,
-    given_bytes,
-    given_headers,
-    shown,
-    shown_headers,
-)
+from dovetail.console.web import content
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
 from dovetail.errors import InvalidInput, TopicUnknown
 
@@ -68,7 +57,7 @@ class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"st
     scan: Annotated[
         int, Meta(ge=1, le=100_000, description="Messages to look at, at most, in a search.")
     ] = 10_000
-    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+    value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 
 
 class MessageShown(Struct, frozen=True):
@@ -78,9 +67,9 @@ class MessageShown(Struct, frozen=True):
     offset: int
     timestamp_ms: int
     timestamp_type: str
-    key: Content | None
-    value: Content | None
-    headers: list[HeaderShown]
+    key: content.Content | None
+    value: content.Content | None
+    headers: list[content.HeaderShown]
 
 
 class MessagePage(Struct, frozen=True):
@@ -101,9 +90,9 @@ class MessagePage(Struct, frozen=True):
 class MessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to produce."""
 
-    value: Given | None = None
-    key: Given | None = None
-    headers: HeadersGiven = []
+    value: content.Given | None = None
+    key: content.Given | None = None
+    headers: content.HeadersGiven = []
     partition: PartitionNumber | None = None
     timestamp_ms: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | None = None
 
@@ -200,9 +189,9 @@ def _shown(record: Record, bytes_max: int) -> MessageShown:
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
         timestamp_type=record.timestamp_type,
-        key=shown(record.key, bytes_max),
-        value=shown(record.value, bytes_max),
-        headers=shown_headers(record.headers, bytes_max),
+        key=content.shown(record.key, bytes_max),
+        value=content.shown(record.value, bytes_max),
+        headers=content.shown_headers(record.headers, bytes_max),
     )
 
 
@@ -211,11 +200,12 @@ async def produce(desk: Desk, asked: Asked[None, MessageNew]) -> MessageStored:
     name, new = asked.path["topic"], asked.body
     check_not_internal([name])
     _places(desk, name, new.partition)
+
     record = NewRecord(
         topic=name,
-        key=given_bytes(new.key, "key"),
-        value=given_bytes(new.value, "value"),
-        headers=tuple(given_headers(new.headers)),
+        key=content.given_bytes(new.key, "key"),
+        value=content.given_bytes(new.value, "value"),
+        headers=tuple(content.given_headers(new.headers)),
         partition=new.partition,
         timestamp_ms=new.timestamp_ms,
     )

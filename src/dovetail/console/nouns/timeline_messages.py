@@ -1,24 +1,13 @@
 """Messages of a timeline over HTTP: look them up, schedule, move, cancel; recurring schedules."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from dovetail.admin import timelines
 from dovetail.console.desk import Desk
-from dovetail.console.web.content import (
-    SHOWN_BYTES_DEFAULT,
-    Content,
-    Given,
-    HeadersGiven,
-    HeaderShown,
-    ShownBytes,
-    given_bytes,
-    given_headers,
-    shown,
-    shown_headers,
-)
+from dovetail.console.web import content
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
 from dovetail.errors import InvalidInput
 from dovetail.timeline.config import check_name
@@ -44,7 +33,7 @@ class TimelineMessagesQuery(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     key: Annotated[Key | None, Meta(description="The message that has this unique key.")] = None
     limit: Annotated[int, Meta(ge=1, le=_LIMIT_MAX, description="So many of the next ones.")] = 50
-    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+    value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 
 
 class TimelineMessage(Struct, frozen=True):
@@ -61,8 +50,8 @@ class TimelineMessage(Struct, frozen=True):
     holder: str | None
     reason: str
     died_ms: int | None
-    body: Content | None
-    headers: list[HeaderShown]
+    body: content.Content | None
+    headers: list[content.HeaderShown]
 
 
 class TimelineMessages(Struct, frozen=True):
@@ -74,12 +63,12 @@ class TimelineMessages(Struct, frozen=True):
 class TimelineMessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to schedule: due at a time, after a delay, or now."""
 
-    body: Given
+    body: content.Given
     due_ms: TimeMs | None = None
     delay_ms: TimeMs | None = None
     key: Key | None = None
     priority: Priority = 0
-    headers: HeadersGiven = []
+    headers: content.HeadersGiven = []
 
 
 class Scheduled(Struct, frozen=True):
@@ -98,12 +87,12 @@ class TimelineMove(Struct, frozen=True, forbid_unknown_fields=True):
 class ScheduleNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A recurring schedule: `cron` with its `zone`, or `every_ms`."""
 
-    body: Given
+    body: content.Given
     cron: Annotated[str, Meta(max_length=200)] = ""
     zone: Annotated[str, Meta(max_length=100)] = "UTC"
     every_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     priority: Priority = 0
-    headers: HeadersGiven = []
+    headers: content.HeadersGiven = []
 
 
 async def list_messages(desk: Desk, asked: Asked[TimelineMessagesQuery, None]) -> TimelineMessages:
@@ -134,8 +123,8 @@ def message_shown(message: Shown, bytes_max: int) -> TimelineMessage:
         holder=message.holder,
         reason=message.reason,
         died_ms=message.died_ms or None,
-        body=shown(message.body, bytes_max),
-        headers=shown_headers(timelines.headers_of(message), bytes_max),
+        body=content.shown(message.body, bytes_max),
+        headers=content.shown_headers(timelines.headers_of(message), bytes_max),
     )
 
 
@@ -147,7 +136,7 @@ async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -
     due_ms = new.due_ms if new.due_ms is not None else desk.clock.wall_ms() + (new.delay_ms or 0)
     message = NewMessage(
         due_ms=due_ms,
-        body=given_bytes(new.body, "body") or b"",
+        body=content.given_bytes(new.body, "body") or b"",
         headers=_packed(new.headers),
         key=new.key,
         priority=new.priority,
@@ -156,8 +145,9 @@ async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -
     return Scheduled(*await timelines.schedule_message(timeline, message))
 
 
-def _packed(headers: Any) -> bytes:
-    return encode_headers(tuple((name, value or b"") for name, value in given_headers(headers)))
+def _packed(headers: list[content.HeaderGiven]) -> bytes:
+    given = content.given_headers(headers)
+    return encode_headers(tuple((name, value or b"") for name, value in given))
 
 
 async def move_message(desk: Desk, asked: Asked[None, TimelineMove]) -> TimelineMessage:
@@ -165,7 +155,7 @@ async def move_message(desk: Desk, asked: Asked[None, TimelineMove]) -> Timeline
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     number = asked.number("id")
     found = await timelines.move_message(timeline, number, due_ms=asked.body.due_ms)
-    return message_shown(found, SHOWN_BYTES_DEFAULT)
+    return message_shown(found, content.SHOWN_BYTES_DEFAULT)
 
 
 async def cancel_message(desk: Desk, asked: Asked[None, None]) -> None:
@@ -180,11 +170,11 @@ async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     await timeline.put_schedule(
         _schedule_name(asked.path["name"]),
-        given_bytes(new.body, "body") or b"",
+        content.given_bytes(new.body, "body") or b"",
         cron=new.cron,
         zone=new.zone,
         every=f"{new.every_ms}ms" if new.every_ms else None,
-        headers={name: value or b"" for name, value in given_headers(new.headers)},
+        headers={name: value or b"" for name, value in content.given_headers(new.headers)},
         priority=new.priority,
     )
 
@@ -199,7 +189,7 @@ def _schedule_name(name: str) -> str:
     try:
         return msgspec.convert(name, Key)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{name[:100]!r} is no name of a schedule: {error}") from error
+        raise InvalidInput(f"{name[:100]!r} is not a name for a schedule: {error}") from error
 
 
 _ONE = "/v1/timelines/{timeline}"

@@ -149,6 +149,7 @@ async def _shown(desk: Desk, name: str) -> TopicShown:
     partitions = await desk.insight.partitions(name)
     bounds = await desk.kafka.run(bounds_of, [(name, each.number) for each in partitions])
     found = list(bounds.values())
+
     rows = [
         _partition(desk, facts.id, each, bounds.get((name, each.number))) for each in partitions
     ]
@@ -198,7 +199,7 @@ def _rate_of_all(desk: Desk, facts: TopicFacts, bounds: list[Bounds]) -> float |
 
 
 def _rate(desk: Desk, topic_id: str, part: str, bounds: list[Bounds]) -> float | None:
-    """Records a second that came in. The id tells a topic from one that had its name before."""
+    """Records a second that came in; by id, since a deleted topic may have had the same name."""
     return desk.rate(f"topic/{topic_id}/{part}", sum(bound.end for bound in bounds))
 
 

@@ -37,4 +37,4 @@ export function deadLetters(source, of, { field = "dead", label = "Dead letters"
 }
 
 /** The address of the dead letters of one place. */
-export const deadOf = (source, name) => `/dead?source=${source}&name=${encodeURIComponent(name)}`;
+const deadOf = (source, name) => `/dead?source=${source}&name=${encodeURIComponent(name)}`;

@@ -269,7 +269,7 @@ async function replay(letters, at) {
       null,
       "Each goes back to where it came from and is tried anew, with its attempts counted from " +
         "the beginning. " +
-        "What made it fail should be mended first. From: ",
+        "Fix what made it fail first. From: ",
       h("strong", null, places(letters)),
       ".",
     ),

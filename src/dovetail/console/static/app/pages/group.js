@@ -1,9 +1,9 @@
 /** One consumer group: lag of each partition, members, and setting its positions anew. */
 
-import { address, post, remove } from "../api.js";
+import { address, post } from "../api.js";
 import { button, empty, field, head, note, section, table, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate } from "../format.js";
-import { danger, form } from "../dialog.js";
+import { danger, deletion, form } from "../dialog.js";
 import { figure, named } from "../columns.js";
 import { stateTag } from "./groups.js";
 import { h } from "../dom.js";
@@ -189,7 +189,7 @@ async function reset(group, at) {
     act: () => post(address(["groups", group.group, "reset"]), wish.body),
   });
   if (done) {
-    say(`Positions of ${group.group} are set.`);
+    say(`Reset the positions of ${group.group}.`);
     at.reload();
   }
 }
@@ -233,21 +233,15 @@ function preview(rows) {
   );
 }
 
-async function deleteGroup(group, at) {
-  const done = await danger({
-    title: `Delete ${group.group}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteGroup(group, at) {
+  return deletion(at, {
+    what: "group",
+    name: group.group,
+    path: ["groups", group.group],
+    back: "/groups",
+    lost: [
       h("strong", null, `the positions in ${plural(group.partitions.length, "partition")}`),
-      ". Consumers that come back begin where their settings say, not where they stopped.",
-    ),
-    confirm: "Delete group",
-    act: () => remove(address(["groups", group.group])),
+      ". Consumers that restart begin where their settings say, not where they stopped.",
+    ],
   });
-  if (done) {
-    say(`Group ${group.group} is deleted.`);
-    at.go("/groups");
-  }
 }

@@ -40,7 +40,7 @@ function health({ node, degradations, totals }) {
         "bad",
         `${plural(totals.partitions_without_owner, "partition")} without an owner`,
         "Nobody can write to or read from them until a broker claims them, which takes seconds. " +
-          "If it lasts, look whether enough storage nodes are up.",
+          "If it lasts, check that enough storage nodes are up.",
       ),
     );
   }
@@ -51,7 +51,7 @@ function health({ node, degradations, totals }) {
     { key: "well" },
     tag("Healthy", "good", { dot: true }),
     " ",
-    h("span", { class: "soft" }, "Every partition has an owner, no node reports a trouble."),
+    h("span", { class: "soft" }, "Every partition has an owner, and no node reports trouble."),
   );
 }
 
@@ -103,7 +103,7 @@ function nodes({ nodes: list, node }, at) {
   return table(at, {
     label: "Nodes",
     rows: list,
-    key: (row) => `${row.id} ${row.name}`,
+    key: (row) => `${row.node_id} ${row.name}`,
     sort: "name",
     columns: [
       {
@@ -115,8 +115,8 @@ function nodes({ nodes: list, node }, at) {
           h(
             "span",
             null,
-            row.name || `node ${row.id}`,
-            row.id === node.id ? h("span", { class: "faint" }, " (this one)") : null,
+            row.name || `node ${row.node_id}`,
+            row.node_id === node.id ? h("span", { class: "faint" }, " (this one)") : null,
           ),
       },
       {
@@ -158,7 +158,7 @@ function nodes({ nodes: list, node }, at) {
 function connect({ node, nodes: list, cluster }) {
   return section(
     "Connect",
-    { note: "Any Kafka client works. These are the addresses clients are told." },
+    { note: "Any Kafka client works. Brokers advertise these addresses." },
     h(
       "div",
       { class: "card" },

@@ -19,7 +19,7 @@ import {
 } from "../parts.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { body, headers, line } from "../body.js";
-import { danger } from "../dialog.js";
+import { danger, deletion } from "../dialog.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
@@ -180,9 +180,8 @@ function consumers(timeline, at) {
   const list = timeline.consumer_list ?? [];
   if (list.length === 0) {
     return empty(
-      "Nobody consumes it",
-      "Messages wait until a consumer comes; then they are handled by due time. To watch them " +
-        "go by:",
+      "No consumer is connected",
+      "Messages wait for a consumer, which gets them by due time. To watch them go by:",
       {
         command: `dovetail timeline consume ${timeline.timeline}`,
       },
@@ -249,7 +248,7 @@ function messages(list, timeline, at) {
     return at.query.get("key") || at.query.get("id")
       ? empty(
           "No such message",
-          "It was handled, cancelled, or never there. Clear the fields to see the next ones.",
+          "It was handled or cancelled, or never existed. Clear the fields to see the next ones.",
         )
       : empty("Nothing is scheduled", "To put a message ten minutes ahead:", {
           command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
@@ -356,7 +355,7 @@ async function cancel(timeline, row, at) {
     act: () => remove(address(["timelines", timeline.timeline, "messages", row.id])),
   });
   if (done) {
-    say(`Message ${row.id} is cancelled.`);
+    say(`Cancelled message ${row.id}.`);
     at.load();
   }
 }
@@ -400,7 +399,7 @@ async function unschedule(timeline, row, at) {
     lost: h(
       "p",
       null,
-      "No message is made by it from now on. Those that are waiting already stay.",
+      "It creates no more messages. Those that wait already stay.",
     ),
     confirm: "Remove schedule",
     act: () => remove(address(["timelines", timeline.timeline, "schedules", row.name])),
@@ -408,28 +407,22 @@ async function unschedule(timeline, row, at) {
   if (done) at.reload();
 }
 
-async function deleteTimeline(timeline, at) {
-  const done = await danger({
-    title: `Delete ${timeline.timeline}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteTimeline(timeline, at) {
+  const messages = timeline.waiting + timeline.due + timeline.leased;
+  return deletion(at, {
+    what: "timeline",
+    name: timeline.timeline,
+    path: ["timelines", timeline.timeline],
+    back: "/timelines",
+    sure: true,
+    lost: [
       h(
         "strong",
         null,
-        `${plural(timeline.waiting + timeline.due + timeline.leased, "message")}, ` +
-          `${plural(timeline.dead, "dead letter")} and ` +
+        `${plural(messages, "message")}, ${plural(timeline.dead, "dead letter")} and ` +
           `${plural((timeline.schedules ?? []).length, "schedule")}`,
       ),
-      ". There is no way back.",
-    ),
-    typed: timeline.timeline,
-    confirm: "Delete timeline",
-    act: () => remove(address(["timelines", timeline.timeline])),
+      ". This cannot be undone.",
+    ],
   });
-  if (done) {
-    say(`Timeline ${timeline.timeline} is deleted.`);
-    at.go("/timelines");
-  }
 }

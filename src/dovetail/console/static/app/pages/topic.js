@@ -1,9 +1,9 @@
 /** One topic: its partitions with owners and terms, its readers, its settings. */
 
-import { address, patch, remove } from "../api.js";
+import { address, patch } from "../api.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
-import { danger, form } from "../dialog.js";
+import { deletion, form } from "../dialog.js";
 import { figure } from "../columns.js";
 import { groupColumns } from "./groups.js";
 import { h } from "../dom.js";
@@ -225,7 +225,7 @@ async function alter(topic, at) {
     submit: (values) => patch(address(["topics", topic.topic]), changes(topic, values)),
   });
   if (done) {
-    say(`Settings of ${topic.topic} are changed.`);
+    say(`Changed the settings of ${topic.topic}.`);
     at.reload();
   }
 }
@@ -249,30 +249,23 @@ function changes(topic, values) {
   return body;
 }
 
-async function deleteTopic(topic, groups, at) {
-  const done = await danger({
-    title: `Delete ${topic.topic}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteTopic(topic, groups, at) {
+  const readers = groups.map((row) => row.group).join(", ");
+  return deletion(at, {
+    what: "topic",
+    name: topic.topic,
+    path: ["topics", topic.topic],
+    back: "/topics",
+    sure: true,
+    lost: [
       h(
         "strong",
         null,
         `${plural(topic.records ?? 0, "record")} (${bytes(topic.bytes)}) in ` +
           `${plural(topic.partitions.length, "partition")}`,
       ),
-      groups.length > 0
-        ? `, and the positions of ${groups.map((row) => row.group).join(", ")} in it.`
-        : ".",
-      " There is no way back.",
-    ),
-    typed: topic.topic,
-    confirm: "Delete topic",
-    act: () => remove(address(["topics", topic.topic])),
+      readers ? `, and the positions of ${readers} in it.` : ".",
+      " This cannot be undone.",
+    ],
   });
-  if (done) {
-    say(`Topic ${topic.topic} is deleted.`);
-    at.go("/topics");
-  }
 }
