@@ -27,6 +27,7 @@
     │   ├── LeaseLost
     │   ├── WatchGap               the watch fell behind; read again, then watch
     │   ├── NotOwner               another node owns the partition now
+    │   ├── Unreachable            no node answers at the address
     │   └── Throttled              a limit is reached
     ├── Uncertain                  it may or may not have happened              (retriable)
     └── Damaged                    what is on disk is not what was written
@@ -153,6 +154,10 @@ class WatchGap(Unavailable):
 
 class NotOwner(Unavailable):
     """Another node owns the partition now."""
+
+
+class Unreachable(Unavailable):
+    """No node answers at the address."""
 
 
 class Throttled(Unavailable):

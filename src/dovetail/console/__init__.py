@@ -1,18 +1,23 @@
-"""The console: what a node shows over HTTP, and what can be done there.
+"""The console: what a node shows over HTTP, and what operators can change there.
 
 For probes: `/livez` (should the process be restarted?) and `/readyz` (should it get clients?).
 For Prometheus: `/metrics`. For programs: the API under `/v1`, described by `/v1/openapi.json` and
 for people by `/docs`. For people: the pages at `/`, which use the same API.
 
-    guard        which requests are let in: names, sites, tokens; headers of every answer
-    dispatch     what an `Endpoint` declares is decoded, checked, audited and answered
-    topics ...   one module for each noun: its types, its handlers, its endpoints
-    live         documents that are sent again when they change, while somebody watches
-    kafka_link   the console is a Kafka client of its own cluster, and a client of its timelines
+    web/               HTTP: who may ask, how a request reaches its handler, how it is answered
+    nouns/             the API: a module for each noun, with its types, handlers and endpoints
+    static/            the pages: modules, styles, no build step; a page is a module in app/pages
+    desk.py            what handlers work with: the node from inside, clients of the cluster
+    live.py            documents that are sent again when they change, while somebody watches
+    kafka_link.py      the console as a Kafka client of its own cluster
+    timeline_link.py   the console as a client of its cluster's timelines
+    rates.py           how fast counters grow                                              pure
 
-Everything that is asked goes through the same doors as every client's requests, so any broker's
-console answers for the whole cluster; what only the node itself knows comes from `broker.insight`.
-Nothing in the node waits for the console, and without a reader nothing of it runs.
+A new page begins with its noun: an `Endpoint` in `nouns`, a kind of document in `live.py`, a way in
+`static/app/router.js` and a module in `static/app/pages`. The answers themselves come from `admin`,
+which asks the cluster as any client does, so every broker's console answers for the whole cluster;
+what only the node itself knows comes from `node/insight.py`. Nothing in the node waits for the
+console, and without a reader nothing of it runs.
 """
 
 from dovetail.console.desk import ServedNode

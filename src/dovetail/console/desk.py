@@ -1,18 +1,19 @@
 """What handlers work with: the node from inside, and clients of the cluster from outside."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from dovetail.admin.dead.topics import DeadTopics
+from dovetail.admin.kafka import Kafka
+from dovetail.admin.outbox import OutboxDatabase
+from dovetail.admin.pipelines import PipelineReports
+from dovetail.admin.streams import Streams
 from dovetail.clock import Clock
-from dovetail.console.kafka_link import ClientConfig, KafkaLink
-from dovetail.console.nouns.dead_marks import DeadMarks
-from dovetail.console.nouns.records import Reader
-from dovetail.console.outbox_link import OutboxLink
-from dovetail.console.pipeline_feed import PipelineFeed
+from dovetail.console.kafka_link import CALL_S_MAX, KafkaLink
 from dovetail.console.rates import Rates
-from dovetail.console.stream_feed import StreamFeed
 from dovetail.console.timeline_link import TimelineLink
 from dovetail.console.web.audit import AuditLog
 from dovetail.console.web.signing_in import SignIn
@@ -58,30 +59,27 @@ class Desk:
     audit: AuditLog = field(init=False)
     threads: Threads = field(default_factory=Threads)
     kafka: KafkaLink = field(init=False)
-    reader: Reader = field(init=False)
     timelines: TimelineLink = field(init=False)
-    outbox: OutboxLink = field(init=False)
-    pipelines: PipelineFeed = field(init=False)
-    streams: StreamFeed = field(init=False)
-    marks: DeadMarks = field(init=False)
+    #: None if the settings name no outbox.
+    outbox: OutboxDatabase | None = field(init=False)
+    outbox_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    pipelines: PipelineReports = field(init=False)
+    dead_topics: DeadTopics = field(init=False)
+    streams: Streams = field(init=False)
     rates: Rates = field(default_factory=Rates)
     started_ms: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.audit = AuditLog(self.settings.node.data_dir, self.clock, self.threads)
-        self.kafka = KafkaLink(
-            self._kafka_config,
-            self.threads,
-            owned=lambda partition: self.insight.owned(*partition),
-        )
+        self.kafka = KafkaLink(self._make_kafka, self.threads)
         self.timelines = TimelineLink(
             lambda: self.insight.listener, lambda: self.insight.own_way, self.settings
         )
-        self.outbox = OutboxLink(self.settings.outbox.database, self.threads)
-        self.reader = Reader(self.kafka)
-        self.pipelines = PipelineFeed(self.kafka, self.reader, self.clock)
-        self.streams = StreamFeed(self.kafka, self.reader, self.clock)
-        self.marks = DeadMarks(self.kafka, self.reader, self.clock)
+        database = self.settings.outbox.database
+        self.outbox = OutboxDatabase(database) if database else None
+        self.pipelines = PipelineReports(self.clock.wall_ms)
+        self.dead_topics = DeadTopics(self.pipelines)
+        self.streams = Streams(self.clock, self.settings.stream)
         self.started_ms = self.clock.monotonic_ms()
 
     @property
@@ -92,9 +90,23 @@ class Desk:
             raise Unavailable("the node is starting; /readyz says what is missing")
         return found
 
-    def _kafka_config(self) -> ClientConfig:
-        """Where the node's Kafka door is, and how its own clients come in. Raises `Unavailable`."""
-        return {"bootstrap.servers": self.insight.listener, **self.insight.own_way.kafka}
+    def _make_kafka(self) -> Kafka:
+        """A client of the node's own Kafka listener. Raises `Unavailable`."""
+        insight = self.insight
+        return Kafka(
+            insight.listener,
+            timeout_s=CALL_S_MAX,
+            client_id="dovetail-console",
+            security=insight.own_way.kafka,
+        )
+
+    def topic_ids(self) -> dict[str, str]:
+        """The topics of users that exist, with their ids. Raises `Unavailable`."""
+        return {
+            facts.name: facts.id
+            for facts in self.insight.topics()
+            if facts.state == "ready" and not facts.internal
+        }
 
     def rate(self, counter: str, value: float) -> float | None:
         """The growth of a counter a second, if it is known."""
@@ -105,5 +117,6 @@ class Desk:
         """Ends all clients."""
         await self.timelines.close()
         await self.kafka.close()
-        await self.outbox.close()
+        if self.outbox is not None:
+            await self.threads.run(self.outbox.close)
         self.threads.close()

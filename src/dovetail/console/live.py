@@ -1,9 +1,9 @@
 """Live documents: what a page shows, sent again whenever it changed, by server-sent events.
 
 A *watch* names a document of the API (`topics`, `topic:orders`). While somebody has a watch, one
-task of this node samples it at its interval and gives it to all who have it; without a watcher
-nothing runs. A watcher has a queue with a limit: who reads more slowly than things change is sent
-away and may come again, and no reader can hold up the node or another reader.
+task of this node samples it at its interval and gives it to all its watchers; without a watcher
+nothing runs. A watcher has a queue with a limit: a reader that is slower than the changes is sent
+away and may come again, so no reader can hold up the node or another reader.
 
     event: hello     once: the interval, and what is watched
     event: <watch>   the whole document, as its GET endpoint gives it
@@ -19,15 +19,17 @@ from typing import Any
 
 import msgspec
 
+from dovetail.background import start_task
 from dovetail.console.desk import Desk
-from dovetail.console.nouns.dead import DeadQuery, dead_page
-from dovetail.console.nouns.groups import group_list, group_shown
-from dovetail.console.nouns.outbox import outbox_shown
-from dovetail.console.nouns.overview import overview
-from dovetail.console.nouns.pipelines import pipeline_list, pipeline_shown
-from dovetail.console.nouns.streams import stream_list, stream_shown
-from dovetail.console.nouns.timelines import timeline_list, timeline_shown
-from dovetail.console.nouns.topics import topic_list, topic_shown
+from dovetail.console.nouns.dead import DeadQuery, list_dead
+from dovetail.console.nouns.groups import list_groups, show_group
+from dovetail.console.nouns.outbox import show_outbox
+from dovetail.console.nouns.overview import show_overview
+from dovetail.console.nouns.pipelines import list_pipelines, show_pipeline
+from dovetail.console.nouns.streams import StreamQuery, list_streams, show_stream
+from dovetail.console.nouns.timelines import list_timelines, show_timeline
+from dovetail.console.nouns.topics import TopicsQuery, list_topics, show_topic
+from dovetail.console.web.endpoint import Handler, asked_by_node
 from dovetail.console.web.errors import HttpRefusal, Problem, problem_of
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.logging import get_logger
@@ -60,32 +62,49 @@ class _Kind:
     named: bool = False
 
 
-async def _stream(desk: Desk, name: str) -> object:
-    log, _, environment = name.rpartition("/")
-    return await stream_shown(desk, log or environment, environment if log else None)
+def _document(handler: Handler, query: object = None) -> Sample:
+    """A document of its own, as the API answers it."""
+    return lambda desk, _: handler(desk, asked_by_node(query))
+
+
+def _one(handler: Handler, name: str) -> Sample:
+    """One of many, which the watch names."""
+    return lambda desk, rest: handler(desk, asked_by_node(None, **{name: rest}))
+
+
+def _stream(desk: Desk, rest: str) -> Awaitable[object]:
+    log, _, environment = rest.rpartition("/")
+    query = StreamQuery(environment if log else None)
+    return show_stream(desk, asked_by_node(query, log=log or environment))
 
 
 KINDS = {
-    "overview": _Kind(lambda desk, _: overview(desk), 2 * INTERVAL_S),
-    "topics": _Kind(lambda desk, _: topic_list(desk, internal=True)),
-    "topic": _Kind(topic_shown, named=True),
-    "groups": _Kind(lambda desk, _: group_list(desk)),
-    "group": _Kind(group_shown, named=True),
-    "timelines": _Kind(lambda desk, _: timeline_list(desk)),
-    "timeline": _Kind(timeline_shown, named=True),
-    "dead": _Kind(lambda desk, _: dead_page(desk, DeadQuery()), SLOW_INTERVAL_S),
-    "streams": _Kind(lambda desk, _: stream_list(desk), SLOW_INTERVAL_S),
+    "overview": _Kind(_document(show_overview), 2 * INTERVAL_S),
+    "topics": _Kind(_document(list_topics, TopicsQuery(internal=True))),
+    "topic": _Kind(_one(show_topic, "topic"), named=True),
+    "groups": _Kind(_document(list_groups)),
+    "group": _Kind(_one(show_group, "group"), named=True),
+    "timelines": _Kind(_document(list_timelines)),
+    "timeline": _Kind(_one(show_timeline, "timeline"), named=True),
+    "dead": _Kind(_document(list_dead, DeadQuery()), SLOW_INTERVAL_S),
+    "streams": _Kind(_document(list_streams), SLOW_INTERVAL_S),
     "stream": _Kind(_stream, 2 * INTERVAL_S, named=True),
-    "pipelines": _Kind(lambda desk, _: pipeline_list(desk)),
-    "pipeline": _Kind(pipeline_shown, named=True),
-    "outbox": _Kind(lambda desk, _: outbox_shown(desk), 2 * INTERVAL_S),
+    "pipelines": _Kind(_document(list_pipelines)),
+    "pipeline": _Kind(_one(show_pipeline, "pipeline"), named=True),
+    "outbox": _Kind(_document(show_outbox), 2 * INTERVAL_S),
     "audit": _Kind(lambda desk, _: desk.audit.page(limit=100), SLOW_INTERVAL_S),
 }
 
 
+def _parts(watch: str) -> tuple[str, str]:
+    """The kind of document, and which one of many; empty if there is one only."""
+    kind, *rest = watch.split(":", 1)
+    return kind, "".join(rest)
+
+
 def check_watch(watch: str) -> None:
     """Raises `InvalidInput` if there is no such document."""
-    name, _, rest = watch.partition(":")
+    name, rest = _parts(watch)
     kind = KINDS.get(name)
     if kind is None or kind.named != bool(rest):
         known = ", ".join(f"{n}:NAME" if k.named else n for n, k in KINDS.items())
@@ -165,12 +184,14 @@ class Live:
             raise InvalidInput(f"give 1 to {WATCHES_MAX} parameters `watch`, not {len(watches)}")
         for watch in watches:
             check_watch(watch)
+
         if self._stopping or len(self._watchers) >= WATCHERS_MAX:
             raise HttpRefusal(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{len(self._watchers)} readers watch this node, and it takes {WATCHERS_MAX}; "
                 "close a page, or ask another node",
             )
+
         watcher = Watcher(tuple(dict.fromkeys(watches)))
         self._watchers.add(watcher)
         for watch in watcher.watches:
@@ -179,7 +200,7 @@ class Live:
             if sampler.last is not None:
                 watcher.give(sampler.last)
             if sampler.task is None:
-                sampler.task = asyncio.create_task(self._sample(watch, sampler))
+                sampler.task = start_task(self._sample(watch, sampler), name=f"console/{watch}")
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
@@ -200,8 +221,9 @@ class Live:
             watcher.end()
 
     async def _sample(self, watch: str, sampler: _Sampler) -> None:
-        name, _, rest = watch.partition(":")
+        name, rest = _parts(watch)
         kind = KINDS[name]
+
         while True:
             event = await self._event(watch, kind.sample, rest)
             if event != sampler.last:

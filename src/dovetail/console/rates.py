@@ -1,8 +1,8 @@
-"""Rates: how fast counters grow, computed in one place from what is seen anyway. Pure.
+"""Rates: how fast counters grow, computed in one place from values that are read anyway. Pure.
 
-Every look at a counter is a sample. The rate is that between now and a sample that is old enough to
+Every look at a counter is a sample. The rate is the growth since a sample that is old enough to
 mean something and young enough to be true; without such a sample it is unknown, which is not zero.
-A counter that went back (a topic of the same name was made anew) starts over.
+A counter that went back (a topic was created again under its name) starts over.
 """
 
 from collections import OrderedDict, deque
@@ -36,6 +36,7 @@ class Rates:
         # The oldest one is kept until the next one is old enough to take its place.
         while len(samples) > 1 and now_ms - samples[1][0] >= WINDOW_MS:
             samples.popleft()
+
         rate = None
         if samples and now_ms - samples[0][0] >= APART_MS_MIN:
             rate = (value - samples[0][1]) * 1000.0 / (now_ms - samples[0][0])

@@ -1,6 +1,6 @@
-"""The console as a client of its cluster's timelines, through the same door as everybody.
+"""The console as a client of its cluster's timelines, like every other client.
 
-A link is made with the first request and lives as long as the server; it costs a connection.
+The connection is made with the first request and lives as long as the server.
 """
 
 from collections.abc import Callable

@@ -86,7 +86,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 def report_of_a_pipeline(bootstrap: str) -> None:
     """What the driver of a pipeline tells of itself, in the topic where it tells it."""
     team = {"team": "parse", "state": "working", "workers": 4, "input": "i", "results": "r"}
-    team |= {"dead": "d", "lag": 12, "works": 9, "works_per_s": 3.5, "batch": 1, "batch_ms": 320}
+    team |= {"dead": "d", "lag": 12, "works": 9, "jobs_per_s": 3.5, "batch": 1, "batch_ms": 320}
     team |= {"failures": 0, "dead_letters": 2, "last_error": ""}
     report = {"format": 1, "pipeline": "orders", "state": "running", "driver": "h:1", "term": 3}
     report |= {"started_ms": 1, "at_ms": time.time_ns() // 1_000_000, "edges": [], "teams": [team]}
@@ -150,7 +150,7 @@ def test_the_live_view_survives_the_restart_of_the_node(node, environment: dict[
         terminal.press("s")
         terminal.wait_for(r"by size")
         terminal.press("h")
-        terminal.wait_for(r"turn the order round")
+        terminal.wait_for(r"reverse the order")
         terminal.press("h")
         node.kill()
         terminal.wait_for(r"topics as of \d+ s ago: cannot connect")

@@ -36,7 +36,7 @@ PAGES = {
     "/groups/readers": "reader-1",
     "/timelines": "reminders",
     "/timelines/reminders": "All that waits",
-    "/timelines/spare": "Nobody consumes it",
+    "/timelines/spare": "No consumer is connected",
     "/dead": TEAM_DEAD,
     f"/dead?source=topic&name={TEAM_DEAD}&open=topic+{TEAM_DEAD}+0%3A0": "Traceback",
     "/streams": "bots",
@@ -295,7 +295,7 @@ def test_a_topic_is_made_written_and_deleted(watched: WatchedPage, world: Consol
     expect(sure).to_be_disabled()
     dialog.get_by_role("textbox").fill("short-lived")
     watched.confirm("Delete topic")
-    watched.says("short-lived is deleted")
+    watched.says("Deleted topic short-lived")
     world.wait("the topic is gone", lambda: "short-lived" not in world.topics())
     watched.open("/audit?filter=short-lived")
     for action in ("topic.create", "topic.delete"):
@@ -328,7 +328,7 @@ def test_a_group_is_reset(watched: WatchedPage, world: ConsoleWorld) -> None:
     expect(dialog).to_contain_text(f"{3 * COMMITTED} records will be read again")
     expect(dialog).to_contain_text(f"orders 0: {COMMITTED} → 0")
     watched.confirm("Reset positions")
-    watched.says("Positions of billing are set")
+    watched.says("Reset the positions of billing")
     assert world.committed("billing", "orders") == [0, 0, 0]
     lag = watched.page.locator(".tile", has_text="Lag").locator(".tile-figure")
     expect(lag).to_have_text(str(ORDERS))
@@ -363,7 +363,7 @@ def test_a_timed_message_is_scheduled_moved_and_cancelled(
     page.get_by_role("button", name=f"Cancel message {made.id}").click()
     expect(dialog).to_contain_text("by-hand")
     watched.confirm("Cancel message")
-    watched.says("is cancelled")
+    watched.says("Cancelled message")
     assert reminders.look_up_key("by-hand") is None
     expect(page.locator("main")).to_contain_text("No such message")
 
@@ -377,7 +377,7 @@ def test_a_timeline_is_deleted_by_name(watched: WatchedPage, world: ConsoleWorld
     expect(dialog.get_by_role("button", name="Delete timeline")).to_be_disabled()
     dialog.get_by_role("textbox").fill("doomed")
     watched.confirm("Delete timeline")
-    watched.says("doomed is deleted")
+    watched.says("Deleted timeline doomed")
     world.wait("it is gone", lambda: "doomed" not in dict(world.client.timelines()))
 
 

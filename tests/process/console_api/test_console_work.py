@@ -50,7 +50,7 @@ def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
     moved = site.send("PATCH", f"{path}/{first['id']}", {"due_ms": due + 5_000}).json()
     assert moved["due_ms"] == due + 5_000
     assert site.send("DELETE", f"{path}/{later['id']}").status_code == 204
-    assert "never was" in site.refused(404, "DELETE", f"{path}/{later['id']}")
+    assert "never existed" in site.refused(404, "DELETE", f"{path}/{later['id']}")
     shown = site.get("/v1/timelines/calls")
     assert (shown["waiting"], shown["due"], shown["leased"], shown["dead"]) == (1, 0, 0, 0)
     assert shown["window_ms"] == 1_000
@@ -114,7 +114,7 @@ def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
             ".dead",
         ),
         (404, "GET", "/v1/streams/none", None, "none"),
-        (404, "GET", "/v1/streams/orders", None, "no shared log"),
+        (404, "GET", "/v1/streams/orders", None, "not a shared log"),
         (404, "GET", "/v1/streams/bots?environment=test", None, "prod"),
         (404, "GET", "/v1/pipelines/none", None, "dovetail pipeline run"),
         (400, "GET", "/v1/audit?limit=0", None, "limit"),
@@ -162,7 +162,7 @@ def _dead_work(site: Site, number: int) -> None:
 
 
 def test_dead_letters_of_a_team(site: Site) -> None:
-    """U5: works are replayed to the team's input with their attempts, or dropped, one by one."""
+    """U5: jobs are replayed to the team's input with their attempts, or dropped, one by one."""
     site.make_topic("shop.parse.dead")
     for number in range(4):
         _dead_work(site, number)
@@ -236,9 +236,9 @@ def _report(site: Site, **more: Any) -> None:
             "input": "a",
             "dead": "b",
             "lag": 5,
-            "works_per_s": 2.5,
+            "jobs_per_s": 2.5,
         },
-        {"team": "price", "state": "idle", "lag": 1, "works_per_s": 1.0, "dead_letters": 2},
+        {"team": "price", "state": "idle", "lag": 1, "jobs_per_s": 1.0, "dead_letters": 2},
     ]
     told = {
         "format": 1,
@@ -260,7 +260,7 @@ def test_pipelines_as_their_drivers_tell(site: Site) -> None:
     site.produce("dovetail.pipelines", b"no report at all", key=b"odd")
     (row,) = site.get("/v1/pipelines")["pipelines"]
     assert (row["pipeline"], row["state"], row["lag"]) == ("shop", "running", 6)
-    assert row["works_per_s"] == 3.5
+    assert row["jobs_per_s"] == 3.5
     shown = site.get("/v1/pipelines/shop")
     assert shown["edges"] == [{"from": "parse", "to": "price", "how": "pipe"}]
     assert [team["lag"] for team in shown["teams"]] == [5, 1]

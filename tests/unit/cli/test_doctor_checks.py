@@ -1,14 +1,12 @@
 """The judgements of `dovetail doctor`, each both ways."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from dovetail.cli.doctor import cluster, door, folder, machine, services
+from dovetail.cli.doctor import cluster, folder, listener, machine, services
 from dovetail.cli.doctor.command import judge_settings
 from dovetail.cli.doctor.finding import Finding
-from dovetail.cli.lag import lag_of
 from dovetail.settings import Flag, load_settings
 
 GIB = 1024**3
@@ -104,66 +102,144 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
     (outbox(dead=2), "warning", "2 dead", "dead list"),
     (outbox(failing=("orders: refused",)), "failed", "orders: refused", "status"),
     (outbox(error="refused"), "failed", "refused", "outbox.database"),
-    (door.judge_lock(door.LockFact("127.0.0.1", False, False, False)), "ok", "only this", ""),
-    (door.judge_lock(door.LockFact("localhost", False, False, False)), "ok", "only this", ""),
-    (door.judge_lock(door.LockFact("h", False, False, False)), "warning", "clear text", "security"),
-    (door.judge_lock(door.LockFact("h", True, False, False)), "warning", "everything", "login"),
-    (door.judge_lock(door.LockFact("h", False, True, True)), "warning", "clear text", "tls"),
-    (door.judge_lock(door.LockFact("h", True, True, True)), "ok", "by access rules", ""),
-    (door.judge_lock(door.LockFact("h", True, True, False)), "ok", "may do everything", ""),
     (
-        door.judge_lock(door.LockFact("h", True, True, True, "no key")),
+        listener.judge_access(listener.AccessFact("127.0.0.1", False, False, False)),
+        "ok",
+        "only this",
+        "",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("localhost", False, False, False)),
+        "ok",
+        "only this",
+        "",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", False, False, False)),
+        "warning",
+        "clear text",
+        "security",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", True, False, False)),
+        "warning",
+        "everything",
+        "login",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", False, True, True)),
+        "warning",
+        "clear text",
+        "tls",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", True, True, True)),
+        "ok",
+        "by access rules",
+        "",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", True, True, False)),
+        "ok",
+        "may do everything",
+        "",
+    ),
+    (
+        listener.judge_access(listener.AccessFact("h", True, True, True, "no key")),
         "failed",
         "no key",
         "tls_key",
     ),
-    (door.judge_port(door.PortFact("HTTP", "http", "h", 1), node_answers=False), "ok", "h:1", ""),
     (
-        door.judge_port(door.PortFact("HTTP", "http", "h", 0), node_answers=False),
+        listener.judge_port(listener.PortFact("HTTP", "http", "h", 1), node_answers=False),
+        "ok",
+        "h:1",
+        "",
+    ),
+    (
+        listener.judge_port(listener.PortFact("HTTP", "http", "h", 0), node_answers=False),
         "ok",
         "any free",
         "",
     ),
     (
-        door.judge_port(door.PortFact("HTTP", "http", "h", 1, "in use", True), node_answers=True),
+        listener.judge_port(
+            listener.PortFact("HTTP", "http", "h", 1, "in use", True), node_answers=True
+        ),
         "ok",
         "by the node",
         "",
     ),
     (
-        door.judge_port(door.PortFact("HTTP", "http", "h", 1, "in use", True), node_answers=False),
+        listener.judge_port(
+            listener.PortFact("HTTP", "http", "h", 1, "in use", True), node_answers=False
+        ),
         "failed",
-        "no node",
+        "not a node",
         "http.port",
     ),
     (
-        door.judge_port(door.PortFact("HTTP", "http", "h", 1, "denied"), node_answers=False),
+        listener.judge_port(
+            listener.PortFact("HTTP", "http", "h", 1, "denied"), node_answers=False
+        ),
         "failed",
         "denied",
         "http.host",
     ),
-    (door.judge_node(door.NodeFact("h:1", False, nobody="no"))[0], "warning", "no", "dovetail up"),
-    (door.judge_node(door.NodeFact("h:1", True, nobody="no"))[0], "failed", "no", "--bootstrap"),
-    (door.judge_node(door.NodeFact("h:1", True, error="mute"))[0], "failed", "mute", "Kafka port"),
     (
-        door.judge_node(door.NodeFact("h:1", True, (door.Advertised(1, "h:1"),)))[1],
+        listener.judge_node(listener.NodeFact("h:1", False, nobody="no"))[0],
+        "warning",
+        "no",
+        "dovetail up",
+    ),
+    (
+        listener.judge_node(listener.NodeFact("h:1", True, nobody="no"))[0],
+        "failed",
+        "no",
+        "--bootstrap",
+    ),
+    (
+        listener.judge_node(listener.NodeFact("h:1", True, error="mute"))[0],
+        "failed",
+        "mute",
+        "Kafka port",
+    ),
+    (
+        listener.judge_node(listener.NodeFact("h:1", True, (listener.Advertised(1, "h:1"),)))[1],
         "ok",
-        "told h:1",
+        "advertise h:1",
         "",
     ),
     (
-        door.judge_node(door.NodeFact("h:1", True, (door.Advertised(1, "x:1", "refused"),)))[1],
+        listener.judge_node(
+            listener.NodeFact("h:1", True, (listener.Advertised(1, "x:1", "refused"),))
+        )[1],
         "failed",
         "broker 1 at x:1: refused",
         "kafka.advertised_host",
     ),
-    (door.judge_node(door.NodeFact("h:1", True))[1], "failed", "no broker", "broker"),
-    (door.judge_clock(door.ClockFact(5.0, 1.0), drift_ms_max=1000), "ok", "ahead of", ""),
-    (door.judge_clock(door.ClockFact(-300.0, 1.0), drift_ms_max=1000), "warning", "behind", "chr"),
-    (door.judge_clock(door.ClockFact(-1500.0, 1.0), drift_ms_max=1000), "failed", "1,500", "chr"),
+    (listener.judge_node(listener.NodeFact("h:1", True))[1], "failed", "no broker", "broker"),
+    (listener.judge_clock(listener.ClockFact(5.0, 1.0), drift_ms_max=1000), "ok", "ahead of", ""),
+    (
+        listener.judge_clock(listener.ClockFact(-300.0, 1.0), drift_ms_max=1000),
+        "warning",
+        "behind",
+        "chr",
+    ),
+    (
+        listener.judge_clock(listener.ClockFact(-1500.0, 1.0), drift_ms_max=1000),
+        "failed",
+        "1,500",
+        "chr",
+    ),
     # What is not known for sure is held against nobody.
-    (door.judge_clock(door.ClockFact(1500.0, 1400.0), drift_ms_max=1000), "ok", "1,400", ""),
-    (door.judge_clock(door.ClockFact(error="no"), drift_ms_max=1000), "skipped", "no", ""),
+    (
+        listener.judge_clock(listener.ClockFact(1500.0, 1400.0), drift_ms_max=1000),
+        "ok",
+        "1,400",
+        "",
+    ),
+    (listener.judge_clock(listener.ClockFact(error="no"), drift_ms_max=1000), "skipped", "no", ""),
     (cluster.judge_health(cluster.HealthFact("u", True, 3)), "ok", "all 3", ""),
     (cluster.judge_health(cluster.HealthFact("u", True, 3, ("b: x",))), "failed", "x", "log"),
     (cluster.judge_health(cluster.HealthFact("u", error="refused")), "skipped", "refused", ""),
@@ -181,7 +257,7 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
     (cluster.judge_lag([]), "ok", "none yet", ""),
     (cluster.judge_lag([cluster.GroupLag("g", 1, 9, 9)]), "ok", "9 records", ""),
     (cluster.judge_lag([cluster.GroupLag("g", 1, 9, 10)]), "warning", "from 9 to 10", "members"),
-    (cluster.judge_lag([cluster.GroupLag("g", 0, 9, 10)]), "warning", "nobody reads", "start"),
+    (cluster.judge_lag([cluster.GroupLag("g", 0, 9, 10)]), "warning", "no member reads", "start"),
 ]
 
 
@@ -255,27 +331,3 @@ def test_every_requirement_of_this_installation_is_looked_at() -> None:
     assert {"typer", "msgspec"} <= {one.name for one in found if not one.extra}
     assert all(one.fits for one in found if not one.extra)
     assert not {"dev", "bench"} & {one.extra for one in found}
-
-
-def test_a_partition_whose_leader_is_gone_counts() -> None:
-    """U4: a leader that is no broker any more is none."""
-    metadata = SimpleNamespace(
-        brokers={1: object()},
-        topics={
-            "t": SimpleNamespace(
-                partitions={
-                    0: SimpleNamespace(leader=1),
-                    1: SimpleNamespace(leader=2),
-                    2: SimpleNamespace(leader=-1),
-                }
-            )
-        },
-    )
-    assert cluster.gather_topics(metadata).without_leader == ("t-1", "t-2")
-
-
-def test_lag_counts_partitions_without_a_position() -> None:
-    """U4: as in `group describe`: where nothing is committed, all that is there is to be read."""
-    bounds = {("t", 0): (0, 10), ("t", 1): (5, 10), ("other", 0): (0, 100)}
-    assert lag_of({("t", 0): 7}, bounds, ("t",)) == 3 + 5
-    assert lag_of({("t", 0): 12}, bounds, ("t",)) == 5

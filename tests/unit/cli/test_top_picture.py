@@ -158,7 +158,7 @@ def test_the_head_says_what_matters() -> None:
     head = drawn(tables, Choice(paused=True)).splitlines()[0]
     for text in ("10.0 records/s", "2 partitions without a leader", "paused", "by rate"):
         assert text in head
-    assert "turn the order round" in drawn(tables, Choice(help=True))
+    assert "reverse the order" in drawn(tables, Choice(help=True))
 
 
 def test_programs_get_all_of_it() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import dovetail.console
+from dovetail.console.web import pages
 
 STATIC = Path(dovetail.console.__file__).parent / "static"
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
@@ -32,6 +33,12 @@ PAIRS = [
     ("text", "bad-ground"),
     ("text", "warn-ground"),
 ]
+
+
+def test_the_pages_are_served_from_where_they_are() -> None:
+    """U5: a module that moves takes its files along."""
+    assert pages.FOLDER == STATIC
+    assert (pages.FOLDER / "index.html").is_file()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=NAMES)

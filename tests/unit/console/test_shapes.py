@@ -1,4 +1,4 @@
-"""What is pure in the console: bytes in JSON, rates, positions, the document of the API."""
+"""What is pure in the console: bytes in JSON, rates, the document of the API."""
 
 import msgspec
 import pytest
@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.console.live import KINDS, check_watch
-from dovetail.console.nouns.offsets import Position, parse_position
 from dovetail.console.rates import COUNTERS_MAX, Rates
 from dovetail.console.web.content import GivenContent, given_bytes, shown
 from dovetail.console.web.docs_page import page
@@ -39,7 +38,7 @@ def test_cut_text_stays_text(data: bytes, limit: int) -> None:
 
 def test_bad_base64_is_refused() -> None:
     """U7: the text names what is wrong."""
-    with pytest.raises(InvalidInput, match="key is no base64"):
+    with pytest.raises(InvalidInput, match="key is not base64"):
         given_bytes(GivenContent("???", "base64"), "key")
     assert given_bytes("plain", "key") == b"plain"
     assert given_bytes(None, "key") is None
@@ -59,28 +58,6 @@ def test_rates_need_time_and_forget() -> None:
     for number in range(COUNTERS_MAX + 10):
         rates.seen(str(number), 1, now_ms=60_000)
     assert rates.seen("a", 50, now_ms=61_000) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "position"),
-    [
-        ("earliest", Position("earliest")),
-        ("latest", Position("latest")),
-        ("offset:12", Position("offset", 12)),
-        ("time:1700000000000", Position("time", 1_700_000_000_000)),
-        ("time:2023-11-14T22:13:20Z", Position("time", 1_700_000_000_000)),
-    ],
-)
-def test_positions(text: str, position: Position) -> None:
-    """U5: by offset, by time, by either end."""
-    assert parse_position(text) == position
-
-
-@pytest.mark.parametrize("text", ["", "12", "offset:", "offset:-1", "time:soon", "offset:1e9", "²"])
-def test_what_is_no_position_is_told(text: str) -> None:
-    """U7: with what would be one."""
-    with pytest.raises(InvalidInput, match="offset:1200"):
-        parse_position(text)
 
 
 def test_the_document_describes_every_endpoint() -> None:

@@ -11,6 +11,14 @@ whatever is not well. So every judgement is tested both ways, without the machin
 
 Nothing is changed: the one thing that is written is a small file in the data folder, which is
 synced and removed again.
+
+    command.py    the command: all checks, one line each
+    finding.py    what a check found, and what to do about it
+    machine.py    this machine: Python, packages, Spark, open files
+    folder.py     the data folder: space, file system, how long a sync takes
+    listener.py   the listeners: ports, access, the node behind them, its clock
+    cluster.py    the cluster: health, leaders, copies, groups that fall behind
+    services.py   etcd, PostgreSQL, the database of the outbox
 """
 
 from dovetail.cli.doctor.finding import Finding, State

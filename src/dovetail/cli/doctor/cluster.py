@@ -9,13 +9,17 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dovetail.admin.cluster import StorageAway, storage_away
+from dovetail.admin.groups import list_groups
+from dovetail.admin.kafka import Kafka, Metadata
+from dovetail.admin.node_http import NodeHttp, get
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
+from dovetail.errors import DovetailError, Unreachable
+from dovetail.node.overseer import ClusterReport
 
 if TYPE_CHECKING:
-    from dovetail.cli.node_http import NodeHttp
-    from dovetail.cli.options import Target
     from dovetail.settings import Settings
 
 #: Names that are shown in one line; the rest are counted.
@@ -44,7 +48,7 @@ class CopiesFact:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of one group, twice; None where it could not be read."""
+    """The lag of one group, at two moments."""
 
     group: str
     members: int
@@ -61,49 +65,39 @@ class TopicsFact:
     without_leader: tuple[str, ...]
 
 
-def gather_health(node: "NodeHttp", *, limit_s: float) -> HealthFact:
+def gather_health(node: NodeHttp, *, limit_s: float) -> HealthFact:
     """Asks the node for the cluster as its overseer sees it."""
-    from dovetail.cli.node_http import get_json
-    from dovetail.cli.outcome import Unreachable
-    from dovetail.errors import DovetailError
-
     try:
-        report = get_json(node, "/v1/cluster", limit_s=limit_s)
+        report = get(node, "/v1/cluster", ClusterReport, limit_s=limit_s)
     except Unreachable as error:
         return HealthFact(node.url, error=str(error))
     except DovetailError as error:
         return HealthFact(node.url, answers=True, error=str(error))
     ailing = tuple(
-        f"{node['name']} is {node['health']}: {'; '.join(node['reasons']) or 'no reason given'}"
-        for node in report["nodes"]
-        if node["health"] != "healthy"
+        f"{found.name} is {found.health}: {'; '.join(found.reasons) or 'no reason given'}"
+        for found in report.nodes
+        if found.health != "healthy"
     )
-    return HealthFact(node.url, True, len(report["nodes"]), ailing)
+    return HealthFact(node.url, True, len(report.nodes), ailing)
 
 
 def judge_health(fact: HealthFact) -> Finding:
-    """Whether every node says of itself that it is well."""
+    """Whether every node reports itself healthy."""
     if fact.error:
         return skipped("health", fact.error)
     if fact.ailing:
         return failed(
             "health",
             "; ".join(fact.ailing[:NAMED_MAX]),
-            fix="see the log of that node, and docs/operations.md",
+            fix="read the log of that node, and docs/operations.md",
         )
     return ok("health", f"all {fact.nodes} nodes are healthy" if fact.nodes > 1 else "healthy")
 
 
-def gather_topics(metadata: Any) -> TopicsFact:
+def gather_topics(metadata: Metadata) -> TopicsFact:
     """From the metadata of a broker."""
-    brokers = set(metadata.brokers)
-    partitions = {
-        f"{topic}-{number}": partition.leader
-        for topic, described in metadata.topics.items()
-        for number, partition in described.partitions.items()
-    }
-    orphans = sorted(name for name, leader in partitions.items() if leader not in brokers)
-    return TopicsFact(len(metadata.topics), len(partitions), tuple(orphans))
+    orphans = tuple(f"{topic}-{number}" for topic, number in metadata.without_leader)
+    return TopicsFact(len(metadata.topics), len(metadata.leaders()), orphans)
 
 
 def judge_topics(fact: TopicsFact) -> Finding:
@@ -121,37 +115,18 @@ def judge_topics(fact: TopicsFact) -> Finding:
 
 def gather_copies(settings: "Settings") -> CopiesFact:
     """Asks the coordination service which storage nodes are away, and what they hold."""
-    from dovetail.admin.storage import states
     from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-    from dovetail.coordination.membership import NODES, Member
-    from dovetail.errors import DovetailError
-    from dovetail.storage.repair.decommission import StorageState
 
-    where = settings.coordination
-
-    async def read() -> CopiesFact:
-        import msgspec
-
-        etcd = EtcdSettings.of(where)
+    async def read() -> StorageAway:
+        etcd = EtcdSettings.of(settings.coordination)
         async with await EtcdCoordinator.open(etcd) as coordinator:
-            known = await states(coordinator)
-            here = {
-                msgspec.json.decode(item.value, type=Member).node_id
-                for item in (await coordinator.range(NODES)).items
-            }
-        away = {
-            node.node_id: node.ledgers_left
-            for node in known
-            if node.node_id not in here
-            and node.state is not StorageState.REMOVED
-            and node.ledgers_left
-        }
-        return CopiesFact(len(known), away)
+            return await storage_away(coordinator)
 
     try:
-        return asyncio.run(read())
+        found = asyncio.run(read())
     except DovetailError as error:
         return CopiesFact(error=str(error))
+    return CopiesFact(found.nodes, found.ledgers)
 
 
 def judge_copies(fact: CopiesFact | None, *, repair_after_ms: int) -> Finding:
@@ -159,7 +134,7 @@ def judge_copies(fact: CopiesFact | None, *, repair_after_ms: int) -> Finding:
     if fact is None:
         return skipped("copies", "one node alone keeps one copy; a cluster keeps more")
     if fact.error:
-        return skipped("copies", f"the coordination service does not tell: {fact.error}")
+        return skipped("copies", f"cannot ask the coordination service: {fact.error}")
     if fact.away:
         named = ", ".join(
             f"storage node {number} ({left} ledgers)" for number, left in sorted(fact.away.items())
@@ -173,16 +148,14 @@ def judge_copies(fact: CopiesFact | None, *, repair_after_ms: int) -> Finding:
     return ok("copies", f"all {fact.nodes} storage nodes are there")
 
 
-def gather_lag(target: "Target", *, sample_s: float) -> list[GroupLag]:
-    """The lag of every group, now and `sample_s` later."""
-    from dovetail.cli.lag import read_groups
-
-    first = {found.group: found for found in read_groups(target)}
+def gather_lag(kafka: Kafka, *, sample_s: float) -> list[GroupLag]:
+    """The lag of every group that has one, now and `sample_s` later."""
+    first = {found.group: found.lag for found in list_groups(kafka)}
     time.sleep(sample_s)
     return [
-        GroupLag(found.group, found.members, first[found.group].lag, found.lag)
-        for found in read_groups(target)
-        if found.group in first
+        GroupLag(found.group, found.members, before, found.lag)
+        for found in list_groups(kafka)
+        if (before := first.get(found.group)) is not None and found.lag is not None
     ]
 
 
@@ -193,14 +166,14 @@ def judge_lag(groups: list[GroupLag]) -> Finding:
     if alone:
         return warning(
             "groups",
-            f"nobody reads, and the lag grows: {_named([_told(one) for one in alone])}",
+            f"no member reads, and the lag grows: {_named([_grown(one) for one in alone])}",
             fix="start their consumers; a group that is not wanted any more goes by itself "
             "(groups.offsets_retention_ms)",
         )
     if growing:
         return warning(
             "groups",
-            f"the lag grows: {_named([_told(one) for one in growing])}",
+            f"the lag grows: {_named([_grown(one) for one in growing])}",
             fix="look again (dovetail top); if it lasts: more members, more partitions, or a "
             "faster handler",
         )
@@ -210,7 +183,7 @@ def judge_lag(groups: list[GroupLag]) -> Finding:
     return ok("groups", f"{len(groups)}, none falls behind; {total:,} records to read")
 
 
-def _told(one: GroupLag) -> str:
+def _grown(one: GroupLag) -> str:
     return f"{one.group} (from {one.before:,} to {one.after:,})"
 
 

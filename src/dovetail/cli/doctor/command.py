@@ -51,7 +51,7 @@ def doctor(
     and the services that the settings name. Changes nothing. Exit code 1 if a check failed;
     warnings do not count.
     """
-    from dovetail.cli.output import progress_bar
+    from dovetail.cli.progress import progress_bar
     from dovetail.settings import parse_duration_ms
 
     sample_s = parse_duration_ms(sample) / 1000
@@ -153,55 +153,58 @@ def _of_services(settings: "Settings") -> Iterator[Finding]:
 
 
 def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Finding]:
-    from dovetail.cli.client import connect, topics_metadata
-    from dovetail.cli.doctor import cluster, door
-    from dovetail.cli.node_http import NodeHttp
+    from dovetail.admin.node_http import NodeHttp
+    from dovetail.cli.doctor import cluster, listener
     from dovetail.cli.options import Target
 
     target = Target(
         settings.bootstrap(), settings.client.timeout_ms / 1000, settings.client.kafka()
     )
-    node = door.gather_node(target, named=bool(settings.client.bootstrap))
+    client = target.kafka()
+    node = listener.gather_node(client, named=bool(settings.client.bootstrap))
     answers = not (node.nobody or node.error)
+
     kafka, http = settings.kafka, settings.http
-    yield door.judge_lock(door.gather_lock(settings))
-    yield door.judge_port(
-        door.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
+    yield listener.judge_access(listener.gather_access(settings))
+    yield listener.judge_port(
+        listener.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
     )
     if http.enabled:
         health = cluster.gather_health(NodeHttp.of(settings), limit_s=_limit_s(settings))
-        yield door.judge_port(
-            door.gather_port("HTTP", "http", http.host, http.port),
+        yield listener.judge_port(
+            listener.gather_port("HTTP", "http", http.host, http.port),
             node_answers=health.answers,
         )
-    yield from door.judge_node(node)
+    yield from listener.judge_node(node)
     if not answers:
         return
-    yield door.judge_clock(door.gather_clock(target), drift_ms_max=settings.timeline.drift_ms_max)
+
+    yield listener.judge_clock(
+        listener.gather_clock(target), drift_ms_max=settings.timeline.drift_ms_max
+    )
     if http.enabled:
         yield cluster.judge_health(health)
-    admin = connect(target)
     yield _guarded(
-        "partitions",
-        lambda: cluster.judge_topics(cluster.gather_topics(topics_metadata(admin, target))),
+        "partitions", lambda: cluster.judge_topics(cluster.gather_topics(client.metadata()))
     )
+
     spread = settings.coordination.kind == "etcd"
     yield cluster.judge_copies(
         cluster.gather_copies(settings) if spread else None,
         repair_after_ms=settings.storage.repair_after_ms,
     )
     yield _guarded(
-        "groups", lambda: cluster.judge_lag(cluster.gather_lag(target, sample_s=sample_s))
+        "groups", lambda: cluster.judge_lag(cluster.gather_lag(client, sample_s=sample_s))
     )
 
 
 def _guarded(check: str, look: Callable[[], Finding]) -> Finding:
-    """A node that stops answering half-way is a finding, not the end of the others."""
+    """A node that stops answering half-way is a finding, not the end of the other checks."""
     try:
         return look()
     except DovetailError as error:
         text = str(error).partition("\n")[0]
-        return failed(check, text, fix="see the log of the node; then look again")
+        return failed(check, text, fix="read the log of the node; then run this again")
 
 
 def _limit_s(settings: "Settings") -> float:
@@ -226,10 +229,10 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
     for finding in findings:
-        told = Text(finding.text)
+        found = Text(finding.text)
         if finding.fix:
-            told.append(f"\nfix: {finding.fix}", style="bold")
-        table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), told)
+            found.append(f"\nfix: {finding.fix}", style="bold")
+        table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), found)
     console = answers()
     console.print(table)
     console.file.flush()

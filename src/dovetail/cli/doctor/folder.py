@@ -70,7 +70,7 @@ def _timed_sync(folder: Path) -> float:
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The kind of file system below a path; empty where the system does not tell."""
+    """The kind of file system below a path; empty where the system does not say."""
     try:
         lines = mounts.read_text().splitlines()
     except OSError:
@@ -125,10 +125,11 @@ def _judge_room(fact: FolderFact, disk_free_bytes_min: int) -> Finding:
 
 def _judge_sync(fact: FolderFact) -> Finding:
     text = f"{fact.filesystem or 'unknown file system'}, a sync takes {fact.sync_ms:.1f} ms"
+
     if fact.filesystem in _IN_MEMORY:
         return failed(
             "disk sync",
-            f"{text}: it lies in memory, and a restart of the machine loses everything",
+            f"{text}: it is in memory, and a restart of the machine loses everything",
             fix="set node.data_dir to a folder on a disk",
         )
     if fact.filesystem in _OF_A_CONTAINER:
@@ -137,6 +138,7 @@ def _judge_sync(fact: FolderFact) -> Finding:
             f"{text}: a layer of a container, which goes with the container",
             fix="mount a volume and set node.data_dir to it",
         )
+
     if fact.filesystem in _OVER_A_NETWORK:
         return warning(
             "disk sync",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
+from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     import ssl
@@ -25,7 +26,7 @@ POSTGRES_MIN = 13
 
 @dataclass(frozen=True, slots=True)
 class EtcdMember:
-    """One endpoint: the version that it tells, or why it does not."""
+    """One endpoint: its version, or why it did not answer."""
 
     address: str
     version: str = ""
@@ -42,7 +43,7 @@ class PostgresFact:
 
 @dataclass(frozen=True, slots=True)
 class OutboxFact:
-    """The outbox: version of its tables, and how it fares; or why it cannot be seen."""
+    """The outbox: version of its tables and its state; or why the database did not answer."""
 
     version: int = 0
     wanted: int = 0
@@ -62,7 +63,7 @@ def gather_etcd(etcd: "EtcdSettings", *, limit_s: float) -> tuple[EtcdMember, ..
 def _ask_etcd(address: str, tls: "ssl.SSLContext | None", limit_s: float) -> EtcdMember:
     url = f"{'https' if tls else 'http'}://{address}/version"
     try:
-        # The scheme is ours, or the user's own setting for his own etcd.
+        # The scheme is ours, or the user's own setting for their own etcd.
         with urllib.request.urlopen(url, timeout=limit_s, context=tls) as answer:  # noqa: S310
             return EtcdMember(address, str(json.load(answer)["etcdserver"]))
     except urllib.error.HTTPError as error:
@@ -81,17 +82,20 @@ def judge_etcd(members: tuple[EtcdMember, ...]) -> Finding:
     away = [member for member in members if member.error]
     here = [member for member in members if not member.error]
     named = "; ".join(f"{member.address}: {member.error}" for member in away)
+
     if len(here) <= len(members) // 2:
         return failed(
             "etcd",
             f"{len(here)} of {len(members)} members answer ({named})",
             fix="start etcd, or correct coordination.endpoints (--etcd)",
         )
+
     versions = sorted({member.version for member in here}, key=_numbers)
     if _numbers(versions[0]) < ETCD_MIN:
         return failed(
             "etcd", f"version {versions[0]} is too old", fix="upgrade etcd to a current 3.5 or 3.6"
         )
+
     low, high = ETCD_FAULTY
     if any(low <= _numbers(version) <= high for version in versions):
         return warning(
@@ -99,11 +103,12 @@ def judge_etcd(members: tuple[EtcdMember, ...]) -> Finding:
             f"version {', '.join(versions)}: 3.5.0 to 3.5.2 can become inconsistent at a crash",
             fix="for anything but trying out, upgrade etcd to a current 3.5 or 3.6",
         )
+
     if away:
         return warning(
             "etcd",
             f"{len(here)} of {len(members)} members answer ({named})",
-            fix="bring the others back before one more goes",
+            fix="bring the others back before another one fails",
         )
     return ok("etcd", f"{len(here)} of {len(members)} members, version {', '.join(versions)}")
 
@@ -161,7 +166,6 @@ def gather_outbox(url: str) -> OutboxFact:
         from dovetail.outbox.status import read_status
     except ImportError as error:
         return OutboxFact(error=f"{error.name} is not installed")
-    from dovetail.errors import DovetailError
 
     try:
         engine = open_engine(url)
@@ -174,6 +178,7 @@ def gather_outbox(url: str) -> OutboxFact:
         return OutboxFact(error=str(error.orig).strip())
     except DovetailError as error:
         return OutboxFact(error=str(error))
+
     return OutboxFact(
         version,
         SCHEMA_VERSION,
@@ -193,6 +198,7 @@ def judge_outbox(fact: OutboxFact | None, *, idle_ms: int) -> Finding:
     """None: no database is named. A relay that runs empties the outbox within its idle time."""
     if fact is None:
         return skipped("outbox", "no outbox.database is set")
+
     if fact.error:
         return failed(
             "outbox",
@@ -207,16 +213,18 @@ def judge_outbox(fact: OutboxFact | None, *, idle_ms: int) -> Finding:
             f"{what}; version {fact.wanted} is needed",
             fix="dovetail outbox migrate, or your Alembic or Django migrations",
         )
+
     if fact.failing:
         return failed(
             "outbox", f"sending fails: {'; '.join(fact.failing[:3])}", fix="dovetail outbox status"
         )
+
     late_ms = 10 * idle_ms + 5_000
     if fact.pending and fact.oldest_ms > late_ms:
         return warning(
             "outbox",
             f"{fact.pending:,} messages wait, the oldest for {fact.oldest_ms / 1000:,.0f} s",
-            fix="see whether a relay runs: dovetail relay; dovetail outbox status",
+            fix="check that a relay runs: dovetail relay; dovetail outbox status",
         )
     if fact.dead:
         return warning(

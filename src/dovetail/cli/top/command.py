@@ -35,7 +35,7 @@ EPILOG = examples(
 #: A shorter interval would measure the looking.
 _INTERVAL_MS_MIN = 100
 
-#: Between two looks whether a key was pressed or an answer came.
+#: Between two checks whether a key was pressed or an answer came.
 _TICK_S = 0.05
 
 
@@ -58,8 +58,7 @@ def top(
     Rates are measured between two looks. Keys: q quits, p pauses, s sorts, h shows all of them.
     With --json, a line of JSON for every look. A node that goes away is waited for.
     """
-    from dovetail.cli.client import check_reachable
-    from dovetail.cli.node_http import NodeHttp
+    from dovetail.admin.node_http import NodeHttp
     from dovetail.cli.top.looking import Looker
     from dovetail.settings import parse_duration_ms
 
@@ -67,10 +66,11 @@ def top(
     if interval_ms < _INTERVAL_MS_MIN:
         raise InvalidInput(f"--interval {interval} is too short; at least {_INTERVAL_MS_MIN}ms")
     target = target_of(ctx, bootstrap, timeout)
-    # A wrong address is told at once; only a node that was there is waited for.
-    check_reachable(target)
+    # A wrong address fails at once; only a node that was there is waited for.
+    target.kafka().check()
     settings = settings_of(ctx)
     asked = NodeHttp.of(settings, http) if http or settings.http.enabled else None
+
     looker = Looker(target, asked)
     loop = _Loop(looker, target, interval_ms / 1000)
     try:
@@ -135,6 +135,7 @@ class _Loop:
                     before = choice
                     for key in keyboard.keys(wait_s=_TICK_S):
                         choice = pressed(choice, key)
+
                     if asked is None and not choice.paused and time.monotonic() >= due_s:
                         due_s = time.monotonic() + self._interval_s
                         asked = pool.submit(self._looker.look)
@@ -142,6 +143,7 @@ class _Loop:
                     if asked is not None and fresh:
                         looks, asked = asked.result(), None
                         shown = self._picture(looks, internal=True)
+
                     if fresh or choice != before:
                         live.update(
                             rendered(

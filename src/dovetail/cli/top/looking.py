@@ -1,175 +1,162 @@
-"""The doing half of `top`: knocks at three doors, each with what it keeps open between looks."""
+"""The doing half of `top`: asks three sources, each with what it keeps open between looks."""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dovetail.admin.groups import list_groups
+from dovetail.admin.node_http import NodeHttp, get
+from dovetail.admin.pipelines import Pipeline, PipelineReports
+from dovetail.admin.timelines import TimelineSummary, list_timelines
+from dovetail.admin.topics import list_topics
+from dovetail.cli.options import Target
+from dovetail.cli.timeline_client import ask
 from dovetail.cli.top.picture import Look, Part, Row
+from dovetail.console.nouns.streams import StreamList, StreamRow
 from dovetail.errors import DovetailError, NotFound
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-    from dovetail.cli.node_http import NodeHttp
-    from dovetail.cli.options import Target
-    from dovetail.timeline.frames import Described
+from dovetail.node.overseer import ClusterReport, NodeReport
 
 Looks = dict[Part, Look]
 
 
-class KafkaDoor:
-    """Topics and groups; keeps its client while it answers."""
+class KafkaSource:
+    """Topics, groups and pipelines; keeps its client while it answers."""
 
-    def __init__(self, target: "Target") -> None:
-        self._target = target
-        self._admin: AdminClient | None = None
+    def __init__(self, target: Target) -> None:
+        self._kafka = target.kafka()
+        self._pipelines = PipelineReports(lambda: time.time_ns() // 1_000_000)
 
     def look(self) -> Looks:
-        from dovetail.cli.client import check_reachable, client_config
-        from dovetail.cli.lag import read_groups
-
-        parts: tuple[Part, ...] = ("topics", "groups")
+        parts: dict[Part, Callable[[], list[Row]]] = {
+            "topics": self._topics,
+            "groups": self._groups,
+            "pipelines": lambda: [_pipeline(one) for one in self._pipelines.list(self._kafka)],
+        }
         try:
             # librdkafka waits for its timeout where a plain connection fails at once.
-            check_reachable(self._target)
-            if self._admin is None:
-                from confluent_kafka.admin import AdminClient
-
-                self._admin = AdminClient(client_config(self._target))
-            topics = self._topics(self._admin)
-            groups = tuple(
-                {
-                    "group": found.group,
-                    "state": found.state,
-                    "members": found.members,
-                    "lag": found.lag,
-                    "topics": ", ".join(found.topics),
-                }
-                for found in read_groups(self._target, self._admin)
-            )
+            self._kafka.check()
+            return {part: Look(time.monotonic(), tuple(read())) for part, read in parts.items()}
         except DovetailError as error:
-            self._admin = None
+            self._kafka.close()
             return dict.fromkeys(parts, _trouble(error))
-        now_s = time.monotonic()
-        return {"topics": Look(now_s, topics), "groups": Look(now_s, groups)}
 
-    def _topics(self, admin: "AdminClient") -> tuple[Row, ...]:
-        from dovetail.cli.client import bounds_of, is_internal, partitions_of, topics_metadata
+    def _topics(self) -> list[Row]:
+        return [
+            {
+                "topic": found.topic,
+                "partitions": found.partitions,
+                "records": found.records,
+                "end": found.end,
+                "no leader": found.without_leader,
+                "internal": found.internal,
+            }
+            for found in list_topics(self._kafka, internal=True)
+        ]
 
-        metadata = topics_metadata(admin, self._target)
-        served = {
-            (name, number)
-            for name, topic in metadata.topics.items()
-            for number, partition in topic.partitions.items()
-            if partition.leader in metadata.brokers
-        }
-        bounds = bounds_of(admin, self._target, sorted(served))
-        rows = []
-        for name, topic in sorted(metadata.topics.items()):
-            places = partitions_of(topic)
-            known = [bounds[place] for place in places if place in bounds]
-            rows.append(
-                {
-                    "topic": name,
-                    "partitions": len(places),
-                    "records": sum(end - first for first, end in known),
-                    "end": sum(end for _, end in known),
-                    "no leader": len(places) - len(known),
-                    "internal": is_internal(name),
-                }
-            )
-        return tuple(rows)
+    def _groups(self) -> list[Row]:
+        return [
+            {
+                "group": found.group,
+                "state": found.state,
+                "members": found.members,
+                "lag": found.lag,
+                "topics": ", ".join(found.topics),
+            }
+            for found in list_groups(self._kafka)
+        ]
 
 
-class TimelineDoor:
-    """Timelines, by the same requests that their clients use."""
-
-    def __init__(self, target: "Target") -> None:
-        self._target = target
-
-    def look(self) -> Looks:
-        from dovetail.cli.timeline_client import connect_to, run
-
-        async def ask() -> tuple[Row, ...]:
-            async with connect_to(self._target) as node:
-                rows = []
-                for name, state in await node.timelines():
-                    if state == "ready":
-                        rows.append(_timeline(await node.timeline(name).describe()))
-                return tuple(rows)
-
-        try:
-            return {"timelines": Look(time.monotonic(), run(self._target, ask()))}
-        except DovetailError as error:
-            return {"timelines": _trouble(error)}
-
-
-def _timeline(found: "Described") -> Row:
-    counts, signals = found.counts, found.signals
+def _pipeline(found: Pipeline) -> Row:
     return {
-        "timeline": found.timeline,
-        "waiting": counts.waiting,
-        "due": counts.due,
-        "leased": counts.leased,
-        "dead": counts.dead,
-        "in/s": round(signals.arrivals, 1),
-        "done/s": round(signals.done, 1),
-        "late p99 ms": round(found.late_ms_p99, 1),
+        "pipeline": found.pipeline,
+        "state": found.state,
+        "teams": len(found.teams),
+        "lag": found.lag,
+        "jobs/s": round(sum(team.jobs_per_s or 0.0 for team in found.teams), 1),
+        "failures": sum(team.failures for team in found.teams),
+        "dead": found.dead_letters,
     }
 
 
-class HttpDoor:
-    """Nodes, streams and pipelines, from any node that serves HTTP."""
+class TimelineSource:
+    """Timelines, by the same requests that their clients use."""
 
-    def __init__(self, node: "NodeHttp", *, limit_s: float) -> None:
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def look(self) -> Looks:
+        try:
+            found = ask(self._target, list_timelines)
+        except DovetailError as error:
+            return {"timelines": _trouble(error)}
+        rows = tuple(_timeline(one) for one in found if one.state == "ready")
+        return {"timelines": Look(time.monotonic(), rows)}
+
+
+def _timeline(found: TimelineSummary) -> Row:
+    return {
+        "timeline": found.timeline,
+        "waiting": found.waiting,
+        "due": found.due,
+        "leased": found.leased,
+        "dead": found.dead,
+        "in/s": round(found.arrivals_per_s or 0.0, 1),
+        "done/s": round(found.done_per_s or 0.0, 1),
+        "late p99 ms": round(found.late_ms_p99 or 0.0, 1),
+    }
+
+
+class HttpSource:
+    """Nodes and streams, from any node that serves HTTP."""
+
+    def __init__(self, node: NodeHttp, *, limit_s: float) -> None:
         self._node = node
         self._limit_s = limit_s
 
     def look(self) -> Looks:
-        from dovetail.cli.node_http import get_json
-
-        asked: dict[Part, tuple[str, Callable[[Any], list[Row]]]] = {
-            "nodes": ("/v1/cluster", lambda told: [_node(node) for node in told["nodes"]]),
-            "streams": ("/v1/streams", lambda told: [_stream(one) for one in told["streams"]]),
-            "pipelines": (
-                "/v1/pipelines",
-                lambda told: [_pipeline(one) for one in told["pipelines"]],
-            ),
+        asked: dict[Part, Callable[[], list[Row]]] = {
+            "nodes": lambda: [_node(one) for one in self._get("/v1/cluster", ClusterReport).nodes],
+            "streams": lambda: [
+                _stream(one) for one in self._get("/v1/streams", StreamList).streams
+            ],
         }
         looks: Looks = {}
-        for part, (path, read) in asked.items():
+        for part, read in asked.items():
             try:
-                told = get_json(self._node, path, limit_s=self._limit_s)
-                looks[part] = Look(time.monotonic(), tuple(read(told)))
+                looks[part] = Look(time.monotonic(), tuple(read()))
             except NotFound as error:
                 looks[part] = _trouble(error)
             except DovetailError as error:
-                # Nobody is there for the others either, and each try costs its time.
+                # The node does not answer the other question either, and each try costs its time.
                 return {**looks, **dict.fromkeys(set(asked) - set(looks), _trouble(error))}
         return looks
 
+    def _get(self, path: str, answer: Any) -> Any:
+        return get(self._node, path, answer, limit_s=self._limit_s)
 
-def _node(told: dict[str, Any]) -> Row:
+
+def _node(found: NodeReport) -> Row:
     return {
-        "node": told["name"],
-        "roles": ", ".join(told["roles"]),
-        "health": told["health"],
-        "partitions": told["partitions"],
-        "stored": told["stored_bytes"],
-        "answers ms": told["latency_ms"],
-        "reasons": "; ".join(told["reasons"]),
+        "node": found.name,
+        "roles": ", ".join(found.roles),
+        "health": found.health,
+        "partitions": found.partitions,
+        "stored": found.stored_bytes,
+        "answers ms": found.latency_ms,
+        "reasons": "; ".join(found.reasons),
     }
 
 
-def _stream(told: dict[str, Any]) -> Row:
-    shown = {name: told.get(name) for name in ("environment", "leader", "term", "members", "lag")}
-    return {"stream": told["log"], **shown}
-
-
-def _pipeline(told: dict[str, Any]) -> Row:
-    shown = {name: told.get(name) for name in ("state", "teams", "lag", "failures", "dead")}
-    return {"pipeline": told["pipeline"], "works/s": told.get("works_per_s"), **shown}
+def _stream(found: StreamRow) -> Row:
+    return {
+        "stream": found.log,
+        "environment": found.environment,
+        "leader": found.leader,
+        "term": found.term,
+        "members": found.members,
+        "lag": found.lag,
+    }
 
 
 def _trouble(error: DovetailError) -> Look:
@@ -177,25 +164,25 @@ def _trouble(error: DovetailError) -> Look:
 
 
 class Looker:
-    """Knocks at all doors at once."""
+    """Asks all sources at once."""
 
-    def __init__(self, target: "Target", node: "NodeHttp | None") -> None:
+    def __init__(self, target: Target, node: NodeHttp | None) -> None:
         """Without `node`, nobody is asked over HTTP."""
-        self._doors: list[KafkaDoor | TimelineDoor | HttpDoor] = [
-            KafkaDoor(target),
-            TimelineDoor(target),
+        self._sources: list[KafkaSource | TimelineSource | HttpSource] = [
+            KafkaSource(target),
+            TimelineSource(target),
         ]
         if node is not None:
-            self._doors.append(HttpDoor(node, limit_s=target.timeout_s))
-        self._pool = ThreadPoolExecutor(len(self._doors), thread_name_prefix="top")
+            self._sources.append(HttpSource(node, limit_s=target.timeout_s))
+        self._pool = ThreadPoolExecutor(len(self._sources), thread_name_prefix="top")
 
     def look(self) -> Looks:
-        """What all of them say now; takes as long as the slowest, at most its timeout."""
+        """What all of them answer now; takes as long as the slowest, at most its timeout."""
         looks: Looks = {}
-        for asked in [self._pool.submit(door.look) for door in self._doors]:
+        for asked in [self._pool.submit(source.look) for source in self._sources]:
             looks |= asked.result()
         return looks
 
     def close(self) -> None:
-        """Does not wait for doors that are slow."""
+        """Does not wait for sources that are slow."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,8 +1,8 @@
 """From looks to tables: rates, order, what does not answer. Pure.
 
 A rate is the difference of two looks that both got an answer, by their own times: an outage in
-between makes it an average over the outage, never a jump. A count that fell (a topic that was made
-anew) has no rate until the next look.
+between makes it an average over the outage, never a jump. A count that fell (a topic was created
+again) has no rate until the next look.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one door said about one part, and when by the monotonic clock; or why it did not."""
+    """What one source answered about one part, and when by the monotonic clock; or its trouble."""
 
     at_s: float
     rows: tuple[Row, ...] = ()
@@ -29,7 +29,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One part as it is shown; `stale_s` is how old the rows are if the door is shut."""
+    """One part as it is shown; `stale_s` is how old the rows are if its source does not answer."""
 
     part: Part
     columns: tuple[str, ...]
@@ -74,9 +74,9 @@ _SHAPES: Mapping[Part, _Shape] = {
         ("stream", "environment", "leader", "term", "members", "lag"), "stream", "term", "lag"
     ),
     "pipelines": _Shape(
-        ("pipeline", "state", "teams", "lag", "works/s", "failures", "dead"),
+        ("pipeline", "state", "teams", "lag", "jobs/s", "failures", "dead"),
         "pipeline",
-        "works/s",
+        "jobs/s",
         "lag",
     ),
 }
@@ -102,7 +102,7 @@ def pictured(
 
 
 def without_internal(table: Table) -> Table:
-    """The table without what the node keeps for itself."""
+    """The table without topics in which nodes keep their own state."""
     return replace(table, rows=tuple(row for row in table.rows if not row.get("internal")))
 
 
@@ -116,10 +116,9 @@ def _with_rates(part: Part, last: Look | None, look: Look) -> tuple[Row, ...]:
     seconds = 0.0 if last is None else look.at_s - last.at_s
     rows = []
     for row in look.rows:
-        was = known.get(row[name])
-        comparable = was is not None and seconds > 0 and (may_fall or row[count] >= was)
-        value = round((row[count] - was) / seconds, 1) if comparable else None
-        rows.append({**row, rate: value})
+        was, now = known.get(row[name]), row[count]
+        comparable = None not in (was, now) and seconds > 0 and (may_fall or now >= was)
+        rows.append({**row, rate: round((now - was) / seconds, 1) if comparable else None})
     return tuple(rows)
 
 

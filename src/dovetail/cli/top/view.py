@@ -18,7 +18,7 @@ _HELP_LONG = (
     "q or Ctrl-C   quit\n"
     "p or space    pause, and go on\n"
     "s             sort by name, by rate, by size (records, lag, bytes)\n"
-    "r             turn the order round\n"
+    "r             reverse the order\n"
     "i             show internal topics, or not\n"
     "h or ?        this help, and back"
 )
@@ -55,7 +55,7 @@ def pressed(choice: Choice, key: str) -> Choice:
 
 
 def shares(wanted: list[int], room: int) -> list[int]:
-    """Rows for each table: one for everybody, then one more in turn to who wants it."""
+    """Rows for each table: one for each, then one more in turn to those that have more."""
     given, left = [0] * len(wanted), room
     while left > 0 and given != wanted:
         for index, rows in enumerate(wanted):
@@ -75,6 +75,7 @@ def rendered(
     head = _head(tables, choice, where=where, at=at)
     if choice.help:
         return Group(head, Text(), Text(_HELP_LONG))
+
     # A part with nothing in it and nothing to say takes no room.
     shown = [table for table in tables if table.rows or table.trouble]
     wanted = [len(table.rows) for table in shown]
@@ -83,6 +84,7 @@ def rendered(
     else:
         frames = sum(_FRAME_LINES if table.rows else 1 for table in shown)
         counts = shares(wanted, height - _EDGE_LINES - frames)
+
     parts: list[RenderableType] = [head, Text()]
     for table, count in zip(shown, counts, strict=True):
         parts.append(_table(ordered(table, choice.sort, descending=choice.descending), count))
@@ -95,12 +97,12 @@ def _head(tables: tuple[Table, ...], choice: Choice, *, where: str, at: str) -> 
     from rich.text import Text
 
     sums = totals(tables)
-    told = [
+    figures = [
         f"{_number(sums['records_per_s'])} records/s",
         f"lag {_number(sums['lag'])}",
         f"waiting {_number(sums['waiting'])}",
     ]
-    line = Text.assemble((f"dovetail top  {where}  {at}  ", "bold"), "  ".join(told))
+    line = Text.assemble((f"dovetail top  {where}  {at}  ", "bold"), "  ".join(figures))
     if sums["without_leader"]:
         line.append(f"  {_number(sums['without_leader'])} partitions without a leader", "bold red")
     if choice.paused:
@@ -122,6 +124,7 @@ def _table(table: Table, count: int) -> "RenderableType":
         about.append(f"{count} of {len(table.rows)} {table.part}")
     if table.trouble:
         about.append(f"{table.part} as of {table.stale_s:.0f} s ago: {table.trouble}")
+
     drawn = RichTable(box=None, header_style="bold underline", pad_edge=False)
     for index, column in enumerate(table.columns):
         values = [row.get(column) for row in table.rows]
@@ -130,11 +133,12 @@ def _table(table: Table, count: int) -> "RenderableType":
         drawn.add_column(
             column, justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
         )
+
     style = "dim" if table.trouble else ""
     for row in table.rows[:count]:
         drawn.add_row(*(Text(_cell(column, row)) for column in table.columns), style=style)
-    told = Text("; ".join(about), style="yellow" if table.trouble else "dim", no_wrap=True)
-    return Group(drawn, *([told] if about else []), Text())
+    line = Text("; ".join(about), style="yellow" if table.trouble else "dim", no_wrap=True)
+    return Group(drawn, *([line] if about else []), Text())
 
 
 def _cell(column: str, row: dict[str, object]) -> str:

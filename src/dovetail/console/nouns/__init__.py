@@ -1,1 +1,15 @@
-"""One module for each noun of the API."""
+"""The API: one module for each noun, with its types, its handlers and its `ENDPOINTS`.
+
+    overview.py            the cluster at a glance
+    topics.py              topics with partitions, owners and settings
+    messages.py            messages of a topic: look at them, produce one
+    groups.py              consumer groups: members, positions, lag
+    timelines.py           timelines with load, lateness and consumers
+    timeline_messages.py   messages and schedules of a timeline
+    streams.py             shared streams
+    pipelines.py           pipelines of teams
+    outbox.py              the outbox
+    dead.py                dead letters of every kind
+
+A handler gets the `Desk` and what was asked, calls a function of `admin`, and returns a struct.
+"""

@@ -1,48 +1,29 @@
-"""Dead letters of every kind in one place: of timelines, of teams, of the outbox.
+"""Dead letters of every kind in one place: of timelines, of teams, of the outbox (`admin/dead`).
 
-    source     name                          id                 replay
-    timeline   the timeline                  its id             due now, from its first attempt
-    topic      a team's topic of dead works  partition:offset   copied to the team's input topic
-    outbox     the topic that was meant      its id             put back behind what waits
-
-A source that cannot be asked is told with its trouble and hides nothing of the others. Topics of
-dead works are those that running pipelines name, and those whose name ends in `.dead`; of their
-records, those count that say why they died.
+A source that cannot be asked shows with its trouble and hides nothing of the others.
 """
 
-from typing import Annotated, Literal, Protocol
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 from msgspec import Meta, Struct
 
+from dovetail.admin.dead import letter, timelines
+from dovetail.admin.dead.letter import DeadDone, DeadSource, Found
 from dovetail.console.desk import Desk
-from dovetail.console.nouns import dead_outbox, dead_timelines, dead_topics
-from dovetail.console.nouns.dead_letter import DeadDone, DeadLetter, DeadSource, Found
-from dovetail.console.web.content import ShownBytes
+from dovetail.console.nouns.outbox import run_on_outbox
+from dovetail.console.web.content import Content, HeaderShown, ShownBytes, shown, shown_headers
 from dovetail.console.web.endpoint import Asked, Endpoint
 from dovetail.errors import DovetailError, InvalidInput
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
 
 Source = Literal["timeline", "topic", "outbox"]
 _Name = Annotated[str, Meta(min_length=1, max_length=249)]
 _Id = Annotated[str, Meta(min_length=1, max_length=50)]
-
-
-class Kind(Protocol):
-    """What each kind can do; a module is one."""
-
-    async def look(self, desk: Desk, name: str | None, limit: int, bytes_max: int, /) -> Found:
-        """Where such letters are, and `limit` of each place; with 0 only how many."""
-        ...
-
-    async def replay(self, desk: Desk, name: str, ids: list[str], who: str, /) -> DeadDone:
-        """Has them done again."""
-        ...
-
-    async def drop(self, desk: Desk, name: str, ids: list[str], who: str, /) -> DeadDone:
-        """Deletes them."""
-        ...
-
-
-_KINDS: dict[str, Kind] = {"timeline": dead_timelines, "topic": dead_topics, "outbox": dead_outbox}
 
 #: A body in a list is a glimpse.
 _GLIMPSE_BYTES = 4 * 1024
@@ -57,6 +38,24 @@ class DeadQuery(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     limit: Annotated[int, Meta(ge=1, le=1_000, description="Letters of each source.")] = 100
     value_bytes: ShownBytes = _GLIMPSE_BYTES
+
+
+class DeadLetter(Struct, frozen=True):
+    """A message or job that was given up."""
+
+    source: str
+    name: str
+    id: str
+    key: Content | None
+    body: Content | None
+    headers: list[HeaderShown]
+    reason: str
+    kind: str | None
+    attempts: int | None
+    died_ms: int | None
+    detail: str | None
+    can_replay: bool
+    can_drop: bool
 
 
 class DeadPage(Struct, frozen=True):
@@ -76,43 +75,98 @@ class DeadChoice(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_dead(desk: Desk, asked: Asked[DeadQuery, None]) -> DeadPage:
     """Every kind together, or one of them. Counts are `null` where they are not known."""
-    return await dead_page(desk, asked.query)
+    query = asked.query
+    found = await find_dead(desk, query.source, query.name, limit=query.limit)
+    found.letters.sort(key=lambda each: each.died_ms or 0, reverse=True)
+    return DeadPage(found.sources, [_shown(each, query.value_bytes) for each in found.letters])
 
 
-async def dead_page(desk: Desk, query: DeadQuery) -> DeadPage:
-    """The page, as it is shown and sent live."""
-    sources: list[DeadSource] = []
-    letters: list[DeadLetter] = []
-    for kind, part in _KINDS.items():
-        if query.source not in (None, kind):
+async def find_dead(desk: Desk, source: Source | None, name: str | None, *, limit: int) -> Found:
+    """`limit` letters of each place; with 0 only how many there are."""
+    together = Found()
+    for kind, look in _LOOKS.items():
+        if source not in (None, kind):
             continue
         try:
-            found = await part.look(desk, query.name, query.limit, query.value_bytes)
+            found = await look(desk, name, limit)
         except DovetailError as error:
-            sources.append(DeadSource(kind, query.name or "", None, str(error)))
+            together.sources.append(DeadSource(kind, name or "", None, str(error)))
         else:
-            sources += found.sources
-            letters += found.letters
-    letters.sort(key=lambda letter: letter.died_ms or 0, reverse=True)
-    return DeadPage(sources, letters)
+            together.sources.extend(found.sources)
+            together.letters.extend(found.letters)
+    return together
+
+
+async def _look_at_timelines(desk: Desk, name: str | None, limit: int) -> Found:
+    if desk.timelines.missing is not None:
+        return Found()
+    return await timelines.look(await desk.timelines.client(), name, limit=limit)
+
+
+async def _look_at_topics(desk: Desk, name: str | None, limit: int) -> Found:
+    return await desk.kafka.run(desk.dead_topics.look, desk.topic_ids(), name, limit)
+
+
+async def _look_at_outbox(desk: Desk, name: str | None, limit: int) -> Found:
+    if desk.outbox is None:
+        return Found()
+
+    def look(engine: "Engine") -> Found:
+        from dovetail.admin.dead import outbox
+
+        return outbox.look(engine, name, limit)
+
+    return await run_on_outbox(desk, look)
+
+
+_LOOKS: dict[str, Callable[[Desk, str | None, int], Awaitable[Found]]] = {
+    "timeline": _look_at_timelines,
+    "topic": _look_at_topics,
+    "outbox": _look_at_outbox,
+}
+
+
+def _shown(dead: letter.DeadLetter, bytes_max: int) -> DeadLetter:
+    fields = msgspec.structs.asdict(dead) | {
+        "key": shown(dead.key, bytes_max),
+        "body": shown(dead.body, bytes_max),
+        "headers": shown_headers(dead.headers, bytes_max),
+    }
+    return DeadLetter(**fields)
 
 
 async def replay_dead(desk: Desk, asked: Asked[None, DeadChoice]) -> DeadDone:
-    """Each letter has its own outcome; what was done is not a dead letter any more."""
-    choice = asked.body
-    return await _KINDS[choice.source].replay(desk, choice.name, _ids(choice), asked.caller.who)
+    """Each letter has its own outcome; a replayed one is not a dead letter any more."""
+    return await _deal_with(desk, asked, "replay")
 
 
 async def drop_dead(desk: Desk, asked: Asked[None, DeadChoice]) -> DeadDone:
     """Deletes letters for good."""
+    return await _deal_with(desk, asked, "drop")
+
+
+async def _deal_with(
+    desk: Desk, asked: Asked[None, DeadChoice], action: Literal["replay", "drop"]
+) -> DeadDone:
     choice = asked.body
-    return await _KINDS[choice.source].drop(desk, choice.name, _ids(choice), asked.caller.who)
-
-
-def _ids(choice: DeadChoice) -> list[str]:
     if len(set(choice.ids)) != len(choice.ids):
         raise InvalidInput("an id is there twice")
-    return choice.ids
+
+    if choice.source == "timeline":
+        do = timelines.replay if action == "replay" else timelines.drop
+        return await do(await desk.timelines.client(), choice.name, choice.ids)
+    if choice.source == "topic":
+        dead = desk.dead_topics
+        deal = partial(dead.replay if action == "replay" else dead.drop, who=asked.caller.who)
+        return await desk.kafka.run(deal, desk.topic_ids(), choice.name, choice.ids)
+
+    def change(engine: "Engine") -> DeadDone:
+        from dovetail.admin.dead import outbox
+
+        do = outbox.replay if action == "replay" else outbox.drop
+        return do(engine, choice.name, choice.ids)
+
+    return await run_on_outbox(desk, change)
 
 
 ENDPOINTS = (

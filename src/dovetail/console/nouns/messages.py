@@ -7,29 +7,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from dovetail.admin.kafka import Partition, check_not_internal
+from dovetail.admin.positions import NUMBER_MAX, Bounds, all_bounds_of, parse_position, resolve
+from dovetail.admin.records import (
+    NewRecord,
+    ReadLimits,
+    Record,
+    Span,
+    everything,
+    last_spans,
+    read,
+    write,
+)
 from dovetail.console.desk import Desk
-from dovetail.console.kafka_link import Partition
-from dovetail.console.nouns.offsets import (
-    NUMBER_MAX,
-    Bounds,
-    Position,
-    all_bounds_of,
-    parse_position,
-    resolve,
-)
-from dovetail.console.nouns.records import NewRecord, ReadLimits, Record, Span, write
-from dovetail.console.web.content import (
-    SHOWN_BYTES_DEFAULT,
-    Content,
-    Given,
-    HeadersGiven,
-    HeaderShown,
-    ShownBytes,
-    given_bytes,
-    given_headers,
-    shown,
-    shown_headers,
-)
+from dovetail.console.web import content
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
 from dovetail.errors import InvalidInput, TopicUnknown
 
@@ -48,9 +39,9 @@ class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"st
         str,
         Meta(
             max_length=100,
-            description="earliest, latest (the last ones), offset:N, time:MS or time:ISO.",
+            description="beginning, end (the last ones), offset:N, time:MS or time:ISO.",
         ),
-    ] = "latest"
+    ] = "end"
     before: Annotated[
         Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | None,
         Meta(description="Instead of `from`: the last ones below this offset; needs `partition`."),
@@ -66,7 +57,7 @@ class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"st
     scan: Annotated[
         int, Meta(ge=1, le=100_000, description="Messages to look at, at most, in a search.")
     ] = 10_000
-    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+    value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 
 
 class MessageShown(Struct, frozen=True):
@@ -76,9 +67,9 @@ class MessageShown(Struct, frozen=True):
     offset: int
     timestamp_ms: int
     timestamp_type: str
-    key: Content | None
-    value: Content | None
-    headers: list[HeaderShown]
+    key: content.Content | None
+    value: content.Content | None
+    headers: list[content.HeaderShown]
 
 
 class MessagePage(Struct, frozen=True):
@@ -99,9 +90,9 @@ class MessagePage(Struct, frozen=True):
 class MessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to produce."""
 
-    value: Given | None = None
-    key: Given | None = None
-    headers: HeadersGiven = []
+    value: content.Given | None = None
+    key: content.Given | None = None
+    headers: content.HeadersGiven = []
     partition: PartitionNumber | None = None
     timestamp_ms: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | None = None
 
@@ -120,32 +111,31 @@ async def browse(desk: Desk, asked: Asked[MessagesQuery, None]) -> MessagePage:
     name, query = asked.path["topic"], asked.query
     position = parse_position(query.start)
     wanted = _filter(query)
-    bounds = await all_bounds_of(desk.kafka, _places(desk, name, query.partition))
-    searching = wanted is not None
-    backward = query.before is not None or position.kind == "latest"
     if query.before is not None and query.partition is None:
         raise InvalidInput("`before` is an offset of one partition; give `partition` too")
+    bounds = await desk.kafka.run(all_bounds_of, _places(desk, name, query.partition))
+
+    backward = query.before is not None or position.kind == "end"
     if backward:
-        spans = _last_spans(bounds, query, searching=searching)
+        spans = _last_spans(bounds, query, searching=wanted is not everything)
         limits = ReadLimits(scan=max(query.scan, query.limit))
     else:
-        spans = await _first_spans(desk, bounds, position)
+        starts = await desk.kafka.run(resolve, position, bounds)
+        spans = [Span(place[1], starts[place], bound.end) for place, bound in bounds.items()]
         limits = ReadLimits(scan=query.scan, keep=query.limit)
-    if wanted is None:
-        reading = await desk.reader.read(name, spans, limits)
-    else:
-        reading = await desk.reader.read(name, spans, limits, wanted=wanted)
+    reading = await desk.kafka.run(read, name, spans, limits, wanted=wanted)
+
     kept = sorted(reading.records, key=_age, reverse=True)
+    ends = {str(partition): bound.end for (_, partition), bound in bounds.items()}
+    starts_at = {str(span.partition): span.start for span in spans}
     if backward:
         kept = kept[: query.limit]
-    previous = {str(span.partition): span.start for span in spans}
-    if backward:
-        previous = {str(p): bound.end for (_, p), bound in bounds.items()} | previous
-        for record in kept:
-            previous[str(record.partition)] = record.offset
-    ahead = {str(partition): bound.end for (_, partition), bound in bounds.items()}
-    if not backward:
-        ahead |= {str(partition): offset for partition, offset in reading.next.items()}
+        # Sorted from the newest on, so the oldest of each partition is what stays.
+        shown_from = {str(record.partition): record.offset for record in kept}
+        ahead, previous = ends, ends | starts_at | shown_from
+    else:
+        ahead = ends | {str(partition): offset for partition, offset in reading.next.items()}
+        previous = starts_at
     return MessagePage(
         topic=name,
         messages=[_shown(record, query.value_bytes) for record in kept],
@@ -161,7 +151,7 @@ def _places(desk: Desk, name: str, partition: int | None) -> list[Partition]:
     if partition is None:
         return [(name, number) for number in range(count)]
     if partition >= count:
-        raise TopicUnknown(f"topic {name!r} has partitions 0 to {count - 1}, and no {partition}")
+        raise TopicUnknown(f"topic {name!r} has no partition {partition}, only 0 to {count - 1}")
     return [(name, partition)]
 
 
@@ -169,8 +159,8 @@ def _age(record: Record) -> tuple[int, int, int]:
     return record.timestamp_ms, record.offset, record.partition
 
 
-def _filter(query: MessagesQuery) -> Callable[[Record], bool] | None:
-    """What a search is for; None if everything is wanted. Raises `InvalidInput`."""
+def _filter(query: MessagesQuery) -> Callable[[Record], bool]:
+    """What a search is for. Raises `InvalidInput`."""
     if query.key is not None and query.key_base64 is not None:
         raise InvalidInput("give `key` or `key_base64`, not both")
     key = None if query.key is None else query.key.encode(errors="surrogateescape")
@@ -178,9 +168,9 @@ def _filter(query: MessagesQuery) -> Callable[[Record], bool] | None:
         try:
             key = base64.b64decode(query.key_base64, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InvalidInput(f"key_base64 is no base64: {error}") from error
+            raise InvalidInput(f"key_base64 is not base64: {error}") from error
     if key is None and query.contains is None:
-        return None
+        return everything
     text = (query.contains or "").encode(errors="surrogateescape")
     return lambda record: (key is None or record.key == key) and text in (record.value or b"")
 
@@ -188,22 +178,9 @@ def _filter(query: MessagesQuery) -> Callable[[Record], bool] | None:
 def _last_spans(
     bounds: dict[Partition, Bounds], query: MessagesQuery, *, searching: bool
 ) -> list[Span]:
-    """The last records of each partition: so many as are shown, or so many as are searched."""
+    """The last records of each partition: as many as a page shows, or as a search looks at."""
     share = -(-query.scan // max(1, len(bounds))) if searching else query.limit
-    spans = []
-    for (_, number), bound in bounds.items():
-        end = bound.end if query.before is None else max(bound.first, min(query.before, bound.end))
-        spans.append(Span(number, max(bound.first, end - share), end))
-    return spans
-
-
-async def _first_spans(
-    desk: Desk, bounds: dict[Partition, Bounds], position: Position
-) -> list[Span]:
-    starts = await resolve(desk.kafka, position, bounds)
-    return [
-        Span(number, starts[name, number], bound.end) for (name, number), bound in bounds.items()
-    ]
+    return last_spans(bounds, share, before=query.before)
 
 
 def _shown(record: Record, bytes_max: int) -> MessageShown:
@@ -212,28 +189,27 @@ def _shown(record: Record, bytes_max: int) -> MessageShown:
         offset=record.offset,
         timestamp_ms=record.timestamp_ms,
         timestamp_type=record.timestamp_type,
-        key=shown(record.key, bytes_max),
-        value=shown(record.value, bytes_max),
-        headers=shown_headers(record.headers, bytes_max),
+        key=content.shown(record.key, bytes_max),
+        value=content.shown(record.value, bytes_max),
+        headers=content.shown_headers(record.headers, bytes_max),
     )
 
 
 async def produce(desk: Desk, asked: Asked[None, MessageNew]) -> MessageStored:
     """Stored and acknowledged when this returns. Without a partition, the key decides."""
     name, new = asked.path["topic"], asked.body
-    facts = desk.insight.topic(name)
-    if facts.internal:
-        raise InvalidInput(f"topic {name!r} is internal; only the node writes to it")
+    check_not_internal([name])
     _places(desk, name, new.partition)
+
     record = NewRecord(
         topic=name,
-        key=given_bytes(new.key, "key"),
-        value=given_bytes(new.value, "value"),
-        headers=tuple(given_headers(new.headers)),
+        key=content.given_bytes(new.key, "key"),
+        value=content.given_bytes(new.value, "value"),
+        headers=tuple(content.given_headers(new.headers)),
         partition=new.partition,
         timestamp_ms=new.timestamp_ms,
     )
-    (written,) = await write(desk.kafka, [record])
+    (written,) = await desk.kafka.run(write, [record])
     return MessageStored(name, written.partition, written.offset, written.timestamp_ms)
 
 

@@ -1,17 +1,23 @@
 """The outbox over HTTP: what waits, how long, who has the locks, what went wrong."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from dovetail.console.desk import Desk
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from dovetail.outbox.status import OutboxStatus
+Result = TypeVar("Result")
+
+#: Longest wait for the database.
+CALL_S_MAX = 8.0
 
 
 class OutboxShard(Struct, frozen=True):
@@ -35,8 +41,8 @@ class OutboxTopic(Struct, frozen=True):
     oldest_ms: int
     dead: int
     sent: int
-    sent_per_second: float | None
     shards: list[OutboxShard]
+    sent_per_second: float | None = None
 
 
 class OutboxShown(Struct, frozen=True):
@@ -47,51 +53,38 @@ class OutboxShown(Struct, frozen=True):
     topics: list[OutboxTopic]
 
 
+async def run_on_outbox(desk: Desk, work: "Callable[[Engine], Result]") -> Result:
+    """The result of `work`. Raises `NotFound` without an outbox, `Unavailable` if it fails."""
+    if desk.outbox is None:
+        raise NotFound("this node knows no outbox; set outbox.database to its address")
+    try:
+        async with desk.outbox_turn, asyncio.timeout(CALL_S_MAX):
+            return await desk.threads.run(desk.outbox.run, work)
+    except TimeoutError as error:
+        raise Unavailable(f"the outbox's database did not answer in {CALL_S_MAX:g} s") from error
+
+
 async def show_outbox(desk: Desk, _: Asked[None, None]) -> OutboxShown:
     """The outbox in the database that `outbox.database` names on this node."""
-    return await outbox_shown(desk)
-
-
-async def outbox_shown(desk: Desk) -> OutboxShown:
-    """The outbox, as the page and the live stream show it."""
-    if not desk.outbox.configured:
+    if desk.outbox is None:
         return OutboxShown(False, None, [])
 
-    def read(engine: "Engine") -> "OutboxStatus":
-        from dovetail.outbox.status import read_status
-
-        return read_status(engine)
-
     try:
-        status = await desk.outbox.run(read)
+        topics = await run_on_outbox(desk, _read)
     except DovetailError as error:
         return OutboxShown(True, str(error), [])
-    topics = []
-    for topic in status.topics:
-        topics.append(
-            OutboxTopic(
-                topic=topic.topic,
-                pending=topic.pending,
-                oldest_ms=topic.oldest_ms,
-                dead=topic.dead,
-                sent=topic.sent,
-                sent_per_second=desk.rate(f"outbox/{topic.topic}", topic.sent),
-                shards=[
-                    OutboxShard(
-                        shard=shard.shard,
-                        locked_by=shard.locked_by,
-                        locked_ms=shard.locked_ms,
-                        term=shard.term,
-                        error=shard.error,
-                        retries=shard.retries,
-                        retry_ms=shard.retry_ms,
-                        sent=shard.sent,
-                    )
-                    for shard in topic.shards
-                ],
-            )
-        )
-    return OutboxShown(True, None, topics)
+    rates = {topic.topic: desk.rate(f"outbox/{topic.topic}", topic.sent) for topic in topics}
+    return OutboxShown(
+        True,
+        None,
+        [msgspec.structs.replace(topic, sent_per_second=rates[topic.topic]) for topic in topics],
+    )
+
+
+def _read(engine: "Engine") -> list[OutboxTopic]:
+    from dovetail.outbox.status import read_status
+
+    return msgspec.convert(read_status(engine).topics, list[OutboxTopic], from_attributes=True)
 
 
 ENDPOINTS = (Endpoint("GET", "/v1/outbox", show_outbox, "Show the outbox", OutboxShown),)

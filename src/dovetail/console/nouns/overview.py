@@ -1,27 +1,26 @@
 """The cluster at a glance: nodes, health with reasons, totals.
 
-Each total is asked on its own; one that cannot be had is None and hides nothing of the others. The
-nodes are those that hold their lease, as they describe themselves; how long each takes to answer is
-known to overseers.
+Each total is asked for on its own; one that is not known is None and hides nothing of the others.
+The nodes are those that hold their lease, as they describe themselves; an overseer knows the
+latency and the topics of each as well.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from dovetail import __version__
+from dovetail.admin.groups import list_groups
 from dovetail.console.desk import Desk
-from dovetail.console.nouns.dead import DeadQuery, dead_page
-from dovetail.console.nouns.groups import group_list
-from dovetail.console.nouns.timelines import timeline_list
-from dovetail.console.nouns.topics import topic_list
-from dovetail.console.web.endpoint import Asked, Endpoint
+from dovetail.console.nouns.dead import find_dead
+from dovetail.console.nouns.timelines import list_timelines
+from dovetail.console.nouns.topics import TopicsQuery, list_topics
+from dovetail.console.web.endpoint import Asked, Endpoint, asked_by_node
 from dovetail.coordination.membership import BROKER_ROLE, Member
 from dovetail.errors import DovetailError, NotFound
-from dovetail.node.overseer import ClusterReport
+from dovetail.node.overseer import ClusterReport, NodeReport
 
 Result = TypeVar("Result")
 
@@ -45,23 +44,6 @@ class ClusterKind(Struct, frozen=True):
 
     kind: str
     overseer: bool
-
-
-class NodeShown(Struct, frozen=True):
-    """A node; `health` is healthy, degraded or leaving."""
-
-    id: int
-    name: str
-    address: str
-    http: str | None
-    roles: list[str]
-    version: str
-    health: str
-    reasons: list[str]
-    partitions: int
-    stored_bytes: int
-    latency_ms: float | None
-    topics: dict[str, int]
 
 
 class Degradation(Struct, frozen=True):
@@ -95,25 +77,23 @@ class Overview(Struct, frozen=True):
 
     node: ThisNode
     cluster: ClusterKind
-    nodes: list[NodeShown]
+    nodes: list[NodeReport]
     degradations: list[Degradation]
     totals: Totals
 
 
 async def show_overview(desk: Desk, _: Asked[None, None]) -> Overview:
     """Answers also while the node starts, with what is known by then."""
-    return await overview(desk)
-
-
-async def overview(desk: Desk) -> Overview:
-    """The overview, as the page and the live stream show it."""
     settings = desk.settings
     ready, reasons = desk.node.ready()
     insight = desk.node.insight
-    report = desk.node.cluster()
     me = None if insight is None else insight.me()
     members = {} if insight is None else insight.members()
-    nodes = [_node(member, report) for _, member in sorted(members.items())]
+    report = desk.node.cluster()
+    nodes = [_node(member) for _, member in sorted(members.items())]
+    if report is not None:
+        nodes = report.nodes
+
     return Overview(
         node=ThisNode(
             id=settings.node.node_id,
@@ -133,34 +113,33 @@ async def overview(desk: Desk) -> Overview:
     )
 
 
-def _node(member: Member, report: ClusterReport | None) -> NodeShown:
-    told = None
-    if report is not None:
-        told = next((node for node in report.nodes if node.node_id == member.node_id), None)
+def _node(member: Member) -> NodeReport:
+    """A node as it describes itself; its latency and topics are known to overseers alone."""
     health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
-    return NodeShown(
-        id=member.node_id,
+    return NodeReport(
+        node_id=member.node_id,
         name=member.name,
         address=f"{member.host}:{member.port}",
         http=member.http,
-        roles=list(member.roles),
+        roles=member.roles,
         version=member.version,
         health=health,
-        reasons=list(member.reasons),
+        reasons=member.reasons,
         partitions=member.partitions,
         stored_bytes=member.stored_bytes,
-        latency_ms=None if told is None else told.latency_ms,
-        topics={} if told is None else told.topics,
+        latency_ms=None,
+        topics={},
     )
 
 
 async def _totals(desk: Desk) -> Totals:
     topics, groups, timelines, dead = await asyncio.gather(
-        _if_known(topic_list(desk, internal=False)),
-        _if_known(group_list(desk)),
-        _if_known(timeline_list(desk)),
-        _if_known(dead_page(desk, DeadQuery(limit=0, value_bytes=0))),
+        _if_known(list_topics(desk, asked_by_node(TopicsQuery()))),
+        _if_known(desk.kafka.run(list_groups)),
+        _if_known(list_timelines(desk, asked_by_node(None))),
+        _if_known(find_dead(desk, None, None, limit=0)),
     )
+
     found: dict[str, Any] = {}
     if topics is not None:
         rows = topics.topics
@@ -168,22 +147,24 @@ async def _totals(desk: Desk) -> Totals:
             "topics": len(rows),
             "partitions": sum(row.partitions for row in rows),
             "partitions_without_owner": sum(row.partitions_without_owner for row in rows),
-            "records": _sum([row.records for row in rows]),
-            "records_per_s": _sum([row.records_per_s for row in rows]),
+            "records": _sum(row.records for row in rows),
+            "records_per_s": _sum(row.records_per_s for row in rows),
             "bytes": sum(row.bytes for row in rows),
             "term_highest": max((row.term_highest for row in rows), default=0),
         }
+
     if groups is not None:
-        found |= {"groups": len(groups.groups), "lag": _sum([row.lag for row in groups.groups])}
+        # A group without a position has no lag (`admin/groups.py`), and is not in the sum.
+        found |= {"groups": len(groups), "lag": sum(group.lag or 0 for group in groups)}
+
     if timelines is not None:
-        ready = [row for row in timelines.timelines if row.state == "ready"]
-        found["timelines"] = len(timelines.timelines)
-        states = Counter[str]()
-        for row in ready:
-            states.update(waiting=row.waiting or 0, due=row.due or 0, leased=row.leased or 0)
-        found |= {name: states[name] for name in ("waiting", "due", "leased")}
+        rows_of = timelines.timelines
+        found["timelines"] = len(rows_of)
+        for state in ("waiting", "due", "leased"):
+            found[state] = sum(getattr(row, state) or 0 for row in rows_of)
+
     if dead is not None:
-        found["dead"] = _sum([source.count for source in dead.sources])
+        found["dead"] = _sum(source.count for source in dead.sources)
     return Totals(**found)
 
 
@@ -194,16 +175,18 @@ async def _if_known(work: Coroutine[Any, Any, Result]) -> Result | None:
         return None
 
 
-def _sum(values: list[Any]) -> Any:
-    return None if None in values else sum(values)
+def _sum(values: Iterable[Any]) -> Any:
+    """None if one of them is unknown."""
+    known = list(values)
+    return None if None in known else sum(known)
 
 
 async def show_cluster(desk: Desk, _: Asked[None, None]) -> ClusterReport:
-    """The cluster as this overseer sees it; 404 on a node that is none."""
+    """The cluster as this overseer sees it; 404 on a node without the role."""
     report = desk.node.cluster()
     if report is None:
         raise NotFound(
-            "this node is no overseer; ask one that has the role, or add it to node.roles"
+            "this node is not an overseer; ask a node that has the role, or add it to node.roles"
         )
     return report
 

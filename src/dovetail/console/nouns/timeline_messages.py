@@ -1,25 +1,15 @@
 """Messages of a timeline over HTTP: look them up, schedule, move, cancel; recurring schedules."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
+from dovetail.admin import timelines
 from dovetail.console.desk import Desk
-from dovetail.console.web.content import (
-    SHOWN_BYTES_DEFAULT,
-    Content,
-    Given,
-    HeadersGiven,
-    HeaderShown,
-    ShownBytes,
-    given_bytes,
-    given_headers,
-    shown,
-    shown_headers,
-)
+from dovetail.console.web import content
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
-from dovetail.errors import InvalidInput, NotFound, Refused
+from dovetail.errors import InvalidInput
 from dovetail.timeline.config import check_name
 from dovetail.timeline.message import (
     Key,
@@ -27,9 +17,7 @@ from dovetail.timeline.message import (
     Number,
     Priority,
     Shown,
-    Status,
     TimeMs,
-    decode_headers,
     encode_headers,
 )
 
@@ -45,7 +33,7 @@ class TimelineMessagesQuery(Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     key: Annotated[Key | None, Meta(description="The message that has this unique key.")] = None
     limit: Annotated[int, Meta(ge=1, le=_LIMIT_MAX, description="So many of the next ones.")] = 50
-    value_bytes: ShownBytes = SHOWN_BYTES_DEFAULT
+    value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 
 
 class TimelineMessage(Struct, frozen=True):
@@ -62,8 +50,8 @@ class TimelineMessage(Struct, frozen=True):
     holder: str | None
     reason: str
     died_ms: int | None
-    body: Content | None
-    headers: list[HeaderShown]
+    body: content.Content | None
+    headers: list[content.HeaderShown]
 
 
 class TimelineMessages(Struct, frozen=True):
@@ -75,12 +63,12 @@ class TimelineMessages(Struct, frozen=True):
 class TimelineMessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to schedule: due at a time, after a delay, or now."""
 
-    body: Given
+    body: content.Given
     due_ms: TimeMs | None = None
     delay_ms: TimeMs | None = None
     key: Key | None = None
     priority: Priority = 0
-    headers: HeadersGiven = []
+    headers: content.HeadersGiven = []
 
 
 class Scheduled(Struct, frozen=True):
@@ -99,12 +87,12 @@ class TimelineMove(Struct, frozen=True, forbid_unknown_fields=True):
 class ScheduleNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A recurring schedule: `cron` with its `zone`, or `every_ms`."""
 
-    body: Given
+    body: content.Given
     cron: Annotated[str, Meta(max_length=200)] = ""
     zone: Annotated[str, Meta(max_length=100)] = "UTC"
     every_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     priority: Priority = 0
-    headers: HeadersGiven = []
+    headers: content.HeadersGiven = []
 
 
 async def list_messages(desk: Desk, asked: Asked[TimelineMessagesQuery, None]) -> TimelineMessages:
@@ -135,81 +123,45 @@ def message_shown(message: Shown, bytes_max: int) -> TimelineMessage:
         holder=message.holder,
         reason=message.reason,
         died_ms=message.died_ms or None,
-        body=shown(message.body, bytes_max),
-        headers=shown_headers(_headers(message.headers), bytes_max),
+        body=content.shown(message.body, bytes_max),
+        headers=content.shown_headers(timelines.headers_of(message), bytes_max),
     )
 
 
-def _headers(data: bytes) -> list[tuple[str, bytes | None]]:
-    try:
-        return list(decode_headers(data))
-    except InvalidInput:
-        # Another client wrote what is none; the message is still worth a look.
-        return [("(unreadable)", data)]
-
-
 async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -> Scheduled:
-    """Stored when this returns. A key that a message has which is still there: that one."""
+    """Stored when this returns. If a waiting message has the key, the answer is that message."""
     new = asked.body
     if new.due_ms is not None and new.delay_ms is not None:
         raise InvalidInput("give due_ms or delay_ms, not both")
     due_ms = new.due_ms if new.due_ms is not None else desk.clock.wall_ms() + (new.delay_ms or 0)
     message = NewMessage(
         due_ms=due_ms,
-        body=given_bytes(new.body, "body") or b"",
+        body=content.given_bytes(new.body, "body") or b"",
         headers=_packed(new.headers),
         key=new.key,
         priority=new.priority,
     )
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
-    (outcome,) = await timeline.insert([message])
-    if outcome.status not in (Status.OK, Status.EXISTS):
-        raise InvalidInput(_REFUSALS.get(outcome.status, outcome.status.name.lower()))
-    return Scheduled(outcome.id, outcome.status is Status.OK)
+    return Scheduled(*await timelines.schedule_message(timeline, message))
 
 
-_REFUSALS = {
-    Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
-    Status.TOO_FAR: "the message is due later than the timeline takes (ahead_ms_max)",
-}
-
-
-def _packed(headers: Any) -> bytes:
-    return encode_headers(tuple((name, value or b"") for name, value in given_headers(headers)))
+def _packed(headers: list[content.HeaderGiven]) -> bytes:
+    given = content.given_headers(headers)
+    return encode_headers(tuple((name, value or b"") for name, value in given))
 
 
 async def move_message(desk: Desk, asked: Asked[None, TimelineMove]) -> TimelineMessage:
-    """Gives a message another due time. Refused while a consumer holds it."""
+    """Gives a message another due time. Refused while a consumer has leased it."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     number = asked.number("id")
-    status = await timeline.move(number, at=_moment(asked.body.due_ms))
-    _check(status, number)
-    (found,) = await timeline.look_up(number)
-    if found is None:
-        raise NotFound(f"message {number} was moved, and is gone by now")
-    return message_shown(found, SHOWN_BYTES_DEFAULT)
-
-
-def _moment(time_ms: int) -> float:
-    return time_ms / 1000
+    found = await timelines.move_message(timeline, number, due_ms=asked.body.due_ms)
+    return message_shown(found, content.SHOWN_BYTES_DEFAULT)
 
 
 async def cancel_message(desk: Desk, asked: Asked[None, None]) -> None:
-    """Removes a message that nobody holds, for good."""
+    """Removes a message for good. Refused while a consumer has leased it."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
-    number = asked.number("id")
-    (status,) = await timeline.cancel(number)
-    _check(status, number)
-
-
-def _check(status: Status, number: int) -> None:
-    if status is Status.OK:
-        return
-    if status is Status.GONE:
-        raise NotFound(f"no message {number} waits; it was done, cancelled, or never was")
-    if status is Status.LEASED:
-        raise Refused(f"a consumer holds message {number} now; try again when its lease ends")
-    raise Refused(f"message {number}: {_REFUSALS.get(status, status.name.lower())}")
+    await timelines.cancel_message(timeline, asked.number("id"))
 
 
 async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:
@@ -218,11 +170,11 @@ async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     await timeline.put_schedule(
         _schedule_name(asked.path["name"]),
-        given_bytes(new.body, "body") or b"",
+        content.given_bytes(new.body, "body") or b"",
         cron=new.cron,
         zone=new.zone,
         every=f"{new.every_ms}ms" if new.every_ms else None,
-        headers={name: value or b"" for name, value in given_headers(new.headers)},
+        headers={name: value or b"" for name, value in content.given_headers(new.headers)},
         priority=new.priority,
     )
 
@@ -237,7 +189,7 @@ def _schedule_name(name: str) -> str:
     try:
         return msgspec.convert(name, Key)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{name[:100]!r} is no name of a schedule: {error}") from error
+        raise InvalidInput(f"{name[:100]!r} is not a name for a schedule: {error}") from error
 
 
 _ONE = "/v1/timelines/{timeline}"

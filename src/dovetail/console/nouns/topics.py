@@ -1,18 +1,18 @@
 """Topics over HTTP: list, describe, create, alter, delete.
 
-Names, states, terms and chains are those of the shared catalog; offsets are asked from the owners
-of the partitions. What an owner does not answer is None.
+Names, states, terms and chains come from the shared catalog, offsets from the owners of the
+partitions. What an owner does not answer is None.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from dovetail.admin import topics
+from dovetail.admin.positions import Bounds, bounds_of
 from dovetail.console.desk import Desk
-from dovetail.console.nouns.offsets import Bounds, bounds_of
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.errors import InvalidInput
-from dovetail.node.insight import PartitionFacts
+from dovetail.node.insight import PartitionFacts, TopicFacts
 
 #: Kafka's own limit of a name.
 TopicName = Annotated[str, Meta(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
@@ -112,31 +112,26 @@ class TopicChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 async def list_topics(desk: Desk, asked: Asked[TopicsQuery, None]) -> TopicList:
     """Records and rates are of all partitions together; `null` where one did not answer."""
-    return await topic_list(desk, internal=asked.query.internal)
-
-
-async def topic_list(desk: Desk, *, internal: bool) -> TopicList:
-    """The list, as the page and the live stream show it."""
-    topics = [facts for facts in desk.insight.topics() if internal or not facts.internal]
-    ready = [facts for facts in topics if facts.state == "ready"]
-    bounds = await bounds_of(
-        desk.kafka, [(each.name, number) for each in ready for number in range(each.partitions)]
-    )
+    internal = asked.query.internal
+    listed = [facts for facts in desk.insight.topics() if internal or not facts.internal]
+    ready = [facts for facts in listed if facts.state == "ready"]
+    places = [(facts.name, number) for facts in ready for number in range(facts.partitions)]
+    bounds = await desk.kafka.run(bounds_of, places)
     sizes = await desk.insight.sizes()
+
     rows = []
-    for facts in topics:
-        places = [(facts.name, number) for number in range(facts.partitions)]
-        found = [bounds[place] for place in places if place in bounds]
-        whole = len(found) == facts.partitions
+    for facts in listed:
+        numbers = range(facts.partitions)
+        found = [bounds[facts.name, n] for n in numbers if (facts.name, n) in bounds]
         rows.append(
             TopicRow(
                 topic=facts.name,
                 partitions=facts.partitions,
-                records=sum(b.end - b.first for b in found) if whole else None,
+                records=topics.records_in(found, partitions=facts.partitions),
                 internal=facts.internal,
                 state=facts.state,
                 bytes=sizes.get(facts.name, 0),
-                records_per_s=_rate(desk, facts.id, "all", found) if whole else None,
+                records_per_s=_rate_of_all(desk, facts, found),
                 partitions_without_owner=facts.partitions_without_owner,
                 term_highest=facts.term_highest,
             )
@@ -146,16 +141,15 @@ async def topic_list(desk: Desk, *, internal: bool) -> TopicList:
 
 async def show_topic(desk: Desk, asked: Asked[None, None]) -> TopicShown:
     """Partitions with owner, term, offsets, ledgers and storage nodes; settings with defaults."""
-    return await topic_shown(desk, asked.path["topic"])
+    return await _shown(desk, asked.path["topic"])
 
 
-async def topic_shown(desk: Desk, name: str) -> TopicShown:
-    """One topic. Raises `TopicUnknown`."""
+async def _shown(desk: Desk, name: str) -> TopicShown:
     facts = desk.insight.topic(name)
     partitions = await desk.insight.partitions(name)
-    bounds = await bounds_of(desk.kafka, [(name, each.number) for each in partitions])
-    found = [bounds[name, each.number] for each in partitions if (name, each.number) in bounds]
-    whole = len(found) == len(partitions)
+    bounds = await desk.kafka.run(bounds_of, [(name, each.number) for each in partitions])
+    found = list(bounds.values())
+
     rows = [
         _partition(desk, facts.id, each, bounds.get((name, each.number))) for each in partitions
     ]
@@ -165,9 +159,9 @@ async def topic_shown(desk: Desk, name: str) -> TopicShown:
         internal=facts.internal,
         state=facts.state,
         created_ms=facts.created_ms,
-        records=sum(b.end - b.first for b in found) if whole else None,
+        records=topics.records_in(found, partitions=facts.partitions),
         bytes=sum(row.bytes for row in rows),
-        records_per_s=_rate(desk, facts.id, "all", found) if whole else None,
+        records_per_s=_rate_of_all(desk, facts, found),
         partitions=rows,
         config=[
             SettingShown(each.name, each.value, each.is_default, each.doc)
@@ -199,87 +193,41 @@ def _partition(
     )
 
 
+def _rate_of_all(desk: Desk, facts: TopicFacts, bounds: list[Bounds]) -> float | None:
+    """None unless every partition answered."""
+    return _rate(desk, facts.id, "all", bounds) if len(bounds) == facts.partitions else None
+
+
 def _rate(desk: Desk, topic_id: str, part: str, bounds: list[Bounds]) -> float | None:
-    """Records a second that came in. The id tells a topic from one that had its name before."""
+    """Records a second that came in; by id, since a deleted topic may have had the same name."""
     return desk.rate(f"topic/{topic_id}/{part}", sum(bound.end for bound in bounds))
 
 
 async def create_topic(desk: Desk, asked: Asked[None, TopicNew]) -> TopicShown:
     """Without `partitions` it gets as many as the node's setting says."""
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-
-    wanted = asked.body
-    new = NewTopic(
-        wanted.topic,
-        num_partitions=wanted.partitions or -1,
-        replication_factor=-1,
-        config=dict(wanted.config),
+    new = asked.body
+    await desk.kafka.run(
+        topics.create_topic, new.topic, partitions=new.partitions, config=new.config
     )
-    await desk.kafka.ask(
-        f"creating topic {wanted.topic!r}", lambda admin: admin.create_topics([new]), changes=True
-    )
-    return await topic_shown(desk, wanted.topic)
+    return await _shown(desk, new.topic)
 
 
 async def alter_topic(desk: Desk, asked: Asked[None, TopicChange]) -> TopicShown:
-    """Partitions can only become more. Settings are changed first; each is checked by the node."""
+    """Partitions can only become more. Settings change first; the node checks each."""
     name, wanted = asked.path["topic"], asked.body
-    _check_not_internal(desk, name)
-    if wanted.partitions is None and not wanted.config and not wanted.unset:
-        raise InvalidInput("nothing to alter; give partitions, config or unset")
-    if wanted.config or wanted.unset:
-        await _alter_settings(desk, name, wanted)
-    if wanted.partitions is not None:
-        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
-
-        more = NewPartitions(name, wanted.partitions)
-        await desk.kafka.ask(
-            f"adding partitions to topic {name!r}",
-            lambda admin: admin.create_partitions([more]),
-            changes=True,
-        )
-    return await topic_shown(desk, name)
-
-
-def _check_not_internal(desk: Desk, name: str) -> None:
-    if desk.insight.topic(name).internal:
-        raise InvalidInput(
-            f"topic {name!r} is internal: the node keeps its own state in it, such as positions of "
-            "groups, and nobody else changes it"
-        )
-
-
-async def _alter_settings(desk: Desk, name: str, wanted: TopicChange) -> None:
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
+    await desk.kafka.run(
+        topics.alter_topic,
+        name,
+        partitions=wanted.partitions,
+        config=wanted.config,
+        unset=wanted.unset,
     )
-
-    changes: list[Any] = [
-        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        for key, value in wanted.config.items()
-    ]
-    changes += [
-        ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE)
-        for key in wanted.unset
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
-    await desk.kafka.ask(
-        f"changing the settings of topic {name!r}",
-        lambda admin: admin.incremental_alter_configs([resource]),
-        changes=True,
-    )
+    return await _shown(desk, name)
 
 
 async def delete_topic(desk: Desk, asked: Asked[None, None]) -> None:
     """Deletes all its records, for good. The name is free again when the storage is."""
-    name = asked.path["topic"]
-    _check_not_internal(desk, name)
-    await desk.kafka.ask(
-        f"deleting topic {name!r}", lambda admin: admin.delete_topics([name]), changes=True
-    )
+    await desk.kafka.run(topics.delete_topics, [asked.path["topic"]])
 
 
 ENDPOINTS = (

@@ -1,8 +1,8 @@
-"""The audit log: who changed what from where, and what became of it.
+"""The audit log: who changed what from where, and with which outcome.
 
-Promise: a change is begun only when a line says so, and ends with a second line of the same id. A
-node that dies in between leaves a line without an end, and its outcome is told as `unknown`. A
-change that cannot be written down does not happen.
+Promise: a change begins only when a line says so, and ends with a second line of the same id. A
+node that dies in between leaves a line without an end, whose outcome is `unknown`. A change that
+cannot be recorded does not happen.
 
 The file is `audit.jsonl` in the data folder, one JSON object a line. At its limit it becomes
 `audit.1.jsonl`, and so on; the oldest goes. Lines survive the death of the process; they are not

@@ -1,8 +1,8 @@
 """Bytes in JSON: keys, values, headers and bodies, shown as text where they are text.
 
-Out, what is valid UTF-8 without control characters is told as it is, everything else in base64;
-both can be turned back into the same bytes. Long ones are cut, and say so. In, a plain string is
-its UTF-8 bytes, and base64 is for the rest.
+Out, valid UTF-8 without control characters shows as it is, everything else in base64; both can be
+turned back into the same bytes. Long values are cut, and say so. In, a plain string stands for its
+UTF-8 bytes, and base64 is for the rest.
 """
 
 import base64
@@ -98,7 +98,7 @@ def given_bytes(content: Given | None, what: str) -> bytes | None:
             return base64.b64decode(given.data, validate=True)
         return given.data.encode()
     except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"{what} is no {given.encoding}: {error}") from error
+        raise InvalidInput(f"{what} is not {given.encoding}: {error}") from error
 
 
 def given_headers(headers: Iterable[HeaderGiven]) -> list[tuple[str, bytes | None]]:

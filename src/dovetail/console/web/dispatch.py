@@ -2,9 +2,9 @@
 
     decode path, query, body → (a change: a line in the audit log) → handler → (its end) → answer
 
-What does not fit its declared type is refused before the handler sees it. A change is written down
-before it begins and after it ended. A handler that meets a defect is told as one; its details go
-to the log.
+What does not fit its declared type is refused before the handler sees it. A change is recorded
+before it begins and after it ends. A defect in a handler is answered as one; its details go to the
+log.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _log = get_logger("console")
 
 
 def problem_response(error: DovetailError) -> Response:
-    """The answer that tells an error."""
+    """The answer for an error."""
     headers = error.headers if isinstance(error, HttpRefusal) else {}
     return Response(
         encoded(problem_of(error)),
@@ -48,7 +48,7 @@ def problem_response(error: DovetailError) -> Response:
 
 
 def defect_response() -> Response:
-    """The answer that tells a defect of ours."""
+    """The answer for a defect of ours."""
     text = "the node met a defect while it answered; its log has the details"
     return Response(encoded(Problem("Defect", text, False)), 500, media_type="application/json")
 
@@ -83,6 +83,7 @@ def _answer(endpoint: Endpoint, found: object, request: Request) -> Response:
             secure=request.url.scheme == "https",
         )
         return answer
+
     if endpoint.answer is None:
         return Response(status_code=endpoint.status)
     return Response(msgspec.json.encode(found), endpoint.status, media_type="application/json")
@@ -103,6 +104,7 @@ async def _changed(desk: Desk, endpoint: Endpoint, asked: Asked[Any, Any]) -> ob
     except Exception as error:
         await desk.audit.end(entry, "failed", repr(error))
         raise
+
     await _end(desk, entry)
     return found
 
@@ -111,7 +113,7 @@ async def _end(desk: Desk, entry: AuditEntry) -> None:
     try:
         await desk.audit.end(entry, "done")
     except DovetailError as error:
-        raise Uncertain(f"it was done, but that could not be written down: {error}") from error
+        raise Uncertain(f"the change was made, but could not be recorded: {error}") from error
 
 
 def _target(asked: Asked[Any, Any]) -> str:
@@ -150,6 +152,7 @@ def _query(kind: type | None, request: Request) -> Any:
         if given:
             raise InvalidInput(f"unknown parameter {next(iter(given))[:50]!r}; this takes none")
         return None
+
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
     for name in given:
@@ -173,9 +176,10 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
     if kind != "application/json":
         raise HttpRefusal(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"changes are taken as JSON only, not as {kind[:50] or 'nothing'!r}; send "
+            f"a change must be JSON, not {kind[:50] or 'nothing'!r}; send "
             "Content-Type: application/json",
         )
+
     limit = endpoint.body_bytes_max
     too_large = HttpRefusal(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
@@ -185,6 +189,7 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > limit:
         raise too_large
+
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_S_MAX):
@@ -199,6 +204,7 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
             f"the body was not complete within {BODY_S_MAX:g} s",
             headers={"connection": "close"},
         ) from error
+
     wanted = endpoint.body
     assert wanted is not None
     fields = ", ".join(field.encode_name for field in msgspec.structs.fields(wanted))
@@ -211,7 +217,7 @@ def _decoded(data: bytes, kind: Any, hint: str) -> Any:
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{error}; {hint}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"the body is no JSON: {error}") from error
+        raise InvalidInput(f"the body is not JSON: {error}") from error
 
 
 def _converted(values: Mapping[str, Any], kind: Any, hint: str, *, strict: bool) -> Any:

@@ -44,8 +44,13 @@ class Asked(Generic[Query, Body]):
         """A number in the path. Raises `InvalidInput`."""
         text = self.path[name]
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise InvalidInput(f"{text[:50]!r} is no number; {name} is one from 0 on")
+            raise InvalidInput(f"{text[:50]!r} is not a number; {name} is one from 0 on")
         return int(text)
+
+
+def asked_by_node(query: Query, **path: str) -> Asked[Query, None]:
+    """What the node itself asks, for the overview and for live documents."""
+    return Asked(path, query, None, Caller("node", ""))
 
 
 Handler = Callable[["Desk", Asked[Any, Any]], Awaitable[object]]

@@ -3,8 +3,8 @@
     InvalidInput 400, NotFound 404, Exists and Refused 409, Throttled 429,
     Unavailable and Uncertain 503
 
-What is the caller's business is told in full; a defect of ours is told as such, and its details go
-to the log alone.
+The caller sees errors of its own in full; a defect of ours shows as a defect, and its details go to
+the log alone.
 """
 
 from http import HTTPStatus

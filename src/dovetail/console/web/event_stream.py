@@ -1,7 +1,8 @@
 """The answer that stays open: events of a watcher, until either side has had enough."""
 
-import asyncio
+import contextlib
 
+from dovetail.background import first_of
 from dovetail.console.live import Live, Watcher
 from dovetail.console.web.guard import Receive, Scope, Send
 
@@ -14,19 +15,12 @@ class EventStream:
         self._watcher = watcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tasks: set[asyncio.Task[object]] = set()
         try:
-            tasks = {
-                asyncio.create_task(self._send(send)),
-                asyncio.create_task(_gone(receive)),
-                asyncio.create_task(self._watcher.dropped.wait()),
-            }
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # A reader that breaks its connection while something is sent has had enough, too.
+            with contextlib.suppress(OSError):
+                await first_of(self._send(send), _gone(receive), self._watcher.dropped.wait())
         finally:
-            for task in tasks:
-                task.cancel()
             self._live.leave(self._watcher)
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _send(self, send: Send) -> None:
         headers = [

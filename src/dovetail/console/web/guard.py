@@ -1,4 +1,4 @@
-"""The guard at the door of HTTP: which requests are let in, and what every answer carries.
+"""The guard: which requests pass, and which headers every answer has.
 
     request for                         Host    signed in   not cross-site
     /livez, /readyz                      -         -             -
@@ -9,11 +9,11 @@
 
 *Host*: a page of another site can have its own name resolve to this machine, and would then be the
 same origin (DNS rebinding). So the name must be one of ours; an address in numbers cannot be
-rebound, and who shows the token by header is no such page. *Cross-site*: a page of another site can
-send a request here with the browser's cookie; browsers say so (`Origin`, `Sec-Fetch-Site`), and
-changes are taken as JSON only, which a form cannot send. Programs send neither header.
+rebound, and a request with the token in a header does not come from such a page. *Cross-site*: a
+page of another site can send a request here with the browser's cookie; browsers mark it (`Origin`,
+`Sec-Fetch-Site`), and changes must be JSON, which a form cannot send. Programs send neither header.
 
-Everything here is decided from headers; no body is read before a request is let in.
+Everything here is decided from headers; no body is read before a request has passed.
 """
 
 import ipaddress
@@ -26,10 +26,12 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 
+from dovetail.addresses import parse_address
 from dovetail.clock import Clock
 from dovetail.console.web.endpoint import Caller
 from dovetail.console.web.errors import HttpRefusal, encoded, problem_of
 from dovetail.console.web.signing_in import COOKIE, SignIn
+from dovetail.errors import InvalidInput
 from dovetail.settings import HttpSettings
 
 Scope = MutableMapping[str, Any]
@@ -107,12 +109,14 @@ class Guard:
         who = self._who(headers)
         signed_in = who is not None or not self._sign_in.required
         passed = Pass(Caller(who or "anonymous", address), signed_in)
+
         if path in _PROBES or (path == "/metrics" and self._settings.metrics_open):
             return passed
         if who != "token":
             self._check_host(headers)
         if path.startswith("/v1/"):
             _check_same_site(headers, scope["method"], scope["scheme"])
+
         private = path == "/metrics" or (path.startswith("/v1/") and path not in _OPEN_IN_API)
         if private and not signed_in:
             raise HttpRefusal(
@@ -139,7 +143,7 @@ class Guard:
             return
         raise HttpRefusal(
             HTTPStatus.MISDIRECTED_REQUEST,
-            f"this node does not know itself by the name {name[:100]!r}; if it is one, add it to "
+            f"this node does not serve the host name {given[:100]!r}; if it should, add it to "
             "http.allowed_hosts",
         )
 
@@ -158,10 +162,11 @@ def _check_same_site(headers: Headers, method: str, scheme: str) -> None:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if ":" in host else host
+    """The name in a Host header, without its port; empty for what is neither name nor address."""
+    try:
+        return parse_address(host, port_default=80).host
+    except InvalidInput:
+        return ""
 
 
 def _is_address(name: str) -> bool:

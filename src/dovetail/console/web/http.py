@@ -3,11 +3,11 @@
 `/livez` is 200 while the process can still do its work and 503 when only a restart helps.
 `/readyz` is 200 when clients should be sent here, else 503 with the reasons. Both answer JSON.
 The server shares the node's loop, so a loop that hangs fails its probes, which is what probes are
-for; and it is there before the rest of the node is, so what asks early is told what is missing.
+for. It starts before the rest of the node, so an early question is answered with what is missing.
 
 R4: without a token the server listens on this machine only.
 
-Not here: what live and ready mean (see `broker`), and signals, which belong to the process.
+Not here: what live and ready mean (see `node`), and signals, which belong to the process.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class Console:
     """Everything that is served over HTTP for one node; an ASGI application."""
 
     def __init__(self, node: ServedNode, settings: Settings, clock: Clock | None = None) -> None:
-        """Raises `InvalidSetting` for a token file that is none."""
+        """Raises `InvalidSetting` for a token file that cannot be read."""
         clock = clock or SystemClock()
         sign_in = SignIn(settings.http.secret())
         self.desk = Desk(node, settings, clock, sign_in)
@@ -180,12 +180,12 @@ async def _defect(_: Request, __: Exception) -> Response:
 
 
 def check_address(settings: HttpSettings) -> None:
-    """Raises `InvalidSetting` if strangers could reach a console that asks nobody who he is."""
+    """Raises `InvalidSetting` if other machines could reach a console without a token."""
     if settings.is_loopback or settings.secret():
         return
     raise InvalidSetting(
         f"http.host = {settings.host!r} can be reached from other machines, and there is no token: "
-        "whoever finds the port could read and delete everything. Set http.token (or "
+        "everybody who finds the port could read and delete everything. Set http.token (or "
         "http.token_file) to at least 16 random characters, or listen on this machine only "
         "(http.host = 127.0.0.1), or serve no HTTP (http.enabled = false)"
     )

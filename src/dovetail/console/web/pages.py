@@ -15,7 +15,7 @@ from starlette.responses import Response
 from dovetail.console.web.dispatch import problem_response
 from dovetail.console.web.errors import HttpRefusal
 
-FOLDER = Path(__file__).parent / "static"
+FOLDER = Path(__file__).parents[1] / "static"
 #: The first parts of addresses that are pages.
 ROOTS = frozenset(
     {
@@ -44,13 +44,6 @@ _TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-#: Without the page's files, which a test or a broken package may lack.
-_BARE = b"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Dovetail</title></head>
-<body><h1>Dovetail</h1><p>The console's files are not installed. This node serves
-<a href="/livez">/livez</a>, <a href="/readyz">/readyz</a>, <a href="/metrics">/metrics</a>,
-<a href="/docs">/docs</a> and /v1.</p></body></html>
-"""
 
 
 class Pages:
@@ -64,10 +57,7 @@ class Pages:
         """The document of a page path."""
         if request.url.path.split("/")[1] not in ROOTS:
             return _missing(request.url.path)
-        index = self._folder / "index.html"
-        if not index.is_file():
-            return Response(_BARE, media_type=_TYPES[".html"])
-        return self._file(index, request)
+        return self._file(self._folder / "index.html", request)
 
     async def static(self, request: Request) -> Response:
         """A file below the folder."""

@@ -1,7 +1,7 @@
 """Signing in and out over HTTP, and the audit log: who is who, and who did what.
 
-Who signs in is audited; who fails to is told in the node's log alone. Otherwise strangers could
-fill the audit log until nothing else is in it.
+Signing in is audited; a failure goes to the node's log alone. Otherwise strangers could fill the
+audit log until nothing else is in it.
 """
 
 from http import HTTPStatus

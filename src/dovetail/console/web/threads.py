@@ -9,8 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-#: Reads of topics, the outbox, the audit log and some room. What comes beyond waits its turn.
-THREADS_MAX = 8
+#: A live sample of every kind at once, and some room. What comes beyond waits its turn.
+THREADS_MAX = 20
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

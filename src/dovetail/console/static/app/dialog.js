@@ -2,13 +2,15 @@
  * Dialogs: a form that asks, and the question before something is lost.
  *
  * The browser's own modal dialog holds the focus and gives it back; Escape leaves all as it was.
- * A dialog stays open until its work is done: a refusal is shown in it, and what was typed is kept.
+ * A dialog stays open until its action is done: a refusal shows in it, and what was typed stays.
  */
 
+import { address, remove } from "./api.js";
 import { create, h, render } from "./dom.js";
+import { say } from "./said.js";
 
 /**
- * Asks with a form. `fields(bound, values)` describes it; `submit(values)` works, and may throw.
+ * Asks with a form. `fields(bound, values)` describes it; `submit(values)` acts, and may throw.
  * Resolves to what `submit` gave, or null if it was left.
  */
 export function form({
@@ -132,4 +134,22 @@ export function danger({ title, lost, typed = null, confirm, act }) {
     confirm,
     tone: "danger sure",
   });
+}
+
+/**
+ * Asks, deletes what is at `path` of the API, says so and goes `back`. `lost` are the parts of the
+ * sentence that names what goes; with `sure` the name has to be typed.
+ */
+export async function deletion(at, { what, name, path, back, lost, sure = false }) {
+  const done = await danger({
+    title: `Delete ${name}?`,
+    lost: h("p", null, "Lost for good: ", lost),
+    typed: sure ? name : null,
+    confirm: `Delete ${what}`,
+    act: () => remove(address(path)),
+  });
+  if (done) {
+    say(`Deleted ${what} ${name}.`);
+    at.go(back);
+  }
 }

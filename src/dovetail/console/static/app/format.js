@@ -60,11 +60,6 @@ export function rate(value) {
   return value < 10 ? `${value.toFixed(1)}/s` : `${brief(value)}/s`;
 }
 
-/** Bytes a second. */
-export function byteRate(value) {
-  return known(value) ? `${bytes(Math.round(value))}/s` : UNKNOWN;
-}
-
 /** A length of time: 93_000 → "1 min 33 s", 12 → "12 ms". */
 export function span(ms) {
   if (!known(ms)) return UNKNOWN;
@@ -119,9 +114,4 @@ export function exact(timeMs) {
 /** "1 topic", "2 topics". */
 export function plural(number, noun, nouns = `${noun}s`) {
   return `${count(number)} ${number === 1 ? noun : nouns}`;
-}
-
-/** A part of a whole as a percentage. */
-export function percent(part) {
-  return known(part) ? `${(part * 100).toFixed(part < 0.1 ? 1 : 0)} %` : UNKNOWN;
 }

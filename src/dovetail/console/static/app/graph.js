@@ -1,5 +1,5 @@
 /**
- * The graph of a pipeline: teams in layers, works flowing along the edges. Pure.
+ * The graph of a pipeline: teams in layers, jobs flowing along the edges. Pure.
  *
  * A team stands one layer behind the last team that feeds it; edges that close a cycle do not count
  * for that, and are drawn below. Within a layer teams stand in the order of what feeds them.
@@ -96,7 +96,7 @@ export function drawing(teams, edges, { label, down = false }) {
 }
 
 function edgeLine(from, to, edge, team, { size, down }) {
-  const flowing = (team?.works_per_s ?? 0) > 0 ? " flowing" : "";
+  const flowing = (team?.jobs_per_s ?? 0) > 0 ? " flowing" : "";
   const start = down
     ? { x: from.x + size.width / 2, y: from.y + size.height }
     : { x: from.x + size.width, y: from.y + size.height / 2 };
@@ -196,7 +196,7 @@ function box(team, { x, y }, size) {
       h("title", null, team.team),
     ),
     h("text", { class: "team", x: x + 12, y: y + 23 }, name),
-    h("text", { x: x + 12, y: y + 44 }, `${rate(team.works_per_s)}, ${team.state}`),
+    h("text", { x: x + 12, y: y + 44 }, `${rate(team.jobs_per_s)}, ${team.state}`),
     h("text", { x: x + 12, y: y + 62 }, `lag ${brief(team.lag)}`),
     trouble ? h("text", { class: "trouble", x: x + 12, y: y + 80 }, trouble) : null,
   );

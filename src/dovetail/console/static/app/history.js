@@ -20,7 +20,7 @@ const FIGURES = {
     rate: doc.done_per_second,
     arrivals: doc.arrivals_per_second,
   }),
-  pipeline: (doc) => ({ rate: sum(doc.teams, "works_per_s"), lag: sum(doc.teams, "lag") }),
+  pipeline: (doc) => ({ rate: sum(doc.teams, "jobs_per_s"), lag: sum(doc.teams, "lag") }),
 };
 
 const series = new Map();

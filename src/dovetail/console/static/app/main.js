@@ -106,7 +106,7 @@ function contents() {
 function failure(error) {
   const title =
     error.status === 404 || error.kind?.endsWith("Unknown")
-      ? "Not there"
+      ? "Not found"
       : "This page cannot be shown";
   return h(
     "div",
@@ -270,7 +270,7 @@ function lostHere() {
     frame.page,
     failure({
       status: 404,
-      message: `There is no page ${location.pathname}. The ways on the side lead to all there are.`,
+      message: `There is no page ${location.pathname}. The menu lists all pages.`,
     }),
   );
 }
@@ -291,7 +291,7 @@ function setTheme(theme) {
     else localStorage.setItem("dovetail-theme", theme);
   } catch {
     say(
-      "The browser keeps no settings for this page; the theme is as chosen until it is closed.",
+      "The browser does not keep settings for this page; the theme stays until you close it.",
       "bad",
     );
   }

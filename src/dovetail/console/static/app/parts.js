@@ -218,7 +218,7 @@ export function table(at, { label, columns, rows, key, sort = null, after = null
   return [
     h(
       "div",
-      { class: columns.length > COLUMNS_FEW ? "many" : "few" },
+      { class: columns.length > COLUMNS_FEW ? "as-cards" : "as-cards few" },
       h(
         "div",
         { class: "table-card" },

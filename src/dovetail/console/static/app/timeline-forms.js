@@ -57,7 +57,7 @@ export async function schedule(timeline) {
         "div",
         { class: "pair" },
         field("Key", bound("key", "", { autocomplete: "off" }), {
-          note: "Unique while its message is there. Empty: none.",
+          note: "Unique among the messages that wait. Empty: no key.",
         }),
         field("Priority", bound("priority", "0", { type: "number", min: 0, max: 9 })),
       ),

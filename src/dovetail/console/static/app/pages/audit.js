@@ -4,6 +4,7 @@ import { address, read } from "../api.js";
 import { ago, button, empty, field, filters, head, table, tag } from "../parts.js";
 import { h } from "../dom.js";
 import { plural } from "../format.js";
+import { search } from "../list.js";
 
 const TONES = { done: "good", refused: "warn", failed: "bad" };
 
@@ -30,16 +31,7 @@ export const page = {
         tools: [at.live()],
       }),
       filters(
-        field(
-          "Contains",
-          {
-            type: "search",
-            value: text,
-            autocomplete: "off",
-            oninput: (event) => at.set({ filter: event.target.value }, { typing: true }),
-          },
-          { kind: "wide" },
-        ),
+        search(at, "Contains"),
         field(
           "Outcome",
           { value: outcome, onchange: (event) => at.set({ outcome: event.target.value }) },
@@ -56,11 +48,11 @@ export const page = {
       shown.length > 0
         ? list(shown, at)
         : empty(
-            "Nothing was changed",
+            "No changes",
             entries.length > 0
-              ? "No entry fits the filter."
-              : "Every change made here or through the HTTP API is written down: when, by whom, " +
-                  "from where, with which outcome.",
+              ? "No entry matches the filter."
+              : "Every change made here or through the HTTP API is recorded: when, by whom, from " +
+                  "where, with which outcome.",
           ),
       next ? button("Show older", () => older(next, at)) : null,
     ];

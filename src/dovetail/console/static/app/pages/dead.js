@@ -10,6 +10,7 @@ import { ago, button, empty, facts, head, loading, note, table, tag } from "../p
 import { count, plural } from "../format.js";
 import { body, headers, line } from "../body.js";
 import { danger, form } from "../dialog.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { say } from "../said.js";
 
@@ -197,13 +198,7 @@ function list(letters, at) {
           cell: (row) =>
             h("span", null, row.kind ? [tag(row.kind, "bad"), " "] : null, firstLine(row.reason)),
         },
-        {
-          name: "attempts",
-          label: "Attempts",
-          kind: "number",
-          sort: (row) => row.attempts,
-          cell: (row) => count(row.attempts),
-        },
+        figure("attempts", "Attempts"),
         {
           name: "died",
           label: "Died",
@@ -274,7 +269,7 @@ async function replay(letters, at) {
       null,
       "Each goes back to where it came from and is tried anew, with its attempts counted from " +
         "the beginning. " +
-        "What made it fail should be mended first. From: ",
+        "Fix what made it fail first. From: ",
       h("strong", null, places(letters)),
       ".",
     ),

@@ -1,10 +1,11 @@
 /** One consumer group: lag of each partition, members, and setting its positions anew. */
 
-import { address, post, remove } from "../api.js";
-import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { address, post } from "../api.js";
+import { button, empty, field, head, note, section, table, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate } from "../format.js";
-import { danger, form } from "../dialog.js";
-import { STATE_TONES } from "./groups.js";
+import { danger, deletion, form } from "../dialog.js";
+import { figure, named } from "../columns.js";
+import { stateTag } from "./groups.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { say } from "../said.js";
@@ -22,7 +23,7 @@ export const page = {
     return [
       head(group.group, {
         crumbs: [["Groups", "/groups"]],
-        note: tag(group.state, STATE_TONES[group.state] ?? "warn", { dot: true }),
+        note: stateTag(group.state),
         tools: [
           button("Reset positions", () => reset(group, at), {
             disabled: busy,
@@ -39,9 +40,8 @@ export const page = {
       busy
         ? note(
             "",
-            "Positions can be reset while nobody is in the group",
-            "Stop its consumers, then reset; they go on from the new positions when they come " +
-              "back.",
+            "Positions can be reset while the group has no members",
+            "Stop its consumers and reset; they go on from the new positions when they restart.",
           )
         : null,
       tiles(
@@ -62,7 +62,7 @@ export const page = {
           ? positions(group, at)
           : empty(
               "No position is committed",
-              "The group has members but they have committed nothing yet.",
+              "The group has members, but they have committed nothing yet.",
             ),
       ),
       section(
@@ -71,8 +71,8 @@ export const page = {
         group.member_list.length > 0
           ? members(group, at)
           : empty(
-              "Nobody is in the group",
-              "Its positions are kept. A consumer goes on where the last one stopped:",
+              "The group has no members",
+              "Its positions are kept. A new consumer goes on where the last one stopped:",
               {
                 command:
                   `dovetail consume ${group.partitions[0]?.topic ?? "orders"} --group ` +
@@ -94,34 +94,11 @@ function positions(group, at) {
     key: (row) => `${row.topic} ${row.partition}`,
     sort: "topic",
     columns: [
-      {
-        name: "topic",
-        label: "Topic",
-        kind: "name",
-        sort: (row) => row.topic,
-        cell: (row) => h("a", { href: to("topics", row.topic) }, row.topic),
-      },
-      {
-        name: "partition",
-        label: "Partition",
-        kind: "number",
-        sort: (row) => row.partition,
-        cell: (row) => count(row.partition),
-      },
-      {
-        name: "committed",
-        label: "Committed",
-        kind: "number",
-        cell: (row) => count(row.committed),
-      },
-      { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      {
-        name: "lag",
-        label: "Lag",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
+      named("topic", "Topic", (row) => to("topics", row.topic)),
+      figure("partition", "Partition"),
+      figure("committed", "Committed"),
+      figure("end", "End"),
+      figure("lag", "Lag"),
       {
         name: "client",
         label: "Read by",
@@ -212,7 +189,7 @@ async function reset(group, at) {
     act: () => post(address(["groups", group.group, "reset"]), wish.body),
   });
   if (done) {
-    say(`Positions of ${group.group} are set.`);
+    say(`Reset the positions of ${group.group}.`);
     at.reload();
   }
 }
@@ -256,21 +233,15 @@ function preview(rows) {
   );
 }
 
-async function deleteGroup(group, at) {
-  const done = await danger({
-    title: `Delete ${group.group}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteGroup(group, at) {
+  return deletion(at, {
+    what: "group",
+    name: group.group,
+    path: ["groups", group.group],
+    back: "/groups",
+    lost: [
       h("strong", null, `the positions in ${plural(group.partitions.length, "partition")}`),
-      ". Consumers that come back begin where their settings say, not where they stopped.",
-    ),
-    confirm: "Delete group",
-    act: () => remove(address(["groups", group.group])),
+      ". Consumers that restart begin where their settings say, not where they stopped.",
+    ],
   });
-  if (done) {
-    say(`Group ${group.group} is deleted.`);
-    at.go("/groups");
-  }
 }

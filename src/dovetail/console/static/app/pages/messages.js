@@ -111,7 +111,7 @@ function noteOf(loaded, wish) {
 
 function noTopic(topics) {
   if (topics.some((row) => !row.internal)) return null;
-  return empty("There is no message anywhere", "Nothing was written yet. To write a first one:", {
+  return empty("There are no messages yet", "Nothing was written yet. To write a first one:", {
     command: "echo 'hello, world' | dovetail produce orders",
   });
 }
@@ -222,7 +222,7 @@ function found(loaded, wish, at) {
 function nothing(loaded, wish) {
   if (wish.key || wish.contains) {
     return empty(
-      "No message fits",
+      "No message matches",
       `${plural(loaded.scanned ?? 0, "record")} were looked at. A key has to be the same ` +
         "letter by letter.",
     );

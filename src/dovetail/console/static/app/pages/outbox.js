@@ -1,7 +1,8 @@
 /** The outbox of an application's database: what waits to be sent, and who sends it. */
 
 import { ago, empty, head, note, section, table, tile, tiles } from "../parts.js";
-import { brief, count, plural, rate, span } from "../format.js";
+import { brief, plural, rate, span } from "../format.js";
+import { deadLetters, figure } from "../columns.js";
 import { h } from "../dom.js";
 
 export const page = {
@@ -50,8 +51,7 @@ export const page = {
               "Locks",
               {
                 note:
-                  "A relay sends a shard while it holds its lock; the term refuses an " +
-                  "older holder.",
+                  "A relay sends a shard while it has the lock; the term refuses an older relay.",
               },
               locks(topics, at),
             ),
@@ -75,13 +75,7 @@ function list(rows, at) {
         sort: (row) => row.topic,
         cell: (row) => row.topic,
       },
-      {
-        name: "pending",
-        label: "Pending",
-        kind: "number",
-        sort: (row) => row.pending,
-        cell: (row) => count(row.pending),
-      },
+      figure("pending", "Pending"),
       {
         name: "oldest",
         label: "Oldest",
@@ -89,31 +83,9 @@ function list(rows, at) {
         sort: (row) => row.oldest_ms,
         cell: (row) => (row.pending ? span(row.oldest_ms) : "none"),
       },
-      {
-        name: "sent",
-        label: "Sent",
-        kind: "number",
-        sort: (row) => row.sent,
-        cell: (row) => count(row.sent),
-      },
-      { name: "rate", label: "Rate", kind: "number", cell: (row) => rate(row.sent_per_second) },
-      {
-        name: "dead",
-        label: "Dead",
-        kind: "number",
-        sort: (row) => row.dead,
-        cell: (row) =>
-          row.dead
-            ? h(
-                "a",
-                {
-                  class: "bad-text",
-                  href: `/dead?source=outbox&name=${encodeURIComponent(row.topic)}`,
-                },
-                count(row.dead),
-              )
-            : count(row.dead),
-      },
+      figure("sent", "Sent"),
+      figure("rate", "Rate", { field: "sent_per_second", show: rate }),
+      deadLetters("outbox", (row) => row.topic, { label: "Dead" }),
     ],
   });
 }
@@ -124,8 +96,8 @@ function locks(topics, at) {
   );
   if (rows.length === 0)
     return empty(
-      "No relay has come yet",
-      "What is published waits in the database until one does:",
+      "No relay has run yet",
+      "What is published waits in the database until one runs:",
       { command: "dovetail relay" },
     );
   return table(at, {
@@ -135,10 +107,10 @@ function locks(topics, at) {
     name: "locks",
     columns: [
       { name: "topic", label: "Topic", kind: "name", cell: (row) => row.topic },
-      { name: "shard", label: "Shard", kind: "number", cell: (row) => count(row.shard) },
+      figure("shard", "Shard"),
       {
         name: "holder",
-        label: "Held by",
+        label: "Locked by",
         cell: (row) =>
           row.locked_by
             ? h("span", { class: "mono" }, row.locked_by)
@@ -150,7 +122,7 @@ function locks(topics, at) {
         kind: "tight",
         cell: (row) => ago(row.locked_ms, at.nowMs),
       },
-      { name: "term", label: "Term", kind: "number", cell: (row) => count(row.term) },
+      figure("term", "Term"),
       {
         name: "error",
         label: "Trouble",

@@ -2,6 +2,7 @@
 
 import { brief, bytes, count, plural, rate, span } from "../format.js";
 import { command, empty, facts, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { spark } from "../charts.js";
@@ -39,7 +40,7 @@ function health({ node, degradations, totals }) {
         "bad",
         `${plural(totals.partitions_without_owner, "partition")} without an owner`,
         "Nobody can write to or read from them until a broker claims them, which takes seconds. " +
-          "If it lasts, look whether enough storage nodes are up.",
+          "If it lasts, check that enough storage nodes are up.",
       ),
     );
   }
@@ -50,7 +51,7 @@ function health({ node, degradations, totals }) {
     { key: "well" },
     tag("Healthy", "good", { dot: true }),
     " ",
-    h("span", { class: "soft" }, "Every partition has an owner, no node reports a trouble."),
+    h("span", { class: "soft" }, "Every partition has an owner, and no node reports trouble."),
   );
 }
 
@@ -102,7 +103,7 @@ function nodes({ nodes: list, node }, at) {
   return table(at, {
     label: "Nodes",
     rows: list,
-    key: (row) => `${row.id} ${row.name}`,
+    key: (row) => `${row.node_id} ${row.name}`,
     sort: "name",
     columns: [
       {
@@ -114,8 +115,8 @@ function nodes({ nodes: list, node }, at) {
           h(
             "span",
             null,
-            row.name || `node ${row.id}`,
-            row.id === node.id ? h("span", { class: "faint" }, " (this one)") : null,
+            row.name || `node ${row.node_id}`,
+            row.node_id === node.id ? h("span", { class: "faint" }, " (this one)") : null,
           ),
       },
       {
@@ -146,27 +147,9 @@ function nodes({ nodes: list, node }, at) {
         kind: "tight",
         cell: (row) => h("span", { class: "mono" }, row.address),
       },
-      {
-        name: "partitions",
-        label: "Partitions",
-        kind: "number",
-        sort: (row) => row.partitions,
-        cell: (row) => count(row.partitions),
-      },
-      {
-        name: "stored",
-        label: "Stored",
-        kind: "number",
-        sort: (row) => row.stored_bytes,
-        cell: (row) => bytes(row.stored_bytes),
-      },
-      {
-        name: "latency",
-        label: "Latency",
-        kind: "number",
-        sort: (row) => row.latency_ms,
-        cell: (row) => span(row.latency_ms),
-      },
+      figure("partitions", "Partitions"),
+      figure("stored", "Stored", { field: "stored_bytes", show: bytes }),
+      figure("latency", "Latency", { field: "latency_ms", show: span }),
       { name: "version", label: "Version", kind: "tight", cell: (row) => row.version },
     ],
   });
@@ -175,7 +158,7 @@ function nodes({ nodes: list, node }, at) {
 function connect({ node, nodes: list, cluster }) {
   return section(
     "Connect",
-    { note: "Any Kafka client works. These are the addresses clients are told." },
+    { note: "Any Kafka client works. Brokers advertise these addresses." },
     h(
       "div",
       { class: "card" },

@@ -2,6 +2,7 @@
 
 import { ago, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate, span } from "../format.js";
+import { deadLetters, figure } from "../columns.js";
 import { drawing } from "../graph.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
@@ -32,7 +33,7 @@ export const page = {
           null,
           stateTag(pipeline.state),
           " ",
-          h("span", { class: "soft" }, "told ", ago(pipeline.told_ms, at.nowMs)),
+          h("span", { class: "soft" }, "last report ", ago(pipeline.reported_ms, at.nowMs)),
         ),
         tools: [at.live()],
       }),
@@ -40,16 +41,15 @@ export const page = {
         ? note(
             "warn",
             "Its driver is silent",
-            `Nothing was heard for ${span(pipeline.silent_ms)}. What is below is the last that ` +
-              "it told. " +
-              "Look whether its process lives; a standby would have taken over.",
+            `The last report came ${span(pipeline.silent_ms)} ago, and this page shows it. Check ` +
+              "whether the driver's process is alive; a standby would have taken over.",
           )
         : null,
       teams
         .filter((team) => team.last_error)
         .map((team) => note("bad", `Team ${team.team}`, team.last_error)),
       tiles(
-        tile("Works", rate(sum(teams, "works_per_s")), { chart: chart("rate") }),
+        tile("Jobs", rate(sum(teams, "jobs_per_s")), { chart: chart("rate") }),
         tile("Lag", brief(sum(teams, "lag")), { chart: chart("lag") }),
         tile("Dead letters", brief(sum(teams, "dead_letters")), {
           href: "/dead?source=topic",
@@ -79,7 +79,7 @@ export const page = {
 
 const inWords = (edges) =>
   edges.length > 0
-    ? `Works flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
+    ? `Jobs flow ${edges.map((edge) => `from ${edge.from} to ${edge.to}`).join(", ")}`
     : "Teams without connections";
 
 function list(teams, at) {
@@ -101,20 +101,8 @@ function list(teams, at) {
         sort: (row) => row.state,
         cell: (row) => tag(row.state, TEAM_TONES[row.state] ?? "", { dot: true }),
       },
-      {
-        name: "rate",
-        label: "Works",
-        kind: "number",
-        sort: (row) => row.works_per_s,
-        cell: (row) => rate(row.works_per_s),
-      },
-      {
-        name: "lag",
-        label: "Lag",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
+      figure("rate", "Jobs", { field: "jobs_per_s", show: rate }),
+      figure("lag", "Lag"),
       {
         name: "batch",
         label: "Micro-batch",
@@ -122,35 +110,13 @@ function list(teams, at) {
         cell: (row) =>
           h(
             "span",
-            { title: `number ${row.batch}, ${plural(row.works ?? 0, "work")}` },
+            { title: `number ${row.batch}, ${plural(row.jobs ?? 0, "job")}` },
             span(row.batch_ms),
           ),
       },
-      { name: "workers", label: "Workers", kind: "number", cell: (row) => count(row.workers) },
-      {
-        name: "failures",
-        label: "Restarts",
-        kind: "number",
-        sort: (row) => row.failures,
-        cell: (row) => count(row.failures),
-      },
-      {
-        name: "dead",
-        label: "Dead letters",
-        kind: "number",
-        sort: (row) => row.dead_letters,
-        cell: (row) =>
-          row.dead_letters
-            ? h(
-                "a",
-                {
-                  class: "bad-text",
-                  href: `/dead?source=topic&name=${encodeURIComponent(row.dead)}`,
-                },
-                count(row.dead_letters),
-              )
-            : count(row.dead_letters),
-      },
+      figure("workers", "Workers"),
+      figure("failures", "Restarts"),
+      deadLetters("topic", (row) => row.dead, { field: "dead_letters" }),
       {
         name: "topics",
         label: "Topics",

@@ -1,8 +1,9 @@
-/** Pipelines that have told of themselves: do they run, how far behind are they. */
+/** Pipelines whose drivers have reported: do they run, how far behind are they. */
 
-import { ago, empty, head, table, tag } from "../parts.js";
-import { count, plural, rate } from "../format.js";
-import { h } from "../dom.js";
+import { ago, tag } from "../parts.js";
+import { figure, named } from "../columns.js";
+import { listing } from "../list.js";
+import { plural, rate } from "../format.js";
 import { to } from "../router.js";
 
 const TONES = { running: "good", stopped: "", silent: "warn", retrying: "warn", failed: "bad" };
@@ -12,7 +13,7 @@ export const stateTag = (state) =>
     dot: true,
     title:
       state === "silent"
-        ? "Its driver has said nothing for 30 seconds: it died, or cannot reach the cluster"
+        ? "No report for 30 seconds: the driver died, or cannot reach the cluster"
         : null,
   });
 
@@ -20,74 +21,36 @@ export const page = {
   title: () => "Pipelines",
   watch: () => ["pipelines"],
   view({ pipelines: { pipelines } }, at) {
-    return [
-      head("Pipelines", {
-        note: `${plural(pipelines.length, "pipeline")} of teams on Spark`,
-        tools: [at.live()],
-      }),
-      pipelines.length > 0
-        ? list(pipelines, at)
-        : empty(
-            "No pipeline has run here",
-            "A pipeline shows up as soon as its driver starts. To run the example shop:",
-            {
-              command: "dovetail pipeline run examples.orders.shop:orders",
-            },
-          ),
-    ];
+    return listing(at, {
+      title: "Pipelines",
+      rows: pipelines,
+      name: "pipeline",
+      note: (rows) => `${plural(rows.length, "pipeline")} of teams on Spark`,
+      columns: [
+        named("pipeline", "Pipeline", (row) => to("pipelines", row.pipeline)),
+        {
+          name: "state",
+          label: "State",
+          sort: (row) => row.state,
+          cell: (row) => stateTag(row.state),
+        },
+        figure("teams", "Teams"),
+        figure("rate", "Jobs", { field: "jobs_per_s", show: rate }),
+        figure("lag", "Lag"),
+        figure("failures", "Restarts"),
+        figure("dead", "Dead letters"),
+        {
+          name: "reported",
+          label: "Last report",
+          kind: "tight",
+          cell: (row) => ago(row.reported_ms, at.nowMs),
+        },
+      ],
+      nothing: [
+        "No pipeline has run here",
+        "A pipeline shows up as soon as its driver starts. To run the example shop:",
+        { command: "dovetail pipeline run examples.orders.shop:orders" },
+      ],
+    });
   },
 };
-
-function list(rows, at) {
-  return table(at, {
-    label: "Pipelines",
-    rows,
-    key: (row) => row.pipeline,
-    sort: "pipeline",
-    columns: [
-      {
-        name: "pipeline",
-        label: "Pipeline",
-        kind: "name",
-        sort: (row) => row.pipeline,
-        cell: (row) => h("a", { href: to("pipelines", row.pipeline) }, row.pipeline),
-      },
-      {
-        name: "state",
-        label: "State",
-        sort: (row) => row.state,
-        cell: (row) => stateTag(row.state),
-      },
-      { name: "teams", label: "Teams", kind: "number", cell: (row) => count(row.teams) },
-      {
-        name: "rate",
-        label: "Works",
-        kind: "number",
-        sort: (row) => row.works_per_s,
-        cell: (row) => rate(row.works_per_s),
-      },
-      {
-        name: "lag",
-        label: "Lag",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
-      {
-        name: "failures",
-        label: "Restarts",
-        kind: "number",
-        sort: (row) => row.failures,
-        cell: (row) => count(row.failures),
-      },
-      {
-        name: "dead",
-        label: "Dead letters",
-        kind: "number",
-        sort: (row) => row.dead,
-        cell: (row) => count(row.dead),
-      },
-      { name: "told", label: "Told", kind: "tight", cell: (row) => ago(row.told_ms, at.nowMs) },
-    ],
-  });
-}

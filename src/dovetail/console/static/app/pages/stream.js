@@ -2,6 +2,7 @@
 
 import { ago, empty, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { count, plural } from "../format.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { heard } from "./streams.js";
 import { to } from "../router.js";
@@ -85,13 +86,7 @@ function members(stream, at) {
         label: "Challenged",
         cell: (row) => (row.challenged ? tag("now", "warn") : h("span", { class: "faint" }, "no")),
       },
-      {
-        name: "heard",
-        label: "Heard",
-        kind: "number",
-        sort: (row) => row.heard_s_ago,
-        cell: (row) => heard(row.heard_s_ago),
-      },
+      figure("heard", "Heard", { field: "heard_s_ago", show: heard }),
     ],
   });
 }
@@ -110,20 +105,9 @@ function positions(stream, at) {
     name: "positions",
     columns: [
       { name: "partition", label: "Partition", kind: "tight", cell: (row) => count(row.partition) },
-      {
-        name: "committed",
-        label: "Committed",
-        kind: "number",
-        cell: (row) => count(row.committed),
-      },
-      { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      {
-        name: "lag",
-        label: "Lag",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
+      figure("committed", "Committed"),
+      figure("end", "End"),
+      figure("lag", "Lag"),
     ],
   });
 }

@@ -19,7 +19,8 @@ import {
 } from "../parts.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { body, headers, line } from "../body.js";
-import { danger } from "../dialog.js";
+import { danger, deletion } from "../dialog.js";
+import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
 import { move, putSchedule, schedule } from "../timeline-forms.js";
@@ -179,9 +180,8 @@ function consumers(timeline, at) {
   const list = timeline.consumer_list ?? [];
   if (list.length === 0) {
     return empty(
-      "Nobody consumes it",
-      "Messages wait until a consumer comes; then they are handled by due time. To watch them " +
-        "go by:",
+      "No consumer is connected",
+      "Messages wait for a consumer, which gets them by due time. To watch them go by:",
       {
         command: `dovetail timeline consume ${timeline.timeline}`,
       },
@@ -209,34 +209,17 @@ function consumers(timeline, at) {
           cell: (row) => h("span", { class: "mono" }, row.id),
         },
         { name: "rack", label: "Rack", cell: (row) => row.rack || "–" },
-        {
-          name: "buckets",
-          label: "Buckets",
-          kind: "number",
-          sort: (row) => row.buckets,
-          cell: (row) => count(row.buckets),
-        },
+        figure("buckets", "Buckets"),
         {
           name: "share",
           label: "Share",
           cell: (row) =>
             share(row.buckets / buckets, `${Math.round((row.buckets / buckets) * 100)} %`),
         },
-        {
-          name: "leased",
-          label: "Holds",
-          kind: "number",
-          sort: (row) => row.leased,
-          cell: (row) => count(row.leased),
-        },
-        { name: "credit", label: "Credit", kind: "number", cell: (row) => count(row.credit) },
-        { name: "lease", label: "Lease", kind: "number", cell: (row) => span(row.lease_ms) },
-        {
-          name: "latency",
-          label: "Way to it",
-          kind: "number",
-          cell: (row) => span(row.latency_ms),
-        },
+        figure("leased", "Leased"),
+        figure("credit", "Credit"),
+        figure("lease", "Lease", { field: "lease_ms", show: span }),
+        figure("latency", "Latency", { field: "latency_ms", show: span }),
       ],
     }),
   ];
@@ -265,7 +248,7 @@ function messages(list, timeline, at) {
     return at.query.get("key") || at.query.get("id")
       ? empty(
           "No such message",
-          "It was handled, cancelled, or never there. Clear the fields to see the next ones.",
+          "It was handled or cancelled, or never existed. Clear the fields to see the next ones.",
         )
       : empty("Nothing is scheduled", "To put a message ten minutes ahead:", {
           command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
@@ -308,7 +291,7 @@ function messages(list, timeline, at) {
         label: "Key",
         cell: (row) => row.key ?? h("span", { class: "faint" }, "none"),
       },
-      { name: "attempts", label: "Attempts", kind: "number", cell: (row) => count(row.attempts) },
+      figure("attempts", "Attempts"),
       { name: "body", label: "Body", kind: "line", cell: (row) => line(row.body) },
       { name: "act", label: "", kind: "tight", cell: (row) => actions(row, timeline, at) },
     ],
@@ -347,7 +330,7 @@ function whole(row, width, at) {
           ["Visible", exact(row.visible_ms)],
           ["Bucket", count(row.bucket)],
           ["Priority", count(row.priority)],
-          row.holder ? ["Held by", row.holder] : null,
+          row.holder ? ["Leased by", row.holder] : null,
           row.reason ? ["Reason", row.reason] : null,
         ),
         headers(row.headers),
@@ -372,7 +355,7 @@ async function cancel(timeline, row, at) {
     act: () => remove(address(["timelines", timeline.timeline, "messages", row.id])),
   });
   if (done) {
-    say(`Message ${row.id} is cancelled.`);
+    say(`Cancelled message ${row.id}.`);
     at.load();
   }
 }
@@ -416,7 +399,7 @@ async function unschedule(timeline, row, at) {
     lost: h(
       "p",
       null,
-      "No message is made by it from now on. Those that are waiting already stay.",
+      "It creates no more messages. Those that wait already stay.",
     ),
     confirm: "Remove schedule",
     act: () => remove(address(["timelines", timeline.timeline, "schedules", row.name])),
@@ -424,28 +407,22 @@ async function unschedule(timeline, row, at) {
   if (done) at.reload();
 }
 
-async function deleteTimeline(timeline, at) {
-  const done = await danger({
-    title: `Delete ${timeline.timeline}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteTimeline(timeline, at) {
+  const messages = timeline.waiting + timeline.due + timeline.leased;
+  return deletion(at, {
+    what: "timeline",
+    name: timeline.timeline,
+    path: ["timelines", timeline.timeline],
+    back: "/timelines",
+    sure: true,
+    lost: [
       h(
         "strong",
         null,
-        `${plural(timeline.waiting + timeline.due + timeline.leased, "message")}, ` +
-          `${plural(timeline.dead, "dead letter")} and ` +
+        `${plural(messages, "message")}, ${plural(timeline.dead, "dead letter")} and ` +
           `${plural((timeline.schedules ?? []).length, "schedule")}`,
       ),
-      ". There is no way back.",
-    ),
-    typed: timeline.timeline,
-    confirm: "Delete timeline",
-    act: () => remove(address(["timelines", timeline.timeline])),
+      ". This cannot be undone.",
+    ],
   });
-  if (done) {
-    say(`Timeline ${timeline.timeline} is deleted.`);
-    at.go("/timelines");
-  }
 }

@@ -1,10 +1,11 @@
 /** One topic: its partitions with owners and terms, its readers, its settings. */
 
-import { address, patch, remove } from "../api.js";
+import { address, patch } from "../api.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
 import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
-import { danger, form } from "../dialog.js";
-import { STATE_TONES } from "./groups.js";
+import { deletion, form } from "../dialog.js";
+import { figure } from "../columns.js";
+import { groupColumns } from "./groups.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { produce } from "../produce.js";
@@ -117,37 +118,13 @@ function partitions(topic, at) {
         cell: (row) =>
           row.leader === null ? tag("none", "bad", { dot: true }) : `node ${row.leader}`,
       },
-      {
-        name: "term",
-        label: "Term",
-        kind: "number",
-        sort: (row) => row.term,
-        cell: (row) => count(row.term),
-      },
-      { name: "first", label: "First", kind: "number", cell: (row) => count(row.first) },
-      { name: "end", label: "End", kind: "number", cell: (row) => count(row.end) },
-      {
-        name: "records",
-        label: "Records",
-        kind: "number",
-        sort: (row) => row.records,
-        cell: (row) => count(row.records),
-      },
-      {
-        name: "rate",
-        label: "In",
-        kind: "number",
-        sort: (row) => row.records_per_s,
-        cell: (row) => rate(row.records_per_s),
-      },
-      {
-        name: "bytes",
-        label: "Size",
-        kind: "number",
-        sort: (row) => row.bytes,
-        cell: (row) => bytes(row.bytes),
-      },
-      { name: "ledgers", label: "Ledgers", kind: "number", cell: (row) => count(row.ledgers) },
+      figure("term", "Term"),
+      figure("first", "First"),
+      figure("end", "End"),
+      figure("records", "Records"),
+      figure("rate", "In", { field: "records_per_s", show: rate }),
+      figure("bytes", "Size", { show: bytes }),
+      figure("ledgers", "Ledgers"),
       {
         name: "ensemble",
         label: "Storage nodes",
@@ -179,34 +156,7 @@ function readers(topic, groups, at) {
     key: (row) => row.group,
     name: "groups",
     sort: "group",
-    columns: [
-      {
-        name: "group",
-        label: "Group",
-        kind: "name",
-        sort: (row) => row.group,
-        cell: (row) => h("a", { href: to("groups", row.group) }, row.group),
-      },
-      {
-        name: "state",
-        label: "State",
-        cell: (row) => tag(row.state, STATE_TONES[row.state] ?? "warn", { dot: true }),
-      },
-      {
-        name: "members",
-        label: "Members",
-        kind: "number",
-        sort: (row) => row.members,
-        cell: (row) => count(row.members),
-      },
-      {
-        name: "lag",
-        label: "Lag of all its topics",
-        kind: "number",
-        sort: (row) => row.lag,
-        cell: (row) => count(row.lag),
-      },
-    ],
+    columns: groupColumns("Lag of all its topics"),
   });
 }
 
@@ -275,7 +225,7 @@ async function alter(topic, at) {
     submit: (values) => patch(address(["topics", topic.topic]), changes(topic, values)),
   });
   if (done) {
-    say(`Settings of ${topic.topic} are changed.`);
+    say(`Changed the settings of ${topic.topic}.`);
     at.reload();
   }
 }
@@ -299,30 +249,23 @@ function changes(topic, values) {
   return body;
 }
 
-async function deleteTopic(topic, groups, at) {
-  const done = await danger({
-    title: `Delete ${topic.topic}?`,
-    lost: h(
-      "p",
-      null,
-      "Lost for good: ",
+function deleteTopic(topic, groups, at) {
+  const readers = groups.map((row) => row.group).join(", ");
+  return deletion(at, {
+    what: "topic",
+    name: topic.topic,
+    path: ["topics", topic.topic],
+    back: "/topics",
+    sure: true,
+    lost: [
       h(
         "strong",
         null,
         `${plural(topic.records ?? 0, "record")} (${bytes(topic.bytes)}) in ` +
           `${plural(topic.partitions.length, "partition")}`,
       ),
-      groups.length > 0
-        ? `, and the positions of ${groups.map((row) => row.group).join(", ")} in it.`
-        : ".",
-      " There is no way back.",
-    ),
-    typed: topic.topic,
-    confirm: "Delete topic",
-    act: () => remove(address(["topics", topic.topic])),
+      readers ? `, and the positions of ${readers} in it.` : ".",
+      " This cannot be undone.",
+    ],
   });
-  if (done) {
-    say(`Topic ${topic.topic} is deleted.`);
-    at.go("/topics");
-  }
 }

@@ -1,10 +1,12 @@
 /** All topics: how much lies in each, how fast it grows. */
 
-import { brief, bytes, count, plural, rate } from "../format.js";
 import { address, post } from "../api.js";
-import { button, empty, field, filters, head, table, tag } from "../parts.js";
+import { brief, bytes, plural, rate } from "../format.js";
+import { button, field, tag } from "../parts.js";
+import { figure, named } from "../columns.js";
 import { form } from "../dialog.js";
 import { h } from "../dom.js";
+import { listing } from "../list.js";
 import { say } from "../said.js";
 import { to } from "../router.js";
 
@@ -12,36 +14,31 @@ export const page = {
   title: () => "Topics",
   watch: () => ["topics"],
   view({ topics: { topics } }, at) {
-    const text = at.query.get("filter") ?? "";
     const internal = at.query.get("internal") === "1";
-    const shown = topics.filter((row) => (internal || !row.internal) && row.topic.includes(text));
-    const create = button("Create topic", () => createTopic(at), { kind: "primary" });
-    return [
-      head("Topics", { note: totals(shown), tools: [create, at.live()] }),
-      filters(
-        field(
-          "Name contains",
-          {
-            type: "search",
-            value: text,
-            autocomplete: "off",
-            oninput: (event) => at.set({ filter: event.target.value }, { typing: true }),
-          },
-          { kind: "wide" },
-        ),
-        h(
-          "label",
-          { class: "check" },
-          h("input", {
-            type: "checkbox",
-            checked: internal,
-            onchange: (event) => at.set({ internal: event.target.checked ? "1" : null }),
-          }),
-          "Internal topics",
-        ),
+    return listing(at, {
+      title: "Topics",
+      rows: internal ? topics : topics.filter((row) => !row.internal),
+      name: "topic",
+      note: totals,
+      tools: [button("Create topic", () => createTopic(at), { kind: "primary" })],
+      controls: h(
+        "label",
+        { class: "check" },
+        h("input", {
+          type: "checkbox",
+          checked: internal,
+          onchange: (event) => at.set({ internal: event.target.checked ? "1" : null }),
+        }),
+        "Internal topics",
       ),
-      shown.length > 0 ? list(shown, at) : nothing(text),
-    ];
+      columns: COLUMNS,
+      noMatch: ["No topic matches", "Clear the filter, or show internal topics too."],
+      nothing: [
+        "There are no topics yet",
+        "A client that first names a topic creates it, and so does:",
+        { command: "dovetail topic create orders --partitions 4" },
+      ],
+    });
   },
 };
 
@@ -50,82 +47,28 @@ function totals(rows) {
   return `${plural(rows.length, "topic")} with ${plural(records, "record")}`;
 }
 
-function nothing(text) {
-  return text
-    ? empty(
-        "No topic has this in its name",
-        `Nothing contains “${text}”. Clear the filter, or show internal topics too.`,
-      )
-    : empty(
-        "There are no topics yet",
-        "A topic begins to exist when a client first names it, or by:",
+const COLUMNS = [
+  named("topic", "Topic", (row) => to("topics", row.topic), { marks }),
+  figure("partitions", "Partitions"),
+  figure("records", "Records"),
+  figure("bytes", "Size", { show: bytes }),
+  figure("rate", "In", { field: "records_per_s", show: rate }),
+  {
+    name: "browse",
+    label: "",
+    kind: "tight",
+    cell: (row) =>
+      h(
+        "a",
         {
-          command: "dovetail topic create orders --partitions 4",
+          class: "button small",
+          href: `/messages?topic=${encodeURIComponent(row.topic)}`,
+          "aria-label": `Messages of ${row.topic}`,
         },
-      );
-}
-
-function list(rows, at) {
-  return table(at, {
-    label: "Topics",
-    rows,
-    key: (row) => row.topic,
-    sort: "topic",
-    columns: [
-      {
-        name: "topic",
-        label: "Topic",
-        kind: "name",
-        sort: (row) => row.topic,
-        cell: (row) =>
-          h("span", null, h("a", { href: to("topics", row.topic) }, row.topic), " ", marks(row)),
-      },
-      {
-        name: "partitions",
-        label: "Partitions",
-        kind: "number",
-        sort: (row) => row.partitions,
-        cell: (row) => count(row.partitions),
-      },
-      {
-        name: "records",
-        label: "Records",
-        kind: "number",
-        sort: (row) => row.records,
-        cell: (row) => count(row.records),
-      },
-      {
-        name: "bytes",
-        label: "Size",
-        kind: "number",
-        sort: (row) => row.bytes,
-        cell: (row) => bytes(row.bytes),
-      },
-      {
-        name: "rate",
-        label: "In",
-        kind: "number",
-        sort: (row) => row.records_per_s,
-        cell: (row) => rate(row.records_per_s),
-      },
-      {
-        name: "browse",
-        label: "",
-        kind: "tight",
-        cell: (row) =>
-          h(
-            "a",
-            {
-              class: "button small",
-              href: `/messages?topic=${encodeURIComponent(row.topic)}`,
-              "aria-label": `Messages of ${row.topic}`,
-            },
-            "Messages",
-          ),
-      },
-    ],
-  });
-}
+        "Messages",
+      ),
+  },
+];
 
 function marks(row) {
   return [
@@ -137,7 +80,7 @@ function marks(row) {
   ];
 }
 
-/** Asks for a new topic, makes it and goes there. */
+/** Asks for a new topic, creates it and goes there. */
 async function createTopic(at) {
   const made = await form({
     title: "Create a topic",
@@ -182,7 +125,7 @@ async function createTopic(at) {
     },
   });
   if (made) {
-    say(`Topic ${made} is there.`);
+    say(`Topic ${made} was created.`);
     at.go(to("topics", made));
   }
 }

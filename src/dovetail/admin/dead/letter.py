@@ -1,10 +1,9 @@
-"""A dead letter of any kind, as it is shown; and what became of those that were dealt with."""
+"""A dead letter of any kind, and the result of replaying or dropping some."""
 
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from dovetail.console.web.content import Content, HeaderShown
 from dovetail.errors import InvalidInput
 
 
@@ -17,33 +16,33 @@ class DeadSource(Struct, frozen=True):
     trouble: str | None = None
 
 
-class DeadLetter(Struct, frozen=True):
-    """A message or work that was given up."""
+class DeadLetter(Struct, frozen=True, kw_only=True):
+    """A message or job that was given up."""
 
     source: str
     name: str
     id: str
-    key: Content | None
-    body: Content | None
-    headers: list[HeaderShown]
+    key: bytes | None
+    body: bytes | None
+    headers: list[tuple[str, bytes | None]]
     reason: str
-    kind: str | None
+    kind: str | None = None
     attempts: int | None
     died_ms: int | None
     detail: str | None
-    can_replay: bool
-    can_drop: bool
+    can_replay: bool = True
+    can_drop: bool = True
 
 
 class DeadLeft(Struct, frozen=True):
-    """A letter that was left as it is, and why."""
+    """A letter that stayed as it is, and why."""
 
     id: str
     reason: str
 
 
 class DeadDone(Struct, frozen=True):
-    """How many were dealt with, and which were not."""
+    """How many were replayed or dropped, and which were not."""
 
     done: int
     left: list[DeadLeft]
@@ -51,15 +50,19 @@ class DeadDone(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one kind has."""
+    """The dead letters of one kind, and where they are."""
 
     sources: list[DeadSource] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
+
+
+#: Why a letter was left that is not there.
+GONE = "this dead letter does not exist any more"
 
 
 def numbers(ids: list[str]) -> list[int]:
     """Ids that are numbers. Raises `InvalidInput`."""
     for text in ids:
         if not text.isascii() or not text.isdigit() or len(text) > 18:
-            raise InvalidInput(f"{text!r} is no id of such a dead letter; they are numbers")
+            raise InvalidInput(f"{text!r} is not an id of such a dead letter; they are numbers")
     return [int(text) for text in ids]

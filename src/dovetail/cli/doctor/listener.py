@@ -1,4 +1,4 @@
-"""The way in: ports, the node behind them, the address that it tells, its clock."""
+"""The listeners: ports, access, the node behind them, its advertised address, its clock."""
 
 import asyncio
 import errno
@@ -7,15 +7,15 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dovetail.addresses import Address
+from dovetail.admin.kafka import CONNECT_S_MAX, Kafka
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 from dovetail.cli.program import program
+from dovetail.errors import DovetailError, InvalidSetting, Unreachable
 
 if TYPE_CHECKING:
     from dovetail.cli.options import Target
     from dovetail.settings import Settings
-
-#: Time to connect to one advertised address.
-_CONNECT_S_MAX = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class PortFact:
 
 
 @dataclass(frozen=True, slots=True)
-class LockFact:
-    """How the door for Kafka clients is locked; `error` if its certificate cannot be used."""
+class AccessFact:
+    """Who may use the Kafka listener; `error` if its certificate cannot be used."""
 
     host: str
     tls: bool
@@ -43,7 +43,7 @@ class LockFact:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """One broker, at the address that clients are told; `error` if that cannot be reached."""
+    """One broker at its advertised address; `error` if that cannot be reached."""
 
     number: int
     address: str
@@ -97,7 +97,7 @@ def judge_port(fact: PortFact, *, node_answers: bool) -> Finding:
     if fact.in_use:
         return failed(
             check,
-            f"{where} is taken by something that is no node",
+            f"{where} is taken by something that is not a node",
             fix=f"stop it (`ss -ltnp 'sport = :{fact.port}'` shows it), or set {fact.setting}.port",
         )
     return failed(
@@ -108,37 +108,35 @@ def judge_port(fact: PortFact, *, node_answers: bool) -> Finding:
     )
 
 
-def gather_lock(settings: "Settings") -> LockFact:
+def gather_access(settings: "Settings") -> AccessFact:
     """Reads the settings, and loads the certificate as a node would."""
-    from dovetail.errors import InvalidSetting
-
     security, error = settings.security, ""
     try:
         security.server_tls()
     except InvalidSetting as failure:
         error = str(failure)
-    return LockFact(
+    return AccessFact(
         settings.kafka.host, security.tls, bool(security.mechanisms), security.authorize, error
     )
 
 
-def judge_lock(fact: LockFact) -> Finding:
-    """Whether anybody in the network may come in."""
+def judge_access(fact: AccessFact) -> Finding:
+    """Whether anybody in the network may connect."""
     how = "see docs/security.md: security.tls_certificate, security.login, security.authorize"
     if fact.error:
         return failed("access", fact.error, fix="correct security.tls_certificate and .tls_key")
     if _is_loopback(fact.host):
         return ok("access", f"{fact.host}: only this machine can connect")
     if not fact.login:
-        coded = "" if fact.tls else ", in clear text"
+        exposed = "" if fact.tls else ", in clear text"
         return warning(
             "access",
-            f"whoever reaches {fact.host} may read and change everything{coded}",
+            f"everybody who reaches {fact.host} may read and change everything{exposed}",
             fix=how,
         )
     if not fact.tls:
         return warning("access", "clients log in, and what they send is in clear text", fix=how)
-    rules = "by access rules" if fact.authorize else "and whoever is in may do everything"
+    rules = "by access rules" if fact.authorize else "and every user may do everything"
     return ok("access", f"TLS and login, {rules}")
 
 
@@ -151,41 +149,30 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def gather_node(target: "Target", *, named: bool) -> NodeFact:
-    """Asks for the brokers, and tries each at the address that it tells."""
-    from dovetail.cli.client import call, check_reachable, client_config
-    from dovetail.cli.outcome import Unreachable
-    from dovetail.errors import DovetailError
-
+def gather_node(kafka: Kafka, *, named: bool) -> NodeFact:
+    """Asks for the brokers, and tries each at its advertised address."""
     try:
-        check_reachable(target)
+        kafka.check()
     except Unreachable as error:
-        return NodeFact(target.bootstrap, named, nobody=str(error).partition("\n")[0].rstrip("."))
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(client_config(target))
+        return NodeFact(kafka.bootstrap, named, nobody=str(error).partition("\n")[0].rstrip("."))
     try:
-        listed = call("asking", target, lambda: admin.list_topics(timeout=target.timeout_s))
+        found = kafka.metadata().brokers
     except DovetailError as error:
-        return NodeFact(target.bootstrap, named, error=str(error).partition("\n")[0])
-    brokers = tuple(
-        _reach(number, broker.host, broker.port)
-        for number, broker in sorted(listed.brokers.items())
-    )
-    return NodeFact(target.bootstrap, named, brokers)
+        return NodeFact(kafka.bootstrap, named, error=str(error).partition("\n")[0])
+    brokers = tuple(_reach(number, address) for number, address in sorted(found.items()))
+    return NodeFact(kafka.bootstrap, named, brokers)
 
 
-def _reach(number: int, host: str, port: int) -> Advertised:
-    address = f"{host}:{port}"
+def _reach(number: int, address: Address) -> Advertised:
     try:
-        with socket.create_connection((host, port), _CONNECT_S_MAX):
-            return Advertised(number, address)
+        with socket.create_connection(address, CONNECT_S_MAX):
+            return Advertised(number, str(address))
     except OSError as error:
-        return Advertised(number, address, (error.strerror or str(error)).lower())
+        return Advertised(number, str(address), (error.strerror or str(error)).lower())
 
 
 def judge_node(fact: NodeFact) -> list[Finding]:
-    """Whether a node answers, and whether clients reach what it tells them."""
+    """Whether a node answers, and whether clients reach the addresses that it advertises."""
     if fact.nobody and not fact.named:
         return [
             warning(
@@ -202,14 +189,16 @@ def judge_node(fact: NodeFact) -> list[Finding]:
                 fix="start the node, or correct --bootstrap (client.bootstrap)",
             )
         ]
+
     if fact.error:
         return [
             failed(
                 "node",
                 fact.error,
-                fix="see whether it is a Kafka port that listens there, and the log of the node",
+                fix="check that a Kafka port listens there, and read the log of the node",
             )
         ]
+
     count = len(fact.brokers)
     answer = ok("node", f"{fact.bootstrap} answers; {count} broker{'' if count == 1 else 's'}")
     return [answer, _judge_advertised(fact.brokers)]
@@ -217,27 +206,26 @@ def judge_node(fact: NodeFact) -> list[Finding]:
 
 def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
     wrong = [broker for broker in brokers if broker.error]
-    told = ", ".join(broker.address for broker in brokers)
+    advertised = ", ".join(broker.address for broker in brokers)
     if not brokers:
         return failed(
             "advertised address",
-            "the node names no broker: nobody can produce or consume",
-            fix="see whether a node with the role broker runs",
+            "the node knows no broker: nobody can produce or consume",
+            fix="check that a node with the role broker runs",
         )
     if wrong:
         named = "; ".join(f"broker {b.number} at {b.address}: {b.error}" for b in wrong)
         return failed(
             "advertised address",
-            f"clients are told addresses that cannot be reached from here: {named}",
+            f"brokers advertise addresses that cannot be reached from here: {named}",
             fix="set kafka.advertised_host (--advertised-host) on that node to a name or address "
             "that clients reach",
         )
-    return ok("advertised address", f"clients are told {told}, which can be reached")
+    return ok("advertised address", f"brokers advertise {advertised}, which can be reached")
 
 
 def gather_clock(target: "Target") -> ClockFact:
     """Asks the node for its time, over its own protocol."""
-    from dovetail.errors import DovetailError
 
     async def ask() -> ClockFact:
         from dovetail.addresses import parse_addresses
@@ -263,7 +251,7 @@ def gather_clock(target: "Target") -> ClockFact:
 def judge_clock(fact: ClockFact, *, drift_ms_max: int) -> Finding:
     """Whether the clocks agree well enough for due times."""
     if fact.error:
-        return skipped("clock", f"the node does not tell its time: {fact.error}")
+        return skipped("clock", f"cannot read the node's clock: {fact.error}")
     certain_ms = max(0.0, abs(fact.offset_ms) - fact.uncertain_ms)
     side = "ahead of" if fact.offset_ms > 0 else "behind"
     text = (

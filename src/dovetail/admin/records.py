@@ -1,26 +1,34 @@
-"""Records of topics, read by place and written one at a time, with a short-lived Kafka client.
+"""Records of topics: read from where to where, and written, with a client of its own each time.
 
-A read has bounds for everything: records to look at, records to keep, bytes to keep, time. What it
-returns says how far it came, so that a reader can go on from there. The client's calls block, so
-they run on a thread, a few at a time.
+A read has a limit for everything: records to look at, records to keep, bytes to keep, time. What it
+returns says how far it came, so that a reader can go on from there. No group's position moves.
 """
 
-import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from dovetail.console.kafka_link import CALL_S_MAX, ClientConfig, KafkaLink, told, within
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from dovetail.admin.positions import Bounds
 from dovetail.errors import DovetailError, Uncertain
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Message
+
+    from dovetail.admin.kafka import Kafka, Partition
 
 #: Bytes of records that one read keeps; then it says that there is more.
 READ_BYTES_MAX = 32 * 1024 * 1024
-#: Reads at once. Each has a client, its threads and up to 16 MiB of records that it fetched ahead.
-READS_MAX = 4
 
 _BATCH = 500
 _POLL_S = 0.25
@@ -77,78 +85,59 @@ class ReadLimits:
     bytes: int = READ_BYTES_MAX
 
 
-def _everything(_: Record) -> bool:
+def everything(_: Record) -> bool:
+    """A search for nothing in particular."""
     return True
 
 
-class Reader:
-    """Reads records; one for each node."""
-
-    def __init__(self, link: KafkaLink) -> None:
-        self._link = link
-        self._turn = asyncio.Semaphore(READS_MAX)
-
-    async def read(
-        self,
-        topic: str,
-        spans: Iterable[Span],
-        limits: ReadLimits,
-        *,
-        wanted: Callable[[Record], bool] = _everything,
-    ) -> Reading:
-        """The `wanted` records of these spans. Raises `TopicUnknown`, `Unavailable`."""
-        spans = [span for span in spans if span.start < span.end]
-        if not spans:
-            return Reading()
-        config = self._link.config()
-        async with self._turn:
-            work = self._link.threads.run(_read, config, topic, spans, limits, wanted)
-            return await within(f"reading {topic!r}", work)
-
-
-def _read(
-    config: ClientConfig,
+def read(
+    kafka: "Kafka",
     topic: str,
-    spans: Sequence[Span],
+    spans: Iterable[Span],
     limits: ReadLimits,
-    wanted: Callable[[Record], bool],
+    *,
+    wanted: Callable[[Record], bool] = everything,
 ) -> Reading:
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    """The `wanted` records of these spans. Raises `TopicUnknown`, `Unavailable`."""
+    spans = [span for span in spans if span.start < span.end]
+    if not spans:
+        return Reading()
 
-    consumer = Consumer(
-        {
-            **config,
-            "group.id": "dovetail-console",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "queued.min.messages": 1_000,
-            "queued.max.messages.kbytes": 16 * 1024,
-            "fetch.max.bytes": 8 * 1024 * 1024,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(topic, span.partition, span.start) for span in spans])
-        return _collect(consumer, topic, spans, limits, wanted)
-    except KafkaException as error:
-        raise told(f"reading {topic!r}", error) from error
-    finally:
-        consumer.close()
+    with kafka.reads:
+        consumer = Consumer(
+            kafka.config(
+                group_id=kafka.client_id,
+                enable_auto_commit=False,
+                enable_partition_eof=True,
+                auto_offset_reset="earliest",
+                fetch_wait_max_ms=50,
+                queued_min_messages=1_000,
+                queued_max_messages_kbytes=16 * 1024,
+                fetch_max_bytes=8 * 1024 * 1024,
+            )
+        )
+        try:
+            consumer.assign([TopicPartition(topic, span.partition, span.start) for span in spans])
+            deadline_s = time.monotonic() + kafka.timeout_s
+            return _collect(consumer, spans, limits, wanted, deadline_s=deadline_s)
+        except KafkaException as error:
+            raise kafka.error_of(f"reading {topic!r}", error) from error
+        finally:
+            consumer.close()
 
 
 def _collect(
-    consumer: "Consumer",
-    topic: str,
+    consumer: Consumer,
     spans: Sequence[Span],
     limits: ReadLimits,
     wanted: Callable[[Record], bool],
+    *,
+    deadline_s: float,
 ) -> Reading:
-    from confluent_kafka import KafkaError, KafkaException
-
     found = Reading(next={span.partition: span.start for span in spans})
     ends = {span.partition: span.end for span in spans}
-    deadline_s, kept_bytes = time.monotonic() + CALL_S_MAX, 0
+    kept_bytes = 0
+
     while ends:
         if time.monotonic() > deadline_s:
             found.complete = False
@@ -166,6 +155,7 @@ def _collect(
             if offset >= ends[partition]:
                 del ends[partition]
                 continue
+
             found.scanned += 1
             found.next[partition] = offset + 1
             if offset + 1 >= ends[partition]:
@@ -174,6 +164,7 @@ def _collect(
             if wanted(record):
                 found.records.append(record)
                 kept_bytes += record.size
+
             enough = limits.keep is not None and len(found.records) >= limits.keep
             if enough or found.scanned >= limits.scan or kept_bytes >= limits.bytes:
                 found.complete = not ends
@@ -181,9 +172,18 @@ def _collect(
     return found
 
 
-def _record(message: "Message", partition: int, offset: int) -> Record:
-    from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+def last_spans(
+    bounds: "Mapping[Partition, Bounds]", count: int, *, before: int | None = None
+) -> list[Span]:
+    """The last `count` records of each partition; with `before`, those below this offset."""
+    spans = []
+    for (_, number), bound in bounds.items():
+        end = bound.end if before is None else max(bound.first, min(before, bound.end))
+        spans.append(Span(number, max(bound.first, end - count), end))
+    return spans
 
+
+def _record(message: "Message", partition: int, offset: int) -> Record:
     kind, timestamp_ms = message.timestamp()
     return Record(
         partition=partition,
@@ -226,58 +226,37 @@ class Written:
     timestamp_ms: int
 
 
-async def write(link: KafkaLink, records: Sequence[NewRecord]) -> list[Written]:
+def write(kafka: "Kafka", records: Sequence[NewRecord]) -> list[Written]:
     """Stores records, each acknowledged by all. Raises `Uncertain`, or why one was refused."""
-    config = link.config()
-    return await within("writing", link.threads.run(_write, config, records), changes=True)
-
-
-def _write(config: ClientConfig, records: Sequence[NewRecord]) -> list[Written]:
-    from confluent_kafka import KafkaException, Producer
-
     producer = Producer(
-        {
-            **config,
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "message.timeout.ms": int(CALL_S_MAX * 1000),
-            "message.max.bytes": 16 * 1024 * 1024,
-            "partitioner": "murmur2_random",
-        }
+        kafka.config(
+            enable_idempotence=True,
+            linger_ms=0,
+            message_timeout_ms=int(kafka.timeout_s * 1000),
+            message_max_bytes=16 * 1024 * 1024,
+            partitioner="murmur2_random",
+        )
     )
     outcomes: dict[int, Written | DovetailError] = {}
 
-    def reporter(number: int, topic: str) -> Callable[[Any, Any], None]:
+    def reporter(number: int, doing: str) -> Callable[[Any, Any], None]:
         def delivered(error: Any, message: Any) -> None:
-            doing = f"writing to {topic!r}"
             if error is not None:
-                outcomes[number] = told(doing, KafkaException(error), changes=True)
-            else:
-                outcomes[number] = Written(
-                    message.partition(), message.offset(), message.timestamp()[1]
-                )
+                outcomes[number] = kafka.error_of(doing, error, changes=True)
+                return
+            at_ms = message.timestamp()[1]
+            outcomes[number] = Written(message.partition(), message.offset(), at_ms)
 
         return delivered
 
-    for number, record in enumerate(records):
-        extra: dict[str, Any] = {}
-        if record.partition is not None:
-            extra["partition"] = record.partition
-        if record.timestamp_ms is not None:
-            extra["timestamp"] = record.timestamp_ms
-        try:
-            producer.produce(
-                record.topic,
-                key=record.key,
-                value=record.value,
-                headers=list(record.headers),
-                on_delivery=reporter(number, record.topic),
-                **extra,
-            )
-        except (KafkaException, BufferError, ValueError, OverflowError) as error:
-            producer.flush(CALL_S_MAX)
-            raise told(f"writing to {record.topic!r}", error) from error
-    producer.flush(CALL_S_MAX)
+    try:
+        for number, record in enumerate(records):
+            doing = f"writing to {record.topic!r}"
+            delivered = reporter(number, doing)
+            kafka.call(doing, partial(_produce, producer, record, delivered), changes=True)
+    finally:
+        producer.flush(kafka.timeout_s)
+
     written = []
     for number in range(len(records)):
         outcome = outcomes.get(number) or Uncertain("a record may or may not be stored")
@@ -285,3 +264,20 @@ def _write(config: ClientConfig, records: Sequence[NewRecord]) -> list[Written]:
             raise outcome
         written.append(outcome)
     return written
+
+
+def _produce(producer: Producer, record: NewRecord, delivered: Callable[[Any, Any], None]) -> None:
+    extra: dict[str, Any] = {}
+    if record.partition is not None:
+        extra["partition"] = record.partition
+    if record.timestamp_ms is not None:
+        extra["timestamp"] = record.timestamp_ms
+
+    producer.produce(
+        record.topic,
+        key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+        on_delivery=delivered,
+        **extra,
+    )

@@ -1,0 +1,13 @@
+"""Dead letters of every kind: of timelines, of teams, of the outbox.
+
+source     name                          id                 replay
+timeline   the timeline                  its id             due now, from its first attempt
+topic      a team's topic of dead jobs   partition:offset   copied to the team's input topic
+outbox     the topic that was meant      its id             put back behind what waits
+
+letter.py      a dead letter, where it lies, and the result of dealing with some
+timelines.py   those of timelines                                          asynchronous
+topics.py      those of teams: records that say by their headers why they died
+marks.py       which of those were dealt with
+outbox.py      those of an outbox
+"""

@@ -1,0 +1,213 @@
+"""Pipelines: what their drivers report, read from the topic of reports.
+
+`teams/report.py` defines the record: one partition, the key is the pipeline (`pipeline#driver` for
+a standby), the value a JSON document that replaces all before it. `Reports` folds these records
+into one answer for each pipeline; the command line and the console show the same:
+
+- The newest report of a key counts. Of two drivers that both claim to lead, the one with the
+  higher term does, unless it stopped or fell silent.
+- A driver reports at least every ten seconds while it lives. After three missed reports its
+  pipeline is `silent`: the driver may be dead, or cut off.
+- A standby that stopped, or that has led since, is not a standby any more. A pipeline that has no
+  leader now is known by its standbys.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.admin.feed import Feed
+from dovetail.admin.positions import Bounds, Position, resolve
+from dovetail.errors import NotFound
+
+if TYPE_CHECKING:
+    from dovetail.admin.kafka import Kafka
+
+#: The topic, and the longest time between two reports, of `teams/report.py`, which takes long to
+#: import; a test compares them.
+TOPIC = "dovetail.pipelines"
+SILENT_MS = 30_000
+#: How far back a first look goes; pipelines that ended before are history.
+LOOK_BACK_MS = 24 * 3_600_000
+#: Records of a first look; a driver writes at most one a second.
+_SCAN_MAX = 50_000
+#: Pipelines and standbys that are remembered.
+_KEYS_MAX = 1_000
+
+
+class TeamReport(Struct, frozen=True):
+    """A team, as its driver reports it."""
+
+    team: str
+    state: str = "starting"
+    workers: int = 0
+    input: str = ""
+    results: str = ""
+    dead: str = ""
+    lag: int | None = None
+    jobs: int | None = None
+    jobs_per_s: float | None = None
+    jobs_total: int | None = None
+    batch: int | None = None
+    batch_ms: int | None = None
+    failures: int = 0
+    dead_letters: int | None = None
+    last_error: str = ""
+
+
+class Edge(Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """A connection from a team to a team."""
+
+    source: str
+    target: str
+    how: str = "pipe"
+
+
+class Report(Struct, frozen=True):
+    """A pipeline, as its driver reports it."""
+
+    pipeline: str
+    state: str = "running"
+    driver: str = ""
+    term: int | None = None
+    started_ms: int | None = None
+    at_ms: int | None = None
+    edges: list[Edge] = []
+    teams: list[TeamReport] = []
+
+
+class Pipeline(Report, frozen=True, kw_only=True):
+    """A pipeline now: the report that counts, how old it is, and the drivers that stand by.
+
+    `state` is `silent` where the last report is too old.
+    """
+
+    reported_ms: int
+    silent_ms: int
+    standbys: list[str]
+
+    @property
+    def lag(self) -> int | None:
+        """Of all teams; None if one of them does not know."""
+        return _sum([team.lag for team in self.teams])
+
+    @property
+    def dead_letters(self) -> int | None:
+        """Of all teams; None if one of them does not know."""
+        return _sum([team.dead_letters for team in self.teams])
+
+
+def _sum(values: list[int | None]) -> int | None:
+    """The sum; None if one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    report: Report
+    reported_ms: int
+
+    def silent_ms(self, now_ms: int) -> int:
+        return max(0, now_ms - self.reported_ms)
+
+    def state(self, now_ms: int) -> str:
+        ended = self.report.state in ("stopped", "failed")
+        return self.report.state if ended or self.silent_ms(now_ms) <= SILENT_MS else "silent"
+
+
+@dataclass(slots=True)
+class Reports:
+    """The newest reports by key. Pure."""
+
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+
+    def take(self, key: bytes | None, value: bytes | None, *, at_ms: int) -> None:
+        """Takes one record, in the order of the topic; what is not a report is passed over."""
+        try:
+            report = msgspec.json.decode(value or b"", type=Report)
+        except msgspec.DecodeError:
+            return
+        name = (key or report.pipeline.encode()).decode(errors="replace")
+        if name == report.pipeline and self._is_of_an_older_leader(report, at_ms):
+            return
+        if len(self._kept) < _KEYS_MAX or name in self._kept:
+            self._kept[name] = _Kept(report, at_ms)
+
+    def _is_of_an_older_leader(self, report: Report, at_ms: int) -> bool:
+        known = self._kept.get(report.pipeline)
+        if known is None or known.state(at_ms) in ("stopped", "silent"):
+            return False
+        return (report.term or 0) < (known.report.term or 0)
+
+    def pipelines(self, *, now_ms: int) -> list[Pipeline]:
+        """All pipelines by name."""
+        names = sorted({kept.report.pipeline for kept in self._kept.values()})
+        return [self._pipeline(name, now_ms) for name in names]
+
+    def _pipeline(self, name: str, now_ms: int) -> Pipeline:
+        leader = self._kept.get(name)
+        others = [
+            kept
+            for key, kept in sorted(self._kept.items())
+            if key != name and kept.report.pipeline == name
+        ]
+        standbys = [
+            kept.report.driver
+            for kept in others
+            if kept.state(now_ms) not in ("stopped", "silent") and not _led_since(kept, leader)
+        ]
+
+        counts = leader or max(others, key=lambda kept: kept.reported_ms)
+        fields = msgspec.structs.asdict(counts.report)
+        return Pipeline(
+            **(fields | {"state": counts.state(now_ms)}),
+            reported_ms=counts.reported_ms,
+            silent_ms=counts.silent_ms(now_ms),
+            standbys=sorted(standbys),
+        )
+
+
+def _led_since(standby: _Kept, leader: _Kept | None) -> bool:
+    return (
+        leader is not None
+        and leader.report.driver == standby.report.driver
+        and leader.reported_ms >= standby.reported_ms
+    )
+
+
+class PipelineReports:
+    """The pipelines of a cluster; each look reads only what is new. Safe between threads."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self._feed = Feed(TOPIC, start=self._start)
+        self._reports = Reports()
+        self._turn = threading.Lock()
+
+    def list(self, kafka: "Kafka") -> "list[Pipeline]":
+        """All pipelines of the last day, by name. Raises `Unavailable`."""
+        with self._turn:
+            found = self._feed.read(kafka)
+            for record in () if found is None else found[0]:
+                self._reports.take(record.key, record.value, at_ms=record.timestamp_ms)
+            return self._reports.pipelines(now_ms=self._wall_ms())
+
+    def one(self, kafka: "Kafka", name: str) -> Pipeline:
+        """One pipeline. Raises `NotFound`, `Unavailable`."""
+        for pipeline in self.list(kafka):
+            if pipeline.pipeline == name:
+                return pipeline
+        raise NotFound(
+            f"no driver has reported on a pipeline {name!r} within a day; is it running? "
+            "(dovetail pipeline run)"
+        )
+
+    def _start(self, kafka: "Kafka", bounds: Bounds) -> int:
+        since = Position("time", max(0, self._wall_ms() - LOOK_BACK_MS))
+        found = resolve(kafka, since, {(TOPIC, 0): bounds})
+        return max(found[TOPIC, 0], bounds.end - _SCAN_MAX)

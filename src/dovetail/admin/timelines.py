@@ -1,0 +1,187 @@
+"""Timelines: what waits, how late, who has what; messages to look up, schedule, move and cancel.
+
+The client of timelines is asynchronous, so these functions are too; each takes a connected client
+(`dovetail.timeline.client.Dovetail`) or one timeline of it.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
+from dovetail.timeline.frames import ConsumerState, Described, ScheduleState
+from dovetail.timeline.message import NewMessage, Shown, Status, decode_headers
+
+if TYPE_CHECKING:
+    from dovetail.timeline.client import Dovetail, Timeline
+
+_REFUSALS = {
+    Status.TOO_LARGE: "the message is larger than the timeline takes (body_bytes_max)",
+    Status.TOO_FAR: "the message is due later than the timeline takes (ahead_ms_max)",
+}
+
+
+class TimelineSummary(Struct, frozen=True):
+    """A timeline in a list; counts are None unless it is ready."""
+
+    timeline: str
+    state: str
+    waiting: int | None = None
+    due: int | None = None
+    leased: int | None = None
+    dead: int | None = None
+    consumers: int | None = None
+    late_ms_p99: float | None = None
+    arrivals_per_s: float | None = None
+    done_per_s: float | None = None
+
+
+class Lateness(Struct, frozen=True):
+    """How late the last deliveries were, in milliseconds."""
+
+    p50: float
+    p99: float
+
+
+class ConsumerShown(ConsumerState, frozen=True, array_like=False):
+    """A consumer, as its broker sees it."""
+
+
+class ScheduleShown(ScheduleState, frozen=True, array_like=False):
+    """A recurring schedule and its next time."""
+
+
+class TimelineShown(Struct, frozen=True):
+    """A timeline: messages by state, load, lateness, consumers, settings."""
+
+    timeline: str
+    waiting: int
+    due: int
+    leased: int
+    dead: int
+    consumers: int
+    oldest_due_ms: int | None
+    late_ms: Lateness
+    arrivals_per_second: float
+    done_per_second: float
+    #: Messages that become due in this window and in each of the next ones.
+    next_windows: list[int]
+    window_ms: int
+    consumers_suggested: int
+    condition: str
+    reasons: list[str]
+    config: dict[str, int | str]
+    consumer_list: list[ConsumerShown]
+    schedules: list[ScheduleShown]
+
+
+async def list_timelines(client: "Dovetail") -> list[TimelineSummary]:
+    """All timelines. Raises `Unavailable`."""
+    rows = []
+    for name, state in await client.timelines():
+        if state != "ready":
+            rows.append(TimelineSummary(name, state))
+            continue
+        try:
+            found = await client.timeline(name).describe()
+        except NotFound:
+            # Deleted between the two questions.
+            continue
+        rows.append(_summary(state, found))
+    return rows
+
+
+def _summary(state: str, found: Described) -> TimelineSummary:
+    return TimelineSummary(
+        timeline=found.timeline,
+        state=state,
+        waiting=found.counts.waiting,
+        due=found.counts.due,
+        leased=found.counts.leased,
+        dead=found.counts.dead,
+        consumers=len(found.consumers),
+        late_ms_p99=found.late_ms_p99,
+        arrivals_per_s=found.signals.arrivals,
+        done_per_s=found.signals.done,
+    )
+
+
+async def describe_timeline(timeline: "Timeline") -> TimelineShown:
+    """One timeline. Raises `TopicUnknown`, `Unavailable`."""
+    found = await timeline.describe()
+    schedules = await timeline.schedules()
+    counts, signals = found.counts, found.signals
+
+    return TimelineShown(
+        timeline=found.timeline,
+        waiting=counts.waiting,
+        due=counts.due,
+        leased=counts.leased,
+        dead=counts.dead,
+        consumers=len(found.consumers),
+        oldest_due_ms=counts.oldest_due_ms or None,
+        late_ms=Lateness(found.late_ms_p50, found.late_ms_p99),
+        arrivals_per_second=signals.arrivals,
+        done_per_second=signals.done,
+        next_windows=signals.windows,
+        window_ms=found.config.window_ms,
+        consumers_suggested=signals.consumers_suggested,
+        condition=signals.condition,
+        reasons=signals.reasons,
+        config=msgspec.to_builtins(found.config),
+        consumer_list=msgspec.convert(found.consumers, list[ConsumerShown], from_attributes=True),
+        schedules=msgspec.convert(schedules, list[ScheduleShown], from_attributes=True),
+    )
+
+
+async def schedule_message(timeline: "Timeline", message: NewMessage) -> tuple[int, bool]:
+    """Stores a message; its id, and whether it is new: a key in use names the message that has it.
+
+    Raises `InvalidInput` if the timeline does not take it.
+    """
+    (outcome,) = await timeline.insert([message])
+    if outcome.status not in (Status.OK, Status.EXISTS):
+        raise InvalidInput(_refusal(outcome.status))
+    return outcome.id, outcome.status is Status.OK
+
+
+async def move_message(timeline: "Timeline", number: int, *, due_ms: int) -> Shown:
+    """Gives a message another due time. Raises `Refused` while it is leased, `NotFound`."""
+    check_status(await timeline.move(number, at=due_ms / 1000), number)
+    (found,) = await timeline.look_up(number)
+    if found is None:
+        raise NotFound(f"message {number} moved and has been handled since")
+    return found
+
+
+async def cancel_message(timeline: "Timeline", number: int) -> None:
+    """Removes a message for good. Raises `Refused` while it is leased, `NotFound`."""
+    (status,) = await timeline.cancel(number)
+    check_status(status, number)
+
+
+def check_status(status: Status, number: int) -> None:
+    """Raises what it means that a message was not changed."""
+    if status is not Status.OK:
+        raise _failure(status, number)
+
+
+def _failure(status: Status, number: int) -> DovetailError:
+    if status is Status.GONE:
+        return NotFound(f"no message {number} waits; it is done, cancelled, or never existed")
+    if status is Status.LEASED:
+        return Refused(f"a consumer has leased message {number}; try again when the lease ends")
+    return Refused(f"message {number}: {_refusal(status)}")
+
+
+def _refusal(status: Status) -> str:
+    return _REFUSALS.get(status, status.name.lower())
+
+
+def headers_of(message: Shown) -> list[tuple[str, bytes | None]]:
+    """The headers of a message; what another client wrote unreadably shows as it is."""
+    try:
+        return list(decode_headers(message.headers))
+    except InvalidInput:
+        return [("(unreadable)", message.headers)]

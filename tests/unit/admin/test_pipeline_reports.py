@@ -1,0 +1,81 @@
+"""The report that counts for a pipeline."""
+
+import json
+
+from dovetail.admin.pipelines import SILENT_MS, TOPIC, Pipeline, Reports
+from dovetail.teams import report as teams_report
+
+
+class World:
+    """Reports of the pipeline `p`, and the time."""
+
+    def __init__(self) -> None:
+        self.reports = Reports()
+        self.now_ms = 1_000_000
+
+    def take(
+        self, driver: str, state: str = "running", *, term: int = 1, standby: bool = False
+    ) -> None:
+        self.now_ms += 1
+        document = {"pipeline": "p", "state": state, "driver": driver, "term": term}
+        key = f"p#{driver}" if standby else "p"
+        self.reports.take(key.encode(), json.dumps(document).encode(), at_ms=self.now_ms)
+
+    def now(self) -> Pipeline:
+        (found,) = self.reports.pipelines(now_ms=self.now_ms)
+        return found
+
+
+def test_the_names_are_those_of_the_record() -> None:
+    """T11: what drivers write is what is read."""
+    assert TOPIC == teams_report.TOPIC
+    assert SILENT_MS == teams_report.SILENT_S_MAX * 1000
+
+
+def test_the_newest_report_of_the_highest_term_counts() -> None:
+    """T11: a driver that was replaced cannot speak for the pipeline any more."""
+    world = World()
+    world.take("a", term=1)
+    world.take("b", term=2)
+    world.take("a", "failed", term=1)
+    assert (world.now().driver, world.now().state) == ("b", "running")
+    world.take("b", "stopped", term=2)
+    world.take("a", term=1)
+    assert world.now().driver == "a", "the one with the higher term has stopped"
+
+
+def test_a_driver_that_misses_its_reports_is_silent() -> None:
+    """T11: what it said last is not what it is now; an end stays an end."""
+    world = World()
+    world.take("a", term=5)
+    world.now_ms += SILENT_MS
+    assert world.now().state == "running"
+    world.now_ms += 1
+    assert (world.now().state, world.now().silent_ms) == ("silent", SILENT_MS + 1)
+    world.take("b", term=1)
+    assert world.now().driver == "b", "terms began anew, and nobody contradicts"
+    world.take("b", "failed", term=1)
+    world.now_ms += 2 * SILENT_MS
+    assert world.now().state == "failed"
+
+
+def test_standbys_are_those_that_wait_now() -> None:
+    """T11: one that stopped, fell silent or has led since is none; alone they are the pipeline."""
+    world = World()
+    world.take("a", "waiting for election", standby=True)
+    assert (world.now().state, world.now().standbys) == ("waiting for election", ["a"])
+    world.take("b", "waiting for election", standby=True)
+    world.take("c", "waiting for election", standby=True)
+    world.take("c", "stopped", standby=True)
+    world.take("a", term=2)
+    assert (world.now().driver, world.now().standbys) == ("a", ["b"])
+
+
+def test_what_is_not_a_report_is_passed_over() -> None:
+    """R3: others may write to the topic too."""
+    world = World()
+    for value in (None, b"", b"no report", b"[]", b'{"pipeline": 7}', b"\xff"):
+        world.reports.take(b"odd", value, at_ms=world.now_ms)
+    assert world.reports.pipelines(now_ms=world.now_ms) == []
+    world.take("a")
+    assert world.now().lag == 0
