@@ -2,8 +2,8 @@
 
     python -m bench.deals [--seed 1] [--buckets 65536] [--consumers 10000] [--racks 100]
 
-Prints for each round of churn how even the deal is, how many buckets moved, how many had to, and
-how much processor time the deal took. Exit code 1 if half of the deals took 100 ms or longer.
+Prints for each round of churn how even the assignment is, how many buckets moved, how many had to,
+and how much processor time it took. Exit code 1 if half of the assignments took 100 ms or longer.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import statistics
 import sys
 import time
 
-from dovetail.timeline.engine.deal import Deal, Member, deal, loads
+from dovetail.timeline.engine.assignment import Assignment, Member, assign, loads
 
 #: A broker deals on its event loop at the end of each window.
 DEAL_MS_MAX = 100.0
@@ -21,8 +21,8 @@ ROUNDS = 20
 CHURN = 0.001
 
 
-def _owners(dealt: Deal) -> list[str]:
-    return [dealt.members[owner].id for owner in dealt.owners]
+def _owners(assignment: Assignment) -> list[str]:
+    return [assignment.members[owner].id for owner in assignment.owners]
 
 
 def main() -> int:
@@ -34,8 +34,8 @@ def main() -> int:
     rng = random.Random(given.seed)
     there = [Member(f"consumer-{at}", f"rack-{at % given.racks}") for at in range(given.consumers)]
     serial = given.consumers
-    deal("racks", there, buckets=given.buckets)  # Places on the ring are computed once.
-    before = _owners(deal("racks", there, buckets=given.buckets))
+    assign("racks", there, buckets=given.buckets)  # Places on the ring are computed once.
+    before = _owners(assign("racks", there, buckets=given.buckets))
     took: list[float] = []
     factors: list[float] = []
     for number in range(ROUNDS):
@@ -46,10 +46,10 @@ def main() -> int:
             there.append(Member(f"consumer-{serial}", f"rack-{rng.randrange(given.racks)}"))
             serial += 1
         started = time.process_time()
-        dealt = deal("racks", there, buckets=given.buckets)
+        assignment = assign("racks", there, buckets=given.buckets)
         took.append((time.process_time() - started) * 1000)
-        after = _owners(dealt)
-        sizes = loads(dealt)
+        after = _owners(assignment)
+        sizes = loads(assignment)
         moved = sum(a != b for a, b in zip(before, after, strict=True))
         had_to = sum(owner in names for owner in before) + sum(
             sizes[member.id] for member in there[-len(gone) :]
@@ -64,7 +64,7 @@ def main() -> int:
         before = after
     print(
         f"seed={given.seed}: {statistics.mean(factors):.2f} times the least movement, "
-        f"{statistics.median(took):.0f} ms a deal, {max(took):.0f} ms the slowest"
+        f"{statistics.median(took):.0f} ms an assignment, {max(took):.0f} ms the slowest"
     )
     return 1 if statistics.median(took) >= DEAL_MS_MAX else 0
 

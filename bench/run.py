@@ -1,4 +1,4 @@
-"""What a case is given: how much to do, where to put files, and a voice."""
+"""What a case is given: how much to do, where to put files, and how to report."""
 
 import statistics
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Run:
         """
         self.progress.update(self.task, description=text, refresh=True)
 
-    def told(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Leaves a line behind, so that a long run shows what it found so far."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 

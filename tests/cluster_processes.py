@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 from tests.etcd_server import EtcdMember
-from tests.network_links import Door, Network, open_network
+from tests.network_links import Listener, Network, open_network
 
 BROKER_NUMBER_BASE = 100
 
@@ -39,7 +39,7 @@ SETTINGS = {
     "log_ensemble": "3",
     "log_write_quorum": "3",
     "log_ack_quorum": "2",
-    "log_ledger_bytes_max": "1MiB",
+    "log_ledger_bytes_max": "128KiB",
 }
 
 
@@ -69,23 +69,23 @@ class ClusterProcesses:
         self.etcd = _etcd(folder / "etcd", network, etcd_members)
         endpoints = ",".join(member.endpoint for member in self.etcd.values())
         self.nodes: dict[str, RunningNode] = {}
-        self._doors: dict[str, tuple[Door, Door]] = {}
+        self._listeners: dict[str, tuple[Listener, Listener]] = {}
         for kind, role, count in (("storage", "storage", storage), ("broker", "broker", brokers)):
             for at in range(1, count + 1):
                 name = f"{kind}-{at}"
                 number = at + (BROKER_NUMBER_BASE if kind == "broker" else 0)
-                door, http_door = network.door(name), network.door(name)
-                self._doors[name] = (door, http_door)
+                listener, http_listener = network.listener(name), network.listener(name)
+                self._listeners[name] = (listener, http_listener)
                 own = {
                     "node_name": name,
                     "node_node_id": str(number),
                     "node_roles": role,
                     "coordination_endpoints": endpoints,
-                    "kafka_host": door.listen_host,
-                    "kafka_port": str(door.listen_port),
-                    "kafka_advertised_host": door.host,
-                    "kafka_advertised_port": str(door.port),
-                    "http_port": str(http_door.listen_port),
+                    "kafka_host": listener.listen_host,
+                    "kafka_port": str(listener.listen_port),
+                    "kafka_advertised_host": listener.host,
+                    "kafka_advertised_port": str(listener.port),
+                    "http_port": str(http_listener.listen_port),
                 }
                 self.nodes[name] = RunningNode(folder / name, {**SETTINGS, **own, **settings})
 
@@ -100,12 +100,12 @@ class ClusterProcesses:
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers."""
-        return ",".join(self._doors[name][0].address for name in self.brokers)
+        return ",".join(self._listeners[name][0].address for name in self.brokers)
 
     def address(self, name: str) -> tuple[str, int]:
         """Where others reach a node."""
-        door = self._doors[name][0]
-        return door.host, door.port
+        listener = self._listeners[name][0]
+        return listener.host, listener.port
 
     def number(self, name: str) -> int:
         """A node's number in the Kafka protocol and in ledgers."""
@@ -114,7 +114,7 @@ class ClusterProcesses:
 
     def http_port(self, name: str) -> int:
         """Where a node serves HTTP, inside its own network."""
-        return self._doors[name][1].listen_port
+        return self._listeners[name][1].listen_port
 
     # Life of all
 
@@ -124,8 +124,17 @@ class ClusterProcesses:
             self.launch(name)
         for member in self.etcd.values():
             member.wait_ready()
-        for name in self.nodes:
-            self.launch(name)
+        self.mend()
+
+    def mend(self) -> None:
+        """Heals, wakes and starts what a test left cut, paused or dead; returns when all serve."""
+        self.network.heal()
+        for name in (*self.etcd, *self.nodes):
+            process = self._process(name)
+            if process.running:
+                process.resume()
+            else:
+                self.launch(name)
         for name in self.nodes:
             self.await_ready(name)
 
@@ -181,7 +190,7 @@ class ClusterProcesses:
         """What `/readyz` of a node says; not ready if it does not answer."""
         with self.network.inside(name):
             connection = http.client.HTTPConnection(
-                "127.0.0.1", self._doors[name][1].listen_port, timeout=2
+                "127.0.0.1", self._listeners[name][1].listen_port, timeout=2
             )
             try:
                 connection.request("GET", "/readyz")
@@ -203,7 +212,7 @@ class ClusterProcesses:
 
     def leader(self, topic: str, partition: int, *, asked: str = "") -> str:
         """The broker that leads a partition, or "", as all brokers say or the one that is asked."""
-        bootstrap = self._doors[asked][0].address if asked else self.bootstrap
+        bootstrap = self._listeners[asked][0].address if asked else self.bootstrap
         admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         try:
             known = admin.list_topics(topic, timeout=10).topics[topic].partitions
@@ -284,16 +293,16 @@ def _etcd(folder: Path, network: Network, count: int) -> dict[str, PlacedMember]
     flags: dict[str, tuple[str, ...]] = {}
     for at in range(1, count + 1):
         name = f"etcd-{at}"
-        door, peer_door = network.door(name), network.door(name)
+        listener, peer_listener = network.listener(name), network.listener(name)
         member = PlacedMember(
-            name, folder, client_port=door.listen_port, peer_port=peer_door.listen_port
+            name, folder, client_port=listener.listen_port, peer_port=peer_listener.listen_port
         )
-        member.endpoint, member.peer_url = door.address, f"http://{peer_door.address}"
+        member.endpoint, member.peer_url = listener.address, f"http://{peer_listener.address}"
         members[name] = member
         # Later flags win: where it listens is not where it is reached.
         flags[name] = (
-            f"--listen-client-urls=http://{door.listen_host}:{door.listen_port}",
-            f"--listen-peer-urls=http://{peer_door.listen_host}:{peer_door.listen_port}",
+            f"--listen-client-urls=http://{listener.listen_host}:{listener.listen_port}",
+            f"--listen-peer-urls=http://{peer_listener.listen_host}:{peer_listener.listen_port}",
         )
     initial = ",".join(f"{member.name}={member.peer_url}" for member in members.values())
     for name, member in members.items():

@@ -26,6 +26,9 @@ from tests.stopping import pause_process
 hypothesis.settings.register_profile("house", deadline=None)
 hypothesis.settings.load_profile("house")
 
+# A test is over before Java's second compiler and its parallel collector pay.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Tables are rendered for a terminal of this width, whatever the tests run in.
 os.environ["COLUMNS"] = "140"
 
@@ -101,6 +104,11 @@ class RunningNode:
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Started, and neither killed nor stopped since."""
+        return self._process is not None
 
     def log(self) -> str:
         """What the node has written about itself."""

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import text
 from tests.conftest import RunningNode
 
-from dovetail.election.fold import Announce, Claim, Report, encode_record
+from dovetail.election.fold import Claim, Register, Report, encode_record
 from dovetail.election.identifiers import Incarnation, MemberName, Term
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.schema import create_tables
@@ -91,8 +91,8 @@ def _fill_stream(site: Site) -> None:
     site.make_topic("bots", retention_ms="-1", retention_bytes="-1")
     ann, ben = MemberName("ann:1"), MemberName("ben:1")
     records = [
-        Announce(ann, Incarnation("a1"), {0: 0, 1: 0}, "orders"),
-        Announce(ben, Incarnation("b1")),
+        Register(ann, Incarnation("a1"), {0: 0, 1: 0}, "orders"),
+        Register(ben, Incarnation("b1")),
         Claim(Term(1), ben, Incarnation("b1")),
         Claim(Term(2), ann, Incarnation("a1")),
         Report(Term(2), ann, Incarnation("a1"), 0, {0: 4, 1: 5}),

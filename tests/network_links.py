@@ -1,7 +1,7 @@
 """A network between the processes of a test that can be cut, one way or both.
 
 What every implementation promises:
-- a node has a name; its ports are `Door`s, at which others reach it by one address;
+- a node has a name; its ports are `Listener`s, at which others reach it by one address;
 - `cut` stops everything between two nodes without telling either: connections stay open and
   silent, new ones get no answer, no reset is sent. One-way, only what `a` sends is lost;
 - `heal` ends all cuts: what waited is delivered, as TCP would after a real outage;
@@ -19,15 +19,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from tests.tcp_proxy import Link
+
 #: The test itself, as a node of the network.
 CLIENT = "client"
 
-#: A way from one node to another, by their names.
-Link = tuple[str, str]
-
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Listener:
     """A port of a node: where it listens, and where others reach it."""
 
     listen_host: str
@@ -43,7 +42,7 @@ class Door:
 class Network(Protocol):
     """Nodes by name, with ways between them."""
 
-    def door(self, name: str) -> Door:
+    def listener(self, name: str) -> Listener:
         """A port that the node will listen on."""
         ...
 

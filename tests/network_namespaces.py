@@ -23,7 +23,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.network_links import CLIENT, Door, Link, Links
+from tests.network_links import CLIENT, Links, Listener
+from tests.tcp_proxy import Link
 
 _PREFIX = "dvt"
 _NOBODY = "02:00:00:00:00:fe"
@@ -84,10 +85,10 @@ class NamespaceNetwork:
                 ["link set lo up", f"addr add {host}/24 dev eth0", "link set eth0 up"],
             )
 
-    def door(self, name: str) -> Door:
+    def listener(self, name: str) -> Listener:
         host, port = self._host[name], self._ports[name]
         self._ports[name] += 1
-        return Door(host, port, host, port)
+        return Listener(host, port, host, port)
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:

@@ -17,11 +17,12 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy.engine import Engine
 
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.message import MESSAGE_ID_HEADER
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import create_tables
-from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
@@ -136,7 +137,7 @@ def a_worker(
     """A worker that the test moves itself, with `work_once`."""
     options = options or RelayOptions(lock_ms=LOCK_MS)
     store = Store(open_engine(url))
-    sender = KafkaSender(Connection(bootstrap), delivery_ms=options.delivery_ms)
+    sender = KafkaSender(Brokers(bootstrap), delivery_ms=options.delivery_ms)
     worker = Worker(
         name or uuid.uuid4().hex[:12],
         store,

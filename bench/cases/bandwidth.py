@@ -45,7 +45,7 @@ def _measure(run: Run, *, reused: bool) -> list[Line]:
                 prepare()
                 rate = _rate(node, topic, processes, messages)
                 ours[processes] = max(ours[processes], rate)
-        run.told(f"  {state} memory so far: disk {raw:.0f} MB/s, ours {max(ours.values()):.0f}")
+        run.note(f"  {state} memory so far: disk {raw:.0f} MB/s, ours {max(ours.values()):.0f}")
     producer = ", ".join(f"{name}={value}" for name, value in client.THROUGHPUT.items())
     note = f"produce_batch by 1000; acks=all, {producer}"
     best = max(ours, key=lambda processes: ours[processes])

@@ -29,7 +29,7 @@ def measure(run: Run) -> list[Line]:
             cluster_rate = max(cluster_rate, rate)
             span = client.consume(cluster.bootstrap, topic, messages=messages)
             consumed = max(consumed, messages / span.seconds)
-        run.told(f"  best so far: one node {one_node:,.0f}, cluster {cluster_rate:,.0f} messages/s")
+        run.note(f"  best so far: one node {one_node:,.0f}, cluster {cluster_rate:,.0f} messages/s")
     case, unit = "f cluster", "messages/s"
     return [
         Line(

@@ -87,7 +87,7 @@ def _outages(
             hurt(owner)
             probe.await_acknowledged(_WELL)
             found.append(probe.longest_silence(since=begun))
-            run.told(f"  {what} of {owner}: {found[-1]:.2f} s")
+            run.note(f"  {what} of {owner}: {found[-1]:.2f} s")
             cluster.start()
     return found
 

@@ -35,7 +35,7 @@ def measure(run: Run) -> list[Line]:
         after, seconds = cluster.cpu_s(), time.perf_counter() - started
     cores = {name: (after[name] - before[name]) / seconds for name in after}
     for name, used in cores.items():
-        run.told(f"  {name}: {100 * used:.1f} % of a core")
+        run.note(f"  {name}: {100 * used:.1f} % of a core")
     kinds = ", ".join(
         f"{kind} {100 * sum(used for name, used in cores.items() if name.startswith(kind)):.1f} %"
         for kind in ("etcd", "storage", "broker")

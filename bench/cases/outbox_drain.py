@@ -15,10 +15,10 @@ from bench import client, outbox_tables
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.relay import Relay
 from dovetail.outbox.schema import create_tables
-from dovetail.outbox.sender import Connection
 from dovetail.outbox.shards import set_shards
 from dovetail.outbox.status import read_status
 from dovetail.outbox.worker import RelayOptions
@@ -53,7 +53,7 @@ def measure(run: Run) -> list[Line]:
         for at in range(run.rounds):
             for name, drained in drains.items():
                 rate = drained()
-                run.told(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
+                run.note(f"  round {at + 1}: {name} {rate:,.0f} messages/s")
                 best[name] = max(best.get(name, 0.0), rate)
     notes = [f"processor seconds with {n}: {used}" for n, used in measured.used.items()]
     busy = measured.used[_WORKERS].busy
@@ -189,7 +189,7 @@ def _relay(
     """One relay; tells when nothing is left that nobody works on, and what it used."""
     engine = open_engine(url)
     options = RelayOptions(workers=1, pass_ms_max=300_000)
-    relay = Relay(engine, Connection(bootstrap), options)
+    relay = Relay(engine, Brokers(bootstrap), options)
     worker = relay.workers[0]
     # One round before the clock runs opens the connections and asks for the partitions.
     ready.release()  # type: ignore[attr-defined]

@@ -12,12 +12,12 @@ from bench import client
 from bench.node import Node
 from bench.run import Run, percentile
 from bench.table import Line
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.message import Message
 from dovetail.outbox.producer import Producer
 from dovetail.outbox.relay import Relay
 from dovetail.outbox.schema import create_tables
-from dovetail.outbox.sender import Connection
 from dovetail.outbox.worker import RelayOptions
 
 _LIST = 100
@@ -100,7 +100,7 @@ def measure_latency(run: Run) -> list[Line]:
             create_tables(open_engine(database.url))
             topic = client.create_topic(node.bootstrap, "latency")
             relay = Relay(
-                open_engine(database.url), Connection(node.bootstrap), RelayOptions(workers=1)
+                open_engine(database.url), Brokers(node.bootstrap), RelayOptions(workers=1)
             )
             run.step(f"{messages:,} messages at {_RATE} a second")
             with relay:

@@ -86,7 +86,7 @@ def _measure(
 ) -> Line:
     run.step(f"filling a ledger with {entries:,} entries")
     placement, fill_s = asyncio.run(_fill(cluster.storage(), ledger, entries, tail))
-    run.told(f"  filled at {entries / fill_s:,.0f} entries/s")
+    run.note(f"  filled at {entries / fill_s:,.0f} entries/s")
     assert cluster.plan is not None
     asyncio.run(_name(cluster.plan.etcd_endpoints, placement))
     if restarted:

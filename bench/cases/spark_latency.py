@@ -1,11 +1,11 @@
-"""What a stage adds to the time of a work at 100 works a second, and what a micro-batch costs.
+"""What a stage adds to the time of a job at 100 jobs a second, and what a micro-batch costs.
 
-Two teams, one behind the other. A work carries the moment at which it was submitted; its results
+Two teams, one behind the other. A job carries the moment at which it was submitted; its results
 are read by a plain consumer in the same process, so that one clock tells all. The first stage is
 from the submission to the result of the first team, the second from there to the result of the
-second: each is about a micro-batch and a half, because a work waits for the one that runs to end.
+second: each is about a micro-batch and a half, because a job waits for the one that runs to end.
 
-The fixed cost is that of micro-batches with one work each, when nothing else is to do, in Spark's
+The fixed cost is that of micro-batches with one job each, when nothing else is to do, in Spark's
 own parts. What they are:
 
     latestOffset   asking the broker for the ends of the input
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.cases.spark_teams import session, watched
+from bench.cases.spark_teams import bench_session, watched
 from bench.node import Node
 from bench.run import Run, percentile
 from bench.table import Line
@@ -40,8 +40,8 @@ _PER_S = 100
 _AIM_MS = 250.0
 _PARTS = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
 _COST_NOTE = (
-    "one work a micro-batch, one team, nothing else running in it; median. The settings that "
-    "lower it are defaults of spark_session (src/dovetail/spark/session.py)."
+    "one job a micro-batch, one team, nothing else running in it; median. The settings that "
+    "lower it are defaults of session (src/dovetail/spark/sessions.py)."
 )
 #: Nothing is silent for so long unless it is broken.
 _STALL_S_MAX = 120.0
@@ -54,7 +54,7 @@ def same(job: dict[str, Any]) -> dict[str, Any]:
 
 def measure(run: Run) -> list[Line]:
     with Node(run.folder / "latency") as node:
-        spark = session()
+        spark = bench_session()
         try:
             return [*_stages(run, spark, node), *_micro_batch(run, spark, node)]
         finally:
@@ -68,7 +68,7 @@ def _engine(run: Run, spark: "SparkSession", node: Node, pipeline: Pipeline) -> 
 
 
 class Arrivals:
-    """When the result of each work was read, by topic."""
+    """When the result of each job was read, by topic."""
 
     def __init__(self, node: Node, topics: list[str]) -> None:
         self.seen: dict[str, dict[int, float]] = {topic: {} for topic in topics}
@@ -108,7 +108,7 @@ def _stages(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
         run.step("the first work: workers and plans are cold")
         front.submit({"n": -1})
         arrivals.until(lambda: -1 in arrivals.seen[topics[1]])
-        run.step(f"{_PER_S} works a second for {seconds} s")
+        run.step(f"{_PER_S} jobs a second for {seconds} s")
         started, count = time.perf_counter(), seconds * _PER_S
         for number in range(count):
             while (left := started + number / _PER_S - time.perf_counter()) > 0:
@@ -138,7 +138,7 @@ def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
     arrivals = Arrivals(node, [topic])
     with engine, watched(engine), FrontEnd(pipeline, node.bootstrap) as front:
         for number in range(run.sized(40, quick=8)):
-            run.step(f"one work at a time, {number}")
+            run.step(f"one job at a time, {number}")
             front.submit({"n": number})
             arrivals.until(lambda n=number: n in arrivals.seen[topic])
         [query] = spark.streams.active
@@ -146,7 +146,7 @@ def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
     arrivals.close()
     warm = told[len(told) // 2 :]
     whole = statistics.median(one["triggerExecution"] for one in warm)
-    lines = [Line(_CASE, "micro-batch of one work", whole, "ms", "aim", _AIM_MS, note=_COST_NOTE)]
+    lines = [Line(_CASE, "micro-batch of one job", whole, "ms", "aim", _AIM_MS, note=_COST_NOTE)]
     for part in _PARTS:
         took = statistics.median(one.get(part, 0) for one in warm)
         lines.append(Line(_CASE, f"  of which {part}", took, "ms"))

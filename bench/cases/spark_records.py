@@ -86,9 +86,7 @@ def _rate(count: int, rounds: int, work: Callable[[], object]) -> float:
 def _read_ours(client: KafkaClient, topic: str, count: int) -> int:
     found = 0
     for fetched in fetch(client, (topic, 0), 0, count):
-        found += to_arrow(
-            fetched.batches, topic=topic, partition=0, offset_min=0, offset_end=count
-        ).num_rows
+        found += to_arrow(fetched.batches, (topic, 0), offset_end=count).num_rows
     assert found == count
     return found
 

@@ -17,7 +17,7 @@ from bench.client import create_topic
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.spark import spark_session
+from dovetail.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +54,7 @@ def _rate(run: Run, count: int, work: Callable[[], None]) -> float:
 def measure(run: Run) -> list[Line]:
     count = run.sized(2_000_000, quick=100_000)
     with Node(Path(run.folder) / "tables") as node:
-        spark = spark_session("bench", master="local[2]")
+        spark = session("bench", master="local[2]")
         try:
             return [*_through(run, spark, node, count), *_micro_batch(run, spark, node)]
         finally:
@@ -89,7 +89,7 @@ def _through(run: Run, spark: "SparkSession", node: Node, count: int) -> list[Li
     for name, work in (("parquet", parquet), ("dropped", dropped), ("through", through)):
         run.step(name)
         rates[name] = _rate(run, count, work)
-        run.told(f"  {name}: {rates[name]:,.0f} {_UNIT}")
+        run.note(f"  {name}: {rates[name]:,.0f} {_UNIT}")
     limit = "Parquet, mapInArrow, null sink"
     return [
         Line(_CASE, "topic to null sink", rates["dropped"], _UNIT, limit, rates["parquet"]),
@@ -130,7 +130,7 @@ def _micro_batch(run: Run, spark: "SparkSession", node: Node) -> list[Line]:
         progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]
     ]
     warm = parts[len(parts) // 2 :]
-    run.told(f"  {len(parts)} micro-batches, the later half counted")
+    run.note(f"  {len(parts)} micro-batches, the later half counted")
     lines = []
     for part in ("triggerExecution", "addBatch", "commitOffsets", "walCommit", "latestOffset"):
         took = statistics.median(one.get(part, 0) for one in warm)

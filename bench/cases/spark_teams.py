@@ -1,6 +1,6 @@
 """A team with a function of 10 µs against plain multiprocessing on the same data.
 
-Both read the works from a topic, drop repeated ids, run the function in two processes and put the
+Both read the jobs from a topic, drop repeated ids, run the function in two processes and put the
 results on a topic. What a team does beyond that (outcomes that survive any crash, dead letters,
 timeouts) is the price that is measured. The plain program is what one would write without us:
 each of two processes consumes one partition with confluent-kafka, keeps a set of ids, decodes,
@@ -27,7 +27,7 @@ from bench.client import READING, THROUGHPUT, create_topic
 from bench.node import Node
 from bench.run import Run
 from bench.table import Line
-from dovetail.spark import spark_session
+from dovetail.spark import session
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
 from dovetail.teams.engine import ROWS_PER_BATCH, Engine
 from dovetail.teams.progress import TeamProgress
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CASE = "c teams"
-_UNIT = "works/s"
+_UNIT = "jobs/s"
 _OF_PLAIN = 0.5
 _PROCESSES = 2
-#: One work in so many comes twice.
+#: One job in so many comes twice.
 _REPEATED = 20
 _FUNCTION_S = 10e-6
 #: So long the plain program waits for a thousand messages.
@@ -79,23 +79,23 @@ def jobs_of(count: int) -> tuple[list[Job], list[str]]:
     return jobs, [f"w{n - 1 if n % _REPEATED == 1 else n}" for n in range(count)]
 
 
-def session() -> "SparkSession":
+def bench_session() -> "SparkSession":
     """Spark on two cores, whose Python workers import this package as this process does."""
     os.environ["PYTHONPATH"] = str(Path.cwd())
-    return spark_session("bench", master="local[2]")
+    return session("bench", master="local[2]")
 
 
 def measure(run: Run) -> list[Line]:
     count = run.sized(3 * ROWS_PER_BATCH, quick=20_000)
     work = function_of(calibrated(_FUNCTION_S))
     with Node(run.folder / "teams") as node:
-        run.step("writing works")
+        run.step("writing jobs")
         filled = _pipeline(work)
         create_topics(filled, node.bootstrap)
         with FrontEnd(filled, node.bootstrap) as front:
             front.submit_many(*jobs_of(count))
         source = filled.topics().input
-        spark = session()
+        spark = bench_session()
         try:
             team = _best(run, "team", lambda: _team(run, spark, node, work, source, count))
         finally:
@@ -119,7 +119,7 @@ def _best(run: Run, name: str, work: Callable[[], float]) -> float:
     for number in range(min(2, run.rounds)):
         run.step(f"{name}, round {number + 1}")
         rate = work()
-        run.told(f"  {name}: {rate:,.0f} {_UNIT}, load {os.getloadavg()[0]:.1f}")
+        run.note(f"  {name}: {rate:,.0f} {_UNIT}, load {os.getloadavg()[0]:.1f}")
         best = max(best, rate)
     return best
 
@@ -151,7 +151,7 @@ def _team(
         started = time.perf_counter()
         last = until(engine, lambda one: one.lag == 0)
         took_s = time.perf_counter() - started
-    return (last.works_total - first.works_total) / took_s
+    return (last.jobs_total - first.jobs_total) / took_s
 
 
 class watched:  # noqa: N801 - used as a statement

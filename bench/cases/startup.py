@@ -46,7 +46,7 @@ def measure(run: Run) -> list[Line]:
             run.step("start after a clean stop")
             # A stop closes ledgers, and a kill leaves them open: each has something to close.
             _fill(node.bootstrap, topic, partitions, each=1)
-            run.told(f"  a clean stop of {partitions} partitions takes {node.stop():.1f} s")
+            run.note(f"  a clean stop of {partitions} partitions takes {node.stop():.1f} s")
             _start(node, folder, found, "a clean stop")
             _fill(node.bootstrap, topic, partitions, each=1)
     shutil.rmtree(folder)

@@ -13,25 +13,14 @@ from pathlib import Path
 
 from bench.run import Run
 from bench.table import Line
-from dovetail.election import (
-    Algorithm,
-    ClusterMember,
-    Leadership,
-    MemberName,
-    MemoryLog,
-    MemoryNetwork,
-    MemorySharedLog,
-    MemoryTransport,
-    StreamSettings,
-    Term,
-    VoteFile,
-)
-from dovetail.election.election import Append, Effect, Identity, Send, Vote
-from dovetail.election.fold import Announce, Claim, LogState, Moment
+from dovetail import election
+from dovetail.election.effects import Append, Effect, Send, Vote
+from dovetail.election.election import Identity
+from dovetail.election.fold import Claim, LogState, Moment, Register
 from dovetail.election.identifiers import Incarnation
 from dovetail.election.majority import MajorityElection
 from dovetail.election.messages import Ping, PingAnswer, VoteAnswer, VoteRequest
-from dovetail.stream import Event, OnlyLeader
+from dovetail.stream import Event, OnlyLeader, StreamMetrics, StreamSettings
 from dovetail.stream.handler import IsolatedHandler
 
 FILTER_US_MAX = 5.0
@@ -65,13 +54,13 @@ def measure_filter(run: Run) -> Sequence[Line]:
 
 async def _time_filter(run: Run, count: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(dir=run.folder) as folder:
-        member = ClusterMember(
-            MemberName("bench"),
-            algorithm=Algorithm.MAJORITY,
+        member = election.ClusterMember(
+            election.MemberName("bench"),
+            algorithm=election.Algorithm.MAJORITY,
             times=SETTINGS.times,
-            shared_log=MemorySharedLog(MemoryLog()),
-            transport=MemoryTransport(MemoryNetwork()),
-            vote_file=VoteFile(Path(folder) / "vote"),
+            shared_log=election.MemorySharedLog(election.MemoryLog()),
+            transport=election.MemoryTransport(election.MemoryNetwork()),
+            vote_file=election.VoteFile(Path(folder) / "vote"),
         )
         async with member:
             leadership = await member.lead()
@@ -80,10 +69,10 @@ async def _time_filter(run: Run, count: int) -> tuple[float, float]:
             # The loop stood still meanwhile; the member pings and counts again before it goes on.
             await asyncio.sleep(SETTINGS.times.heartbeat_ms / 1000)
 
-            async def nothing(_: Event, __: Leadership) -> None:
+            async def nothing(_: Event, __: election.Leadership) -> None:
                 return
 
-            handler = IsolatedHandler(nothing, OnlyLeader(), member.metrics, stop_s=60.0)
+            handler = IsolatedHandler(nothing, OnlyLeader(), StreamMetrics(), stop_s=60.0)
             started = time.perf_counter()
             # In slices, so that the loop can ping in between as it does in real life.
             for first in range(0, count, 1_000):
@@ -94,7 +83,7 @@ async def _time_filter(run: Run, count: int) -> tuple[float, float]:
     return filtered, whole
 
 
-def _filter_us(events: list[Event], leadership: Leadership) -> float:
+def _filter_us(events: list[Event], leadership: election.Leadership) -> float:
     accepts = OnlyLeader().accepts
     started = time.perf_counter()
     for event in events:
@@ -128,10 +117,10 @@ def measure_pings(_: Run) -> Sequence[Line]:
 
 def _pings(members: int, events_per_second: int) -> int:
     """Pings of a leader in `SECONDS` of virtual time."""
-    names = [MemberName(f"m{number}") for number in range(members)]
+    names = [election.MemberName(f"m{number}") for number in range(members)]
     state = LogState()
     for name in names:
-        state.apply(Announce(name, Incarnation(name)), Moment(0, 0.0))
+        state.apply(Register(name, Incarnation(name)), Moment(0, 0.0))
     me = Identity(names[0], Incarnation(names[0]))
     leader = MajorityElection(me, SETTINGS.times, state, random.Random(1), now_ms=0.0, vote=Vote())
     begun_ms = 2.0 * SETTINGS.timeout_ms
@@ -149,7 +138,7 @@ def _pings(members: int, events_per_second: int) -> int:
                 answer = PingAnswer(
                     sender=effect.to,
                     incarnation=Incarnation(effect.to),
-                    term=Term(1),
+                    term=election.Term(1),
                     sent_ms=now_ms,
                 )
                 leader.on_message(answer, now_ms=now_ms)
@@ -171,7 +160,7 @@ def _elect(leader: MajorityElection, state: LogState, now_ms: float) -> None:
                     election=request.election,
                     trial=request.trial,
                     granted=True,
-                    known_term=Term(0),
+                    known_term=election.Term(0),
                 ),
                 now_ms=now_ms,
             )

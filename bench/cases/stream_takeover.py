@@ -56,5 +56,5 @@ def _takeovers(run: Run, timeout_ms: int, rounds: int) -> list[float]:
             took.append(took_s * 1000 / timeout_ms)
             bots.start_replica(leader)
     shown = " ".join(f"{value:.2f}" for value in sorted(took))
-    run.told(f"takeovers at {timeout_ms} ms, in timeouts: {shown}")
+    run.note(f"takeovers at {timeout_ms} ms, in timeouts: {shown}")
     return took

@@ -7,17 +7,14 @@ deduplicated. Celery: from its first task to its last, Redis without sync.
 
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import redis
 from examples.orders.shop import Order, parse_order, price_order, refund_order, ship_order
 
-from bench.cases.spark_teams import session
+from bench.cases.spark_teams import bench_session
 from bench.node import Node
-from bench.peers.server import PeerMissing, find_program, free_port, running
+from bench.peers.redis import queue_server
+from bench.peers.server import PeerMissing
 from bench.run import Run
 from bench.table import Line
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
@@ -42,7 +39,7 @@ def orders_of(count: int) -> list[Order]:
 
 def measure(run: Run) -> list[Line]:
     with Node(run.folder / "orders") as node:
-        spark = session()
+        spark = bench_session()
         try:
             run.step("teams, warming up")
             _teams(run, spark, node, 1_000)
@@ -50,15 +47,15 @@ def measure(run: Run) -> list[Line]:
             ours = _teams(run, spark, node, run.sized(100_000, quick=2_000))
         finally:
             spark.stop()
-    run.told(f"  teams: {ours:,.0f} orders/s")
+    run.note(f"  teams: {ours:,.0f} orders/s")
     theirs, note = None, _NOTE
     try:
-        with _redis_server(run.folder / "redis") as url:
+        with queue_server(run.folder / "redis") as url:
             from bench.peers import celery_orders
 
             run.step("Celery")
             theirs = celery_orders.measure(url, orders_of(run.sized(5_000, quick=300)))
-            run.told(f"  Celery: {theirs:,.0f} orders/s")
+            run.note(f"  Celery: {theirs:,.0f} orders/s")
     except (PeerMissing, ImportError) as error:
         note = str(error)
     return [
@@ -90,18 +87,6 @@ def _teams(run: Run, spark: "SparkSession", node: Node, count: int) -> float:
     with Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=checkpoint) as engine:
         engine.drain(timeout_s=_DONE_S_MAX)
         took_s = time.perf_counter() - started
-        ends = {one.team: one.works_total for one in engine.progress()}
+        ends = {one.team: one.jobs_total for one in engine.progress()}
     assert ends["ship"] + ends["refund"] == count, ends
     return count / took_s
-
-
-@contextmanager
-def _redis_server(folder: Path) -> Iterator[str]:
-    program = find_program("redis-server")
-    folder.mkdir(parents=True)
-    port = free_port()
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    command += ["--appendonly", "no", "--save", ""]
-    with running(command, port=port, log_path=folder / "server.log"):
-        redis.Redis(port=port).ping()
-        yield f"redis://127.0.0.1:{port}/0"

@@ -1,6 +1,6 @@
 """From kill -9 of a master to the first result of its warm standby, in parts.
 
-Two drivers as processes on one checkpoint, elected by strength (BULLY). Works come all the time.
+Two drivers as processes on one checkpoint, elected by BULLY. Jobs come all the time.
 
     detect    from the signal to the standby's candidacy: silence for the election's timeout
     elect     to its election
@@ -149,7 +149,7 @@ def _measure(run: Run, node: Node, drivers: list[Driver]) -> list[Line]:
             ("detect", "elect", "start", "first result"), names, names[1:], strict=False
         )
     }
-    run.told("  " + ", ".join(f"{name} {took:.2f} s" for name, took in parts.items()))
+    run.note("  " + ", ".join(f"{name} {took:.2f} s" for name, took in parts.items()))
     return [
         Line(
             _CASE,

@@ -46,7 +46,7 @@ def measure(run: Run) -> list[Line]:
         _measure_redis(run, best, at)
         _measure_node(run, best, cpu, at)
     for name, rate in best.rates.items():
-        run.told(f"  {name}: {rate:,.0f} {_UNIT}")
+        run.note(f"  {name}: {rate:,.0f} {_UNIT}")
     return [*_rate_lines(best), *cpu.lines()]
 
 

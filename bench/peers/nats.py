@@ -1,7 +1,7 @@
 """NATS JetStream on file storage.
 
-Servers from 2.10 on can sync before they acknowledge (`sync_interval: always`). Debian's 2.9 can
-not: it acknowledges what the system's memory holds and syncs once in a minute or two. There the
+Servers from 2.10 on can sync before they acknowledge (`sync_interval: always`). Debian's 2.9
+cannot: it acknowledges what the system's memory holds and syncs once in a minute or two. There the
 store's folder gets the attribute S (`chattr +S`), with which the file system itself makes every
 write synchronous: equal durability by other means. Where that is not to be had either, only the
 weaker setting is measured, and the line says so.

@@ -20,17 +20,29 @@ _STREAM, _GROUP, _MEMBER = "bench", "readers", "one"
 
 @contextmanager
 def server(folder: Path) -> Iterator[redis.Redis]:
-    """A client of a fresh server. Raises `PeerMissing`."""
+    """A client of a fresh server that syncs every command. Raises `PeerMissing`."""
+    options = ["--appendonly", "yes", "--appendfsync", "always"]
+    with _running(folder, options) as url, redis.Redis.from_url(url) as client:
+        yield client
+
+
+@contextmanager
+def queue_server(folder: Path) -> Iterator[str]:
+    """The URL of a fresh server in memory, as task queues use it. Raises `PeerMissing`."""
+    with _running(folder, ["--appendonly", "no"]) as url, redis.Redis.from_url(url) as client:
+        client.ping()
+        yield url
+
+
+@contextmanager
+def _running(folder: Path, options: list[str]) -> Iterator[str]:
     program = find_program("redis-server")
-    folder.mkdir()
+    folder.mkdir(parents=True)
     port = free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
-    with (
-        running(command, port=port, log_path=folder / "server.log"),
-        redis.Redis(port=port) as client,
-    ):
-        yield client
+    command += [*options, "--save", ""]
+    with running(command, port=port, log_path=folder / "server.log"):
+        yield f"redis://127.0.0.1:{port}/0"
 
 
 def produce(client: redis.Redis, *, messages: int, message_bytes: int) -> Span:

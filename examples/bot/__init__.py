@@ -2,4 +2,5 @@
 
 replica.py   one replica: what you would write
 run.py       starts a node and three replicas, kills the leader, and shows who answers
+processes.py the node and the replicas as processes
 """

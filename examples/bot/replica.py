@@ -16,9 +16,16 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from dovetail.election import Algorithm, Leadership, MemberStatus, StreamSettings, Takeover
 from dovetail.logging import configure_logging
-from dovetail.stream import Event, SharedStream
+from dovetail.stream import (
+    Algorithm,
+    Event,
+    Leadership,
+    MemberStatus,
+    SharedStream,
+    StreamSettings,
+    Takeover,
+)
 
 #: Where the secret is read from: a command line is seen by everybody on the machine.
 SECRET_VARIABLE = "BOT_SECRET"

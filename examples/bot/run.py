@@ -50,7 +50,7 @@ def answers_of(bots: Bots) -> dict[int, list[tuple[int, int]]]:
                 for who, line in bots.lines
                 if who == port and "answered" in line
             ]
-        return len({number for told in answered.values() for number, _ in told}) == QUESTIONS
+        return len({number for given in answered.values() for number, _ in given}) == QUESTIONS
 
     bots.wait(all_answered, "an answer to every question")
     return answered
@@ -69,11 +69,11 @@ def main() -> int:
     table = Table(title=f"{QUESTIONS} questions, each answered")
     for column in ("replica", "answers", "under term", "questions"):
         table.add_column(column, justify="left" if column == "replica" else "right")
-    for port, told in answered.items():
-        terms = ", ".join(str(term) for term in sorted({term for _, term in told})) or "-"
-        numbers = sorted(number for number, _ in told)
+    for port, given in answered.items():
+        terms = ", ".join(str(term) for term in sorted({term for _, term in given})) or "-"
+        numbers = sorted(number for number, _ in given)
         span = f"{numbers[0]} to {numbers[-1]}" if numbers else "-"
-        table.add_row(f"bot-{port}", str(len(told)), terms, span)
+        table.add_row(f"bot-{port}", str(len(given)), terms, span)
     console.print(table)
     return 0
 

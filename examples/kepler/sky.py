@@ -47,8 +47,8 @@ def orbits_the_sun(result: dict[str, Any]) -> bool:
 
 table = Team("table", work=rows_of)
 scale = Team("scale", work=weigh, kind="arrow", workers=2)
-suns = Team("suns", work=lambda job: f"{job['body']} orbits the Sun")
-others = Team("others", work=lambda job: f"{job['body']} orbits {job['mass']:.2e} Suns")
+suns = Team("suns", work=lambda row: f"{row['body']} orbits the Sun")
+others = Team("others", work=lambda row: f"{row['body']} orbits {row['mass']:.2e} Suns")
 
 table.spray_to(scale)
 scale.route_to(orbits_the_sun, suns, others)

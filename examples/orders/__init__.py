@@ -1,7 +1,7 @@
 """A shop's orders: parsed, priced, and shipped or refunded, each once.
 
 shop.py    the pipeline: four functions, and how they are connected
-submit.py  puts a few orders in and shows what became of them
+submit.py  submits a few orders and shows their outcomes
 
     dovetail up
     dovetail pipeline run examples.orders.shop:orders

@@ -23,28 +23,29 @@ class Priced(Parsed):
     total: int
 
 
-def parse_order(job: Order) -> Parsed:
+def parse_order(order: Order) -> Parsed:
     items: dict[str, int] = {}
-    for line in job["lines"]:
+    for line in order["lines"]:
         sku, _, count = line.partition(" x ")
         if not count.isdigit():
             raise Reject(f"{line!r} is no line of an order; write it like 'A-7 x 3'")
         items[sku] = items.get(sku, 0) + int(count)
-    return {"customer": job["customer"], "items": items}
+    return {"customer": order["customer"], "items": items}
 
 
-def price_order(job: Parsed) -> Priced:
+def price_order(order: Parsed) -> Priced:
     # An unknown article raises KeyError: tried again, then a dead letter with its traceback.
-    total = sum(PRICES[sku] * count for sku, count in job["items"].items())
-    return {**job, "total": total}
+    total = sum(PRICES[sku] * count for sku, count in order["items"].items())
+    return {**order, "total": total}
 
 
-def ship_order(job: Priced) -> str:
-    return f"{sum(job['items'].values())} items to {job['customer']} for {job['total'] / 100:.2f}"
+def ship_order(order: Priced) -> str:
+    count, euros = sum(order["items"].values()), order["total"] / 100
+    return f"{count} items to {order['customer']} for {euros:.2f}"
 
 
-def refund_order(job: Priced) -> str:
-    return f"nothing to ship to {job['customer']}"
+def refund_order(order: Priced) -> str:
+    return f"nothing to ship to {order['customer']}"
 
 
 parse = Team("parse", work=parse_order, workers=2, timeout="10s", attempts=3, backoff="50ms")

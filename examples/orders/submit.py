@@ -1,10 +1,10 @@
-"""Puts orders in, some of them odd, and shows what became of each."""
+"""Submits orders, some of them odd, and shows the outcome of each."""
 
 import sys
 
 from examples.orders.shop import Order, orders
 
-from dovetail.teams import FrontEnd, WorkFailed, create_topics
+from dovetail.teams import FrontEnd, JobFailed, create_topics
 
 SAMPLE: dict[str, Order] = {
     "order-1": {"customer": "Ada", "lines": ["A-7 x 2", "B-2 x 1"]},
@@ -17,12 +17,12 @@ SAMPLE: dict[str, Order] = {
 def ask_all(front: FrontEnd, timeout_s: float = 60.0) -> dict[str, str]:
     """What became of each order, in words."""
     found = {}
-    for work_id, order in SAMPLE.items():
+    for job_id, order in SAMPLE.items():
         try:
-            found[work_id] = front.ask(order, work_id, timeout_s=timeout_s)
-        except WorkFailed as error:
+            found[job_id] = front.ask(order, job_id, timeout_s=timeout_s)
+        except JobFailed as error:
             assert error.outcome.failure is not None
-            found[work_id] = f"given up: {error.outcome.failure.reason}"
+            found[job_id] = f"given up: {error.outcome.failure.reason}"
     return found
 
 

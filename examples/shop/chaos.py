@@ -1,10 +1,10 @@
 """Which fault comes when: a plan that follows from a seed.
 
     kill     kill -9, and started again a moment later
-    pause    SIGSTOP for longer than leases and timeouts, then SIGCONT: it wakes and does not know
+    pause    SIGSTOP for longer than leases and timeouts, then SIGCONT: it wakes up unaware
 
-Of the notifier's replicas the one that leads is taken; of Spark either the driver with its Java, or
-one of its Python workers. Between two faults there is room for what was hit to come back.
+Of the notifier's replicas the leader is hit; of Spark, the driver with its Java or one of its
+Python workers. The time between two faults is enough for the program to come back.
 """
 
 import random

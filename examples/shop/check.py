@@ -1,8 +1,8 @@
-"""Does everything hold? Reads a shop's database and topics, prints the proof, ends with 0 or 1.
+"""Does everything hold? Reads a shop's database and topics, prints the proof, exits with 0 or 1.
 
     python -m examples.shop.check --database shop.db --bootstrap 127.0.0.1:9092
 
-The shop must have closed and come to rest: what is on its way counts as lost.
+The shop must be closed and idle: an order in progress counts as lost.
 """
 
 import argparse

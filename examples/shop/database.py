@@ -1,4 +1,4 @@
-"""The shop's own database: a SQLite file. The tables of the outbox lie beside the shop's.
+"""The shop's own database: a SQLite file. The tables of the outbox are in the same file.
 
 python -m examples.shop.database --database shop.db
 """
@@ -66,7 +66,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """A connection that begins transactions only where it is told to; for one thread at a time."""
+    """A connection with explicit transactions; for one thread at a time."""
     mode = "ro" if read_only else "rwc"
     return sqlite3.connect(
         f"{path.resolve().as_uri()}?mode={mode}",

@@ -1,10 +1,10 @@
 """`make demo`: the whole shop as processes, watched, hit by faults, and counted at the end.
 
     python -m examples.shop.demo                       a minute of orders, one kill
-    python -m examples.shop.demo --chaos --minutes 3   kill -9 and SIGSTOP all along
+    python -m examples.shop.demo --chaos --minutes 3   kill -9 and SIGSTOP all the time
 
-Everything is on free ports and in a folder of its own. It ends with 0 if every count holds, with 1
-if one does not (data and logs then stay), with 130 after Ctrl-C.
+It uses free ports and a folder of its own. It exits with 0 if every count holds, with 1 if one does
+not (then data and logs stay), and with 130 after Ctrl-C.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from examples.shop.view import LiveView, PlainView, View, print_proof, proof_con
 from rich.console import Console
 
 from dovetail.errors import Unavailable
-from dovetail.spark.java import find_java
+from dovetail.spark.runtime import find_java
 
 
 def judge(console: Console, run: Run, wishes: Wishes, *, rested: bool) -> bool:

@@ -1,6 +1,6 @@
-"""What there is at the end: the shop's database, the topics and the timeline, read whole.
+"""What there is at the end: the shop's database, the topics and the timeline, read completely.
 
-Nothing here was told by the programs under test or counted by the demo: it is what any user reads
+Nothing here is reported by the programs under test or counted by the demo: any user can read it
 with a database client, a Kafka client and `dovetail timeline describe`.
 """
 

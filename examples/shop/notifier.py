@@ -1,11 +1,11 @@
-"""One replica of the notifier: writes a mail for every order that is through, while it leads.
+"""One replica of the notifier: while it leads, it writes a mail for every finished order.
 
     export SHOP_SECRET=$(openssl rand -hex 32)
     python -m examples.shop.notifier --database shop.db --bootstrap 127.0.0.1:9092 --port 8081
 
-Start three, each with a port of its own: one leads, and when it is lost another one goes on where
-it was (`resume`). What the last leader did and could not report is done again: the row of a mail
-has its order as the key, so that nobody gets two. Changes of the lead are printed as JSON.
+Start three, each with a port of its own: one leads, and when it is lost, another one continues
+where it stopped (`resume`). What the last leader did but could not report is done again; the order
+is the key of a mail's row, so nobody gets two. Changes of leader are printed as JSON.
 """
 
 import argparse
@@ -20,10 +20,17 @@ from pathlib import Path
 from examples.shop.database import connect, now_ms, transaction
 from examples.shop.results import DONE
 
-from dovetail.election import Algorithm, Leadership, MemberStatus, StreamSettings, Takeover
 from dovetail.errors import Unavailable
 from dovetail.logging import configure_logging
-from dovetail.stream import Event, SharedStream
+from dovetail.stream import (
+    Algorithm,
+    Event,
+    Leadership,
+    MemberStatus,
+    SharedStream,
+    StreamSettings,
+    Takeover,
+)
 
 SHARED_LOG = "shop.notifiers"
 #: The secret is read from here: a command line is seen by everybody on the machine.
@@ -33,9 +40,9 @@ AGAIN_S = 1.0
 
 
 def text_of(event: Event) -> str:
-    told = json.loads(event.value)
-    if told["state"] == "rejected":
-        return f"we cannot do this: {told['reason']}"
+    order = json.loads(event.value)
+    if order["state"] == "rejected":
+        return f"we cannot do this: {order['reason']}"
     return "your order is done"
 
 

@@ -1,9 +1,9 @@
 """Programs as processes: started, killed, paused, and started again when they end.
 
-A program that ends although nobody asked it to is started again after a moment, as a service
-manager would, and is counted: `surprises` is not zero then. What it prints goes to files, of which
-`new_lines` gives what has come since the last look. Every process carries the name of its run in
-its environment, so that the last sweep finds whatever is left, such as orphans of Spark.
+A program that ends although nobody stopped it is restarted after a moment, as a service manager
+would do, and `surprises` counts it. Its output goes to files; `new_lines` returns what is new since
+the last call. Every process has the name of its run in its environment, so that the last sweep
+finds whatever is left, such as orphans of Spark.
 """
 
 import os

@@ -2,10 +2,10 @@
 
     python -m examples.shop.reminders --database shop.db --bootstrap 127.0.0.1:9092
 
-Promise: an order that is not paid in time gets one reminder, at its time and never before; one that
-is paid gets none. Events may come twice after a crash: a reminder that waits already is found by
-its key, and one that fired already by its row in the database. An event of a payment may overtake
-that of its order: then the reminder fires, finds the order paid, and is not sent.
+Promise: an order that is not paid in time gets one reminder, never early; one that is paid gets
+none. Events may come twice after a crash: a waiting reminder is found by its key, and one that has
+fired by its row in the database. The event of a payment may overtake that of its order: then the
+reminder fires, finds the order paid, and is not sent.
 """
 
 import argparse
@@ -33,8 +33,8 @@ RETRY_S = 0.2
 
 def remind(database: Path, message: Message) -> None:
     """The reminder is due: it is sent, unless the order was paid or a reminder was sent before."""
-    fired_ms, told = now_ms(), json.loads(message.body)
-    order_id, due_ms = told["order"], told["due_ms"]
+    fired_ms, body = now_ms(), json.loads(message.body)
+    order_id, due_ms = body["order"], body["due_ms"]
     with closing(connect(database)) as db, transaction(db):
         [(paid_ms,)] = db.execute("SELECT paid_ms FROM orders WHERE id = ?", (order_id,))
         db.execute(

@@ -1,17 +1,16 @@
-"""What became of each order comes home to the shop's database.
+"""Writes the outcomes of orders into the shop's database.
 
     python -m examples.shop.results --database shop.db --bootstrap 127.0.0.1:9092
 
-Promise: every outcome on the topics is in the database, once, although this program may be killed
-at any line. Records are written in one transaction and their positions are committed after it, so
-that a record may come twice, and never not at all; and what comes twice changes nothing, because
-each row has the id of its work as its key. An order whose last item has come is complete, and says
-so through the outbox, in the same transaction.
+Promise: every outcome on the topics is in the database once, although this program may be killed at
+any line. It writes records in one transaction and commits their positions afterwards, so a record
+may come twice but is never missed; a second one changes nothing, because the job id is the key of
+its row. When the last item of an order has come, the order is complete, and an event in the same
+transaction says so through the outbox.
 """
 
 import argparse
 import json
-import signal
 import sqlite3
 import threading
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Message
 from examples.shop.database import connect, now_ms, transaction
+from examples.shop.stopping import stop_event
 from examples.shop.teams import shop
 
 from dovetail.outbox import Producer
@@ -36,8 +36,8 @@ def take(db: sqlite3.Connection, messages: Iterable[Message]) -> None:
     touched = set()
     with transaction(db):
         for message in messages:
-            work_id = (message.key() or b"").decode()
-            order_id = work_id.partition("/")[0]
+            job_id = (message.key() or b"").decode()
+            order_id = job_id.partition("/")[0]
             touched.add(order_id)
             failure = dict(message.headers() or ()).get("dovetail-reason")
             if failure is not None:
@@ -47,7 +47,7 @@ def take(db: sqlite3.Connection, messages: Iterable[Message]) -> None:
             elif message.topic() in FATES:
                 db.execute(
                     "INSERT INTO items VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                    (work_id, order_id, FATES[message.topic() or ""], _text(message)),
+                    (job_id, order_id, FATES[message.topic() or ""], _text(message)),
                 )
         for order_id in touched:
             _settle(db, order_id)
@@ -112,10 +112,7 @@ def main() -> None:
     parser.add_argument("--database", type=Path, default=Path("shop.db"))
     parser.add_argument("--bootstrap", default="127.0.0.1:9092")
     given = parser.parse_args()
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    run(given, stopping)
+    run(given, stop_event())
 
 
 if __name__ == "__main__":

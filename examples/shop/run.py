@@ -30,7 +30,7 @@ READY_S_MAX = 60.0
 #: After the shop has closed. Spark may have been killed a moment before, and starts in half a
 #: minute on a small machine that does other things too.
 REST_S_MAX = 600.0
-#: The shop is told when to close; this is for a demo that cannot tell it any more.
+#: The demo closes the shop; this is for a demo that can no longer do so.
 OPEN_S_MAX = 2 * 86_400
 #: A program that broke down so often will do so again.
 SURPRISES_MAX = 3
@@ -145,10 +145,10 @@ class Run:
 
     def _hear(self, program: Program, line: str) -> None:
         if program.name.startswith("notifier") and line.startswith("{"):
-            told = json.loads(line)
-            if told.get("role") == "leader":
+            event = json.loads(line)
+            if event.get("role") == "leader":
                 self._leader = program.name
-                self._view.tell(f"{program.name} leads, term {told['term']}", "bold cyan")
+                self._view.tell(f"{program.name} leads, term {event['term']}", "bold cyan")
 
     def _perform(self, fault: chaos.Fault, *, writer: str) -> None:
         """Does it; `writer` is the replica of the last mail."""

@@ -2,15 +2,14 @@
 
     python -m examples.shop.shop --database shop.db --rate 20 --seconds 60
 
-An order whose card is declined is rolled back, and its event with it. What customers do follows
-from the seed and the order's number, so that a restarted shop goes on where it was.
+If a card is declined, the order is rolled back together with its event. What customers do follows
+from the seed and the order's number, so a restarted shop continues where it stopped.
 """
 
 import argparse
 import heapq
 import json
 import random
-import signal
 import sqlite3
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from examples.shop.database import connect, now_ms, transaction
+from examples.shop.stopping import stop_event
 from examples.shop.teams import PRICES
 
 from dovetail.outbox import Producer
@@ -152,10 +152,7 @@ def main() -> None:
     parser.add_argument("--remind-after", type=float, default=10.0, help="seconds to pay in")
     parser.add_argument("--seed", type=int, default=1, help="what customers do")
     given = parser.parse_args()
-    stopping = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopping.set())
-    run(given, stopping)
+    run(given, stop_event())
 
 
 if __name__ == "__main__":

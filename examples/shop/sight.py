@@ -1,7 +1,7 @@
-"""What is seen while it runs: counts of the database, ends of the topics, the timeline.
+"""What the demo sees while it runs: counts of the database, ends of the topics, the timeline.
 
-A thread looks twice a second, so that a node that is dead or paused holds up nobody; while it does
-not answer, what was last seen stays.
+A thread looks twice a second, so that a dead or paused node delays nobody; while the node does not
+answer, the last counts stay.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from dovetail.timeline.client.blocking import BlockingDovetail
 LOOK_S = 0.5
 #: Rates are taken over so many looks.
 RATE_LOOKS = 10
-#: A node that does not answer within this is told as silent.
+#: A node that does not answer within this is shown as silent.
 ANSWER_S_MAX = 3.0
 #: Lateness is shown of so many reminders.
 LATE_SHOWN = 200

@@ -1,4 +1,4 @@
-"""The teams: an order is parsed, priced, split into its items, and each item finds its way.
+"""The teams: an order is parsed, priced and split into items; each is shipped or ordered again.
 
     dovetail pipeline show examples.shop.teams:shop
     dovetail pipeline run examples.shop.teams:shop
@@ -45,41 +45,41 @@ class Checked(Item):
     on_shelf: bool
 
 
-def parse_order(job: Order) -> Parsed:
+def parse_order(order: Order) -> Parsed:
     lines: list[Line] = []
-    for line in job["lines"]:
+    for line in order["lines"]:
         sku, _, count = line.partition(" x ")
         if not count.isdigit():
             raise Reject(f"{line!r} is no line of an order; write it like 'A-7 x 3'")
         lines.append({"sku": sku, "count": int(count)})
-    return {"customer": job["customer"], "lines": lines}
+    return {"customer": order["customer"], "lines": lines}
 
 
-def price_order(job: Parsed) -> list[Item]:
+def price_order(order: Parsed) -> list[Item]:
     """An item for each line; the connector sprays them, each with an id of its own."""
-    unknown = [line["sku"] for line in job["lines"] if line["sku"] not in PRICES]
+    unknown = [line["sku"] for line in order["lines"] if line["sku"] not in PRICES]
     if unknown:
         raise Reject(f"there is no article {unknown[0]!r}")
     return [
-        {"customer": job["customer"], **line, "cents": PRICES[line["sku"]] * line["count"]}
-        for line in job["lines"]
+        {"customer": order["customer"], **line, "cents": PRICES[line["sku"]] * line["count"]}
+        for line in order["lines"]
     ]
 
 
-def check_stock(job: Item) -> Checked:
-    return {**job, "on_shelf": job["count"] <= SHELF[job["sku"]]}
+def check_stock(item: Item) -> Checked:
+    return {**item, "on_shelf": item["count"] <= SHELF[item["sku"]]}
 
 
 def is_on_shelf(result: Checked) -> bool:
     return result["on_shelf"]
 
 
-def ship_item(job: Checked) -> str:
-    return f"{job['count']} x {job['sku']} on the way to {job['customer']}"
+def ship_item(item: Checked) -> str:
+    return f"{item['count']} x {item['sku']} on the way to {item['customer']}"
 
 
-def order_again(job: Checked) -> str:
-    return f"{job['count']} x {job['sku']} ordered again for {job['customer']}"
+def order_again(item: Checked) -> str:
+    return f"{item['count']} x {item['sku']} ordered again for {item['customer']}"
 
 
 parse = Team("parse", work=parse_order, timeout="10s", input_topic="shop.orders")

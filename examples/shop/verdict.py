@@ -1,8 +1,8 @@
 """Does it hold? In = out, nothing lost, nothing doubled, nothing early.
 
-What is expected follows from the orders as the customers wrote them, and is worked out here anew,
-not taken from any program that is checked. Each check says what was lost (expected and not there),
-foreign (there and not expected), doubled, and wrong (there, with other values).
+What is expected is computed here from the orders as the customers wrote them, not taken from any
+program that is checked. Each check counts what is lost (expected, but not there), foreign (there,
+but not expected), doubled, and wrong (there with other values).
 """
 
 from collections import Counter

@@ -62,7 +62,7 @@ class PlainView:
         self.tell(
             f"{phase}: {sight.orders:,} orders ({sight.declined:,} declined)"
             f", outbox {sight.outbox:,}, on the topic {sight.ends.get(ORDERS, 0):,}"
-            f", works done {done:,} ({_teams_rate(watcher):.0f}/s), settled {sight.settled:,}"
+            f", jobs done {done:,} ({_teams_rate(watcher):.0f}/s), settled {sight.settled:,}"
             f", reminders {sight.reminders:,} (timeline {sight.timeline:,}), mails {sight.mails:,}"
             + (f"; {', '.join(away)}" if away else "")
         )

@@ -10,8 +10,7 @@ package.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dovetail.timeline.client.blocking import connect_blocking
-    from dovetail.timeline.client.client import connect
+    from dovetail.timeline import connect, connect_blocking
 
 __all__ = ["__version__", "connect", "connect_blocking"]
 
@@ -19,12 +18,8 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    if name == "connect":
-        from dovetail.timeline.client.client import connect
+    if name in ("connect", "connect_blocking"):
+        from dovetail import timeline
 
-        return connect
-    if name == "connect_blocking":
-        from dovetail.timeline.client.blocking import connect_blocking
-
-        return connect_blocking
+        return getattr(timeline, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

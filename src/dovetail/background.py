@@ -100,11 +100,15 @@ class Tasks:
         """Waits until all have ended by themselves."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def cancel(self) -> None:
+        """Cancels all, and does not wait for their end."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
     async def stop(self) -> None:
         """Cancels all and waits until they have ended."""
         while self._tasks:
-            for task in self._tasks:
-                task.cancel()
+            self.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
@@ -115,4 +119,4 @@ def defects() -> dict[str, int]:
 
 def _note_defect(name: str, error: BaseException) -> None:
     _defects[name] += 1
-    _log.exception("background work ended by a defect", error, name=name)
+    _log.exception("background work met a defect", error, name=name)

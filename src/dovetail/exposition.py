@@ -14,6 +14,7 @@ from prometheus_client import (
     start_http_server,
 )
 
+from dovetail.addresses import Address
 from dovetail.errors import Unavailable
 
 # When a series began is of no use here, and doubles the page.
@@ -30,8 +31,7 @@ class MetricsServer:
     @property
     def url(self) -> str:
         """Where it is scraped."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}/metrics"
+        return f"http://{Address(self.host, self.port)}/metrics"
 
     def stop(self) -> None:
         """Ends it; scrapes under way are answered."""

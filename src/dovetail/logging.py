@@ -213,22 +213,22 @@ class RateLimit:
         self._windows: dict[str, _Window] = {}
 
     def admit(self, kind: str, *, now_ms: float) -> tuple[bool, int]:
-        """Whether to write the line, and how many were suppressed before it and not yet told."""
+        """Whether to write the line, and how many before it were suppressed and not reported."""
         if kind not in self._windows and len(self._windows) >= KINDS_MAX:
             kind = _KIND_OTHER
         window = self._windows.get(kind)
-        untold = 0
+        unreported = 0
         if window is None or now_ms - window.begin_ms >= 1000.0:
-            untold = window.suppressed if window else 0
+            unreported = window.suppressed if window else 0
             window = self._windows[kind] = _Window(now_ms)
         if window.written >= self._lines_per_second_max:
             window.suppressed += 1
             return False, 0
         window.written += 1
-        return True, untold
+        return True, unreported
 
     def settle(self, *, now_ms: float | None = None) -> dict[str, int]:
-        """The kinds whose second is over, with lines suppressed and not yet told; forgets them.
+        """The kinds whose second is over, with lines suppressed and not yet reported; forgets them.
 
         Without `now_ms`, every second counts as over, as at the end of the process.
         """
@@ -245,7 +245,7 @@ class RateLimit:
 class RateLimitedLog:
     """Warnings that an outsider can trigger: a few a second per kind, the rest counted.
 
-    The number suppressed is told with the next line of the kind, or by `flush`, which a node
+    The number suppressed is reported with the next line of the kind, or by `flush`, which a node
     calls in its housekeeping and once at its end.
     """
 
@@ -254,19 +254,19 @@ class RateLimitedLog:
         self._clock = clock
         self._limit = RateLimit(lines_per_second_max=lines_per_second_max)
 
-    def tell(self, kind: str, message: str, /, **fields: object) -> None:
+    def report(self, kind: str, message: str, /, **fields: object) -> None:
         """Writes the line, or counts it if its kind has had its share of this second."""
-        admitted, untold = self._limit.admit(kind, now_ms=self._clock.monotonic_ms())
-        if untold:
-            self._tell_suppressed(kind, untold)
+        admitted, unreported = self._limit.admit(kind, now_ms=self._clock.monotonic_ms())
+        if unreported:
+            self._report_suppressed(kind, unreported)
         if admitted:
             self._logger.warning(message, **{**fields, "kind": kind})
 
     def flush(self, *, final: bool = False) -> None:
-        """Tells what was suppressed in seconds that are over, or at the end in all."""
+        """Reports what was suppressed in seconds that are over, or at the end in all."""
         now_ms = None if final else self._clock.monotonic_ms()
         for kind, suppressed in self._limit.settle(now_ms=now_ms).items():
-            self._tell_suppressed(kind, suppressed)
+            self._report_suppressed(kind, suppressed)
 
-    def _tell_suppressed(self, kind: str, suppressed: int) -> None:
+    def _report_suppressed(self, kind: str, suppressed: int) -> None:
         self._logger.warning("lines suppressed", kind=kind, suppressed=suppressed)

@@ -23,11 +23,11 @@ In a node, a relay and a pipeline's driver the settings decide. An application c
 import atexit
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
+from dovetail.background import start_thread
 from dovetail.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -59,12 +59,14 @@ class _Tracing:
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ModuleNotFoundError as error:
             raise _extra_missing(error) from error
+
         self.settings, self.service = settings, settings.service or service
         self._own: tuple[TracerProvider, SpanExporter] | None = None
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
             self._own = _provider(settings, self.service)
             trace.set_tracer_provider(self._own[0])
             atexit.register(self.end)
+
         self._trace = trace
         self._context = TraceContextTextMapPropagator()
         self.tracer: Tracer = trace.get_tracer("dovetail")
@@ -107,17 +109,16 @@ class _Tracing:
         found.end(ended_ns)
 
     def traceparent(self) -> str | None:
-        broker: dict[str, str] = {}
-        self._context.inject(broker)
-        return broker.get(TRACEPARENT)
+        headers: dict[str, str] = {}
+        self._context.inject(headers)
+        return headers.get(TRACEPARENT)
 
     def end(self) -> None:
         if self._own is None:
             return
         provider, exporter = self._own
         self._own = None
-        ending = threading.Thread(target=provider.shutdown, name="tracing-end", daemon=True)
-        ending.start()
+        ending = start_thread(provider.shutdown, name="tracing/end")
         ending.join(END_S)
         if ending.is_alive():
             # It waits for a collector that is away, and would try again; this interrupts it.

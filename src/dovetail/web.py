@@ -1,6 +1,6 @@
-"""A web server as a guest in somebody's event loop: no signals, no lifespan, says when it listens.
+"""A web server inside somebody else's event loop: it takes no signals, and reports when it listens.
 
-Behind it is uvicorn. Who starts it ends it. What it serves, and at which address, is the caller's.
+It is uvicorn. Whoever starts it ends it, and decides what it serves and at which address.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from dovetail.addresses import Address
+from dovetail.background import first_of, start_task
 from dovetail.errors import InvalidSetting, Unavailable
 
 _Message = MutableMapping[str, Any]
@@ -25,8 +27,8 @@ Asgi = Callable[
 HEADER_BYTES_MAX = 16 * 1024
 
 
-class _Guest(uvicorn.Server):
-    """uvicorn without signals, that says when it listens."""
+class _Server(uvicorn.Server):
+    """uvicorn without signals, which reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -45,7 +47,7 @@ class WebServer:
     """A running web server."""
 
     def __init__(
-        self, server: _Guest, task: asyncio.Task[None], *, scheme: str, host: str, port: int
+        self, server: _Server, task: asyncio.Task[None], *, scheme: str, host: str, port: int
     ) -> None:
         self._server = server
         self._scheme = scheme
@@ -56,8 +58,7 @@ class WebServer:
     @property
     def url(self) -> str:
         """Where it is reached from this machine, without a slash at the end."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self._scheme}://{host}:{self.port}"
+        return f"{self._scheme}://{Address(self.host, self.port)}"
 
     async def stop(self) -> None:
         """Ends it after the answers under way; safe to call again."""
@@ -84,7 +85,7 @@ async def serve_web(
     _check_certificate(certificate, key)
     listener = _listen(host, port, hint)
     port_bound: int = listener.getsockname()[1]
-    server = _Guest(
+    server = _Server(
         uvicorn.Config(
             app,
             lifespan="off",
@@ -100,17 +101,14 @@ async def serve_web(
             ssl_keyfile=key or None,
         )
     )
-    task = asyncio.create_task(server.serve(sockets=[listener]), name="web")
-    listening = asyncio.create_task(server.listening.wait())
+
+    task = start_task(server.serve(sockets=[listener]), name="web/server")
     try:
-        await asyncio.wait({task, listening}, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await first_of(asyncio.shield(task), server.listening.wait())
     except asyncio.CancelledError:
         task.cancel()
         raise
-    finally:
-        listening.cancel()
-    if task.done():
-        task.result()
+    if ended:
         raise Unavailable(f"the web server on {host}:{port_bound} ended as soon as it began")
     scheme = "https" if certificate else "http"
     return WebServer(server, task, scheme=scheme, host=host, port=port_bound)

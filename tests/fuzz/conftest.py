@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import RunningNode
-from tests.fuzz.doorstep import Watch
+from tests.fuzz.hostile_client import Watch
 
 #: Topics come into being only where a test creates them, so that what is there can be compared;
 #: a frame has to be complete soon, so that a test need not wait for long.
@@ -14,7 +14,7 @@ _SETTINGS = {"log_topic_auto_create": "false", "kafka_frame_read_ms": "500"}
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     """Closed to strangers, with a known topic."""
-    node = RunningNode(tmp_path_factory.mktemp("door") / "node", _SETTINGS)
+    node = RunningNode(tmp_path_factory.mktemp("listener") / "node", _SETTINGS)
     node.start()
     try:
         yield Watch(node)

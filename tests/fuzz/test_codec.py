@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from tests.unit.kafka.message_strategies import all_versions, header_of, sample, unframed
 
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka.codec import (
-    Api,
+from dovetail.kafka.codec.apis import Api
+from dovetail.kafka.codec.frames import (
     answers,
-    decode_header,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
     refuse,
 )
-from dovetail.kafka.codec.headers import encode_header, encode_response_header
+from dovetail.kafka.codec.headers import decode_header, encode_header, encode_response_header
 
 #: The densest struct takes under 40 times its bytes; the rest is the frame itself and an error.
 MEMORY_FACTOR_MAX = 40

@@ -11,8 +11,9 @@ from tests.process.checker import Workload
 
 from dovetail.errors import Unavailable
 from dovetail.kafka.client.connection import Connection
-from dovetail.kafka.codec import ApiKey, ErrorCode
 from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode
 
 _LATEST = -1
 _PAUSE_S = 0.002

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from dovetail.cli.outcome import ExitCode
 
@@ -74,11 +75,12 @@ def dovetail(node: Node, tmp_path: Path) -> CommandLine:
 
 
 @pytest.fixture
-def topic(dovetail: CommandLine) -> Iterator[str]:
+def topic(node: Node) -> str:
+    """A topic of two partitions, for one test."""
     name = f"cli-{uuid.uuid4().hex[:8]}"
-    dovetail.ok("topic", "create", name, "--partitions", "2")
-    yield name
-    dovetail.run("topic", "delete", name, "--yes")
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    admin.create_topics([NewTopic(name, 2)])[name].result(COMMAND_S_MAX)
+    return name
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:

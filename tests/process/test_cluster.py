@@ -1,18 +1,21 @@
-"""A cluster of real processes: etcd, three storage nodes and two brokers that share the work."""
+"""A cluster of real processes: etcd, three storage nodes and two brokers that share the work.
+
+One cluster serves all tests; each has topics of its own and finds every process alive.
+"""
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
 from tests.network_links import CLIENT
-from tests.process.checker import Workload, check
+from tests.process.checker import Workload, check_all
 from tests.process.direct_reader import DirectReader, fetch_request, fetched_end
 
 from dovetail.kafka.client.connection import Connection
-from dovetail.kafka.codec import ApiKey, ErrorCode
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode
 
 PARTITIONS = 3
 
@@ -20,30 +23,45 @@ PARTITIONS = 3
 LEASE_MS = 3000
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    with running_cluster(tmp_path, brokers=2) as made:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), brokers=2) as made:
         yield made
 
 
-def begin(cluster: ClusterProcesses, *, partitions: int) -> Workload:
+@pytest.fixture
+def cluster(shared: ClusterProcesses) -> ClusterProcesses:
+    shared.mend()
+    return shared
+
+
+def begin(cluster: ClusterProcesses, topic: str, *, partitions: int = 1) -> Workload:
     """A topic, and a producer that writes to it until it is told to finish."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic("t", partitions)])["t"].result(30)
-    workload = Workload(cluster.bootstrap, "t", partitions=partitions)
+    admin.create_topics([NewTopic(topic, partitions)])[topic].result(30)
+    workload = Workload(cluster.bootstrap, topic, partitions=partitions)
     workload.start()
     return workload
 
 
-def owner_and_other(cluster: ClusterProcesses) -> tuple[str, str]:
+def owner_and_other(cluster: ClusterProcesses, topic: str) -> tuple[str, str]:
     """The broker that leads partition 0, and the one that can take it over."""
-    owner = cluster.leader("t", 0)
+    owner = cluster.leader(topic, 0)
     return owner, next(name for name in cluster.brokers if name != owner)
 
 
-def await_takeover(cluster: ClusterProcesses, other: str) -> None:
+def await_takeover(cluster: ClusterProcesses, topic: str, other: str) -> None:
     """Waits until the other one says that it leads partition 0."""
-    wait_until(f"{other} leads", lambda: cluster.leader("t", 0, asked=other) == other)
+    wait_until(f"{other} leads", lambda: cluster.leader(topic, 0, asked=other) == other)
+
+
+def judge(workload: Workload, cluster: ClusterProcesses) -> None:
+    """Ends the load: nothing is lost, changed, doubled or out of order, and nobody met a defect."""
+    workload.finish()
+    assert workload.errors == []
+    assert check_all(workload, cluster.bootstrap) == workload.acknowledged_count
+    assert "met a defect" not in cluster.log()
+    assert "Traceback" not in cluster.log()
 
 
 def quiet_partition(cluster: ClusterProcesses, owner: str) -> int:
@@ -58,66 +76,57 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed={seed}")
     rng = random.Random(seed)
-    workload = begin(cluster, partitions=PARTITIONS)
+    workload = begin(cluster, "dying", partitions=PARTITIONS)
     for name in cluster.storage:
-        workload.wait_for(workload.acknowledged_count + rng.randint(500, 3000))
+        workload.wait_for(workload.acknowledged_count + rng.randint(100, 600))
         cluster.kill(name)
-        workload.wait_for(workload.acknowledged_count + 2000)
+        workload.wait_for(workload.acknowledged_count + 500)
         cluster.restart(name)
-    owner, other = owner_and_other(cluster)
+    owner, other = owner_and_other(cluster, "dying")
     cluster.kill(owner)
-    await_takeover(cluster, other)
-    workload.wait_for(workload.acknowledged_count + 2000)
+    await_takeover(cluster, "dying", other)
+    workload.wait_for(workload.acknowledged_count + 500)
     cluster.pause("storage-2")
-    workload.wait_for(workload.acknowledged_count + 2000)
+    workload.wait_for(workload.acknowledged_count + 500)
     cluster.resume("storage-2")
     cluster.restart(owner)
     assert cluster.stop(other) == 0
-    await_takeover(cluster, owner)
-    workload.wait_for(workload.acknowledged_count + 2000)
-    workload.finish()
-    assert workload.errors == []
-    read = sum(check(workload, cluster.bootstrap, "t", p) for p in range(PARTITIONS))
-    assert read == workload.acknowledged_count == sum(workload.sent.values())
-    assert "met a defect" not in cluster.log()
-    assert "Traceback" not in cluster.log()
+    await_takeover(cluster, "dying", owner)
+    workload.wait_for(workload.acknowledged_count + 500)
+    judge(workload, cluster)
 
 
 def test_a_broker_that_was_paused_can_not_write_any_more(cluster: ClusterProcesses) -> None:
     """L9: it wakes up after its successor took over, and finds requests of clients that waited
     for it; what it tries is refused, nothing is lost or doubled, and it tells no old end.
     """
-    workload = begin(cluster, partitions=1)
-    workload.wait_for(2000)
-    owner, other = owner_and_other(cluster)
-    reader = DirectReader(cluster.address(owner), "t", workload)
+    workload = begin(cluster, "paused")
+    workload.wait_for(500)
+    owner, other = owner_and_other(cluster, "paused")
+    reader = DirectReader(cluster.address(owner), "paused", workload)
     reader.start()
     wait_until("the owner answers", lambda: reader.told > 10)
     cluster.pause(owner)
-    await_takeover(cluster, other)
+    await_takeover(cluster, "paused", other)
     cluster.resume(owner)
-    workload.wait_for(workload.acknowledged_count + 2000)
+    workload.wait_for(workload.acknowledged_count + 500)
     wait_until("the old owner is back", lambda: reader.refused > 10)
     reader.finish()
     assert reader.old == []
-    workload.finish()
-    assert workload.errors == []
-    assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
+    judge(workload, cluster)
 
 
 def test_a_broker_behind_a_cut_is_replaced(cluster: ClusterProcesses) -> None:
     """L9, R2: cut off from everybody, it is replaced; when it is back, nothing is lost."""
-    workload = begin(cluster, partitions=1)
-    workload.wait_for(1000)
-    owner, other = owner_and_other(cluster)
+    workload = begin(cluster, "cut")
+    workload.wait_for(300)
+    owner, other = owner_and_other(cluster, "cut")
     cluster.network.isolate(owner)
-    await_takeover(cluster, other)
-    workload.wait_for(workload.acknowledged_count + 1000, seconds_max=120)
+    await_takeover(cluster, "cut", other)
+    workload.wait_for(workload.acknowledged_count + 300, seconds_max=120)
     cluster.network.heal()
-    workload.wait_for(workload.acknowledged_count + 1000)
-    workload.finish()
-    assert workload.errors == []
-    assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
+    workload.wait_for(workload.acknowledged_count + 300)
+    judge(workload, cluster)
 
 
 def test_a_broker_that_was_replaced_tells_no_old_end(cluster: ClusterProcesses) -> None:
@@ -125,28 +134,26 @@ def test_a_broker_that_was_replaced_tells_no_old_end(cluster: ClusterProcesses) 
 
     Also one who asked before the cut, and waits for records that another takes by now.
     """
-    workload = begin(cluster, partitions=1)
-    workload.wait_for(1000)
-    owner, other = owner_and_other(cluster)
+    workload = begin(cluster, "replaced")
+    workload.wait_for(300)
+    owner, other = owner_and_other(cluster, "replaced")
     quiet = quiet_partition(cluster, owner)
     waiting = Connection(cluster.address(owner), client_id="waiting", timeout_s=60)
-    reader = DirectReader(cluster.address(owner), "t", workload)
+    reader = DirectReader(cluster.address(owner), "replaced", workload)
     reader.start()
     wait_until("the owner answers", lambda: reader.told > 10)
     asked = waiting.send(ApiKey.FETCH, fetch_request("quiet", quiet, 0, wait_ms=LEASE_MS + 3000))
     cluster.network.isolate(owner, but=[CLIENT])
-    await_takeover(cluster, other)
-    workload.wait_for(workload.acknowledged_count + 1000, seconds_max=120)
+    await_takeover(cluster, "replaced", other)
+    workload.wait_for(workload.acknowledged_count + 300, seconds_max=120)
     code, _ = fetched_end(waiting.receive(asked))
     assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     waiting.close()
     refused = reader.refused
     cluster.network.heal()
     wait_until("the old owner is back", lambda: reader.refused > refused + 10)
-    workload.wait_for(workload.acknowledged_count + 1000)
-    workload.finish()
+    workload.wait_for(workload.acknowledged_count + 300)
     reader.finish()
     assert reader.old == []
     assert reader.sent_away > 0
-    assert workload.errors == []
-    assert check(workload, cluster.bootstrap, "t", 0) == workload.acknowledged_count
+    judge(workload, cluster)

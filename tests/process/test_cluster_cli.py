@@ -138,5 +138,5 @@ def test_a_node_that_does_not_come_up_is_told_with_its_last_words(shell: Shell) 
     (shell.cluster.path / "storage-1").rename(shell.cluster.path / "lost")
     done = shell.run("cluster", "start", code=ExitCode.FAILED)
     assert "storage-1 ended with code 2" in done.stderr
-    assert "belongs to another disk" in done.stderr
+    assert "is bound to another disk" in done.stderr
     shell.run("cluster", "stop")

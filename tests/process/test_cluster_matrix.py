@@ -1,20 +1,20 @@
 """Faults of every kind on a whole cluster, one after another and mixed, under load and a checker.
 
-Three brokers, three storage nodes, three members of etcd, each in a network of its own. The short
-run has every fault once; `make soak` draws as many as it is told, some at the same time.
+Three brokers, three storage nodes, three members of etcd, each in a network of its own; one such
+cluster serves all tests, and each has a topic of its own. The short run has every fault once;
+`make soak` draws as many as it is told, some at the same time.
 """
 
 import os
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
 from tests.network_links import CLIENT
-from tests.process.checker import Workload, check
+from tests.process.checker import Workload, check_all
 
 PARTITIONS = 6
 
@@ -22,7 +22,7 @@ PARTITIONS = 6
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "0"))
 
 #: Records that must be acknowledged before and after each fault.
-PROGRESS = 1000
+PROGRESS = 600
 
 Fault = Callable[["Trial"], Callable[[], None]]
 
@@ -30,12 +30,13 @@ Fault = Callable[["Trial"], Callable[[], None]]
 class Trial:
     """A cluster under load, and what can be done to it."""
 
-    def __init__(self, cluster: ClusterProcesses, rng: random.Random) -> None:
+    def __init__(self, cluster: ClusterProcesses, topic: str, rng: random.Random) -> None:
         self.cluster = cluster
+        self.topic = topic
         self.rng = rng
         self.admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        self.admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(30)
-        self.workload = Workload(cluster.bootstrap, "t", partitions=PARTITIONS)
+        self.admin.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(30)
+        self.workload = Workload(cluster.bootstrap, topic, partitions=PARTITIONS)
         self.workload.start()
 
     def progress(self) -> None:
@@ -58,7 +59,9 @@ class Trial:
 
         def look() -> bool:
             try:
-                partitions = self.admin.list_topics("t", timeout=5).topics["t"].partitions
+                partitions = (
+                    self.admin.list_topics(self.topic, timeout=5).topics[self.topic].partitions
+                )
             except KafkaException:
                 return False
             found.update({number: one.leader for number, one in partitions.items()})
@@ -82,19 +85,18 @@ class Trial:
 
 
 def kill_a_broker(trial: Trial) -> Callable[[], None]:
-    victim = trial.broker()
-    trial.cluster.kill(victim)
-    return lambda: trial.cluster.restart(victim)
+    return kill(trial, trial.broker())
 
 
 def kill_a_storage_node(trial: Trial) -> Callable[[], None]:
-    victim = trial.storage()
-    trial.cluster.kill(victim)
-    return lambda: trial.cluster.restart(victim)
+    return kill(trial, trial.storage())
 
 
 def kill_the_leader_of_etcd(trial: Trial) -> Callable[[], None]:
-    victim = trial.cluster.etcd_leader()
+    return kill(trial, trial.cluster.etcd_leader())
+
+
+def kill(trial: Trial, victim: str) -> Callable[[], None]:
     trial.cluster.kill(victim)
     return lambda: trial.cluster.restart(victim)
 
@@ -123,18 +125,18 @@ def isolate_a_broker(trial: Trial) -> Callable[[], None]:
 
 def cut_a_broker_from_etcd(trial: Trial) -> Callable[[], None]:
     """It reaches all storage nodes and its clients, and its lease ends: only terms hold it back."""
-    victim = trial.broker()
-    for member in trial.cluster.etcd:
-        trial.cluster.network.cut(victim, member)
-    trial.lost_by(victim)
-    return trial.cluster.network.heal
+    return cut_a_broker_from(trial, list(trial.cluster.etcd))
 
 
 def cut_a_broker_from_storage(trial: Trial) -> Callable[[], None]:
     """It keeps its lease and can store nothing: it must hand on what it has."""
+    return cut_a_broker_from(trial, trial.cluster.storage)
+
+
+def cut_a_broker_from(trial: Trial, others: list[str]) -> Callable[[], None]:
     victim = trial.broker()
-    for node in trial.cluster.storage:
-        trial.cluster.network.cut(victim, node)
+    for other in others:
+        trial.cluster.network.cut(victim, other)
     trial.lost_by(victim)
     return trial.cluster.network.heal
 
@@ -158,13 +160,14 @@ def isolate_the_leader_of_etcd(trial: Trial) -> Callable[[], None]:
 
 
 def restart_a_broker_cleanly(trial: Trial) -> Callable[[], None]:
-    victim = trial.broker()
-    assert trial.cluster.stop(victim) == 0
-    return lambda: trial.cluster.restart(victim)
+    return restart_cleanly(trial, trial.broker())
 
 
 def restart_a_storage_node_cleanly(trial: Trial) -> Callable[[], None]:
-    victim = trial.storage()
+    return restart_cleanly(trial, trial.storage())
+
+
+def restart_cleanly(trial: Trial, victim: str) -> Callable[[], None]:
     assert trial.cluster.stop(victim) == 0
     return lambda: trial.cluster.restart(victim)
 
@@ -186,20 +189,26 @@ FAULTS: tuple[Fault, ...] = (
 )
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), etcd_members=3) as made:
+        yield made
+
+
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
+def trial(shared: ClusterProcesses, request: pytest.FixtureRequest) -> Trial:
     seed = int(os.environ.get("SOAK_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"seed={seed}")
-    with running_cluster(tmp_path, etcd_members=3) as cluster:
-        yield Trial(cluster, random.Random(seed))
+    shared.mend()
+    return Trial(shared, request.node.name, random.Random(seed))
 
 
 def judge(trial: Trial) -> None:
     """Nothing is lost, changed, doubled or out of order, and no process met a defect."""
     trial.workload.finish()
     assert trial.workload.errors == []
-    read = sum(check(trial.workload, trial.cluster.bootstrap, "t", p) for p in range(PARTITIONS))
-    assert read == trial.workload.acknowledged_count == sum(trial.workload.sent.values())
+    read = check_all(trial.workload, trial.cluster.bootstrap)
+    assert read == trial.workload.acknowledged_count
     log = trial.cluster.log()
     assert "met a defect" not in log
     assert "Traceback" not in log
@@ -229,7 +238,7 @@ def test_a_broker_and_a_storage_node_at_once(trial: Trial) -> None:
             "log_level": 0,
         }
     )
-    consumer.subscribe(["t"])
+    consumer.subscribe([trial.topic])
     seen: dict[tuple[int, int], bytes] = {}
 
     def consume(goal: int) -> None:
@@ -245,7 +254,7 @@ def test_a_broker_and_a_storage_node_at_once(trial: Trial) -> None:
     trial.progress()
     consume(500)
     heals = [kill_a_broker(trial), kill_a_storage_node(trial)]
-    consume(len(seen) + 1000)
+    consume(len(seen) + 500)
     trial.progress()
     for heal in heals:
         heal()

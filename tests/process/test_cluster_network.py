@@ -23,15 +23,15 @@ class Peer:
     """One process that talks."""
 
     def __init__(self, network: Network, name: str) -> None:
-        self.door = network.door(name)
+        self.listener = network.listener(name)
         self._said: queue.Queue[str] = queue.Queue()
         with network.inside(name):
             self._process = subprocess.Popen(
                 [
                     sys.executable,
                     network_peer.__file__,
-                    self.door.listen_host,
-                    str(self.door.listen_port),
+                    self.listener.listen_host,
+                    str(self.listener.listen_port),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ class Peer:
         self._process.stdin.flush()
 
     def connect(self, other: "Peer", *, order: str = "connect") -> None:
-        self.order(f"{order} {other.door.host} {other.door.port}")
+        self.order(f"{order} {other.listener.host} {other.listener.port}")
 
     def expect(self, text: str) -> None:
         assert self._said.get(timeout=ANSWER_S_MAX) == text
@@ -162,7 +162,7 @@ def test_death_behind_a_cut_is_not_seen(network: Network, peers: dict[str, Peer]
 def test_the_test_itself_is_a_node(network: Network, peers: dict[str, Peer]) -> None:
     """R2: clients can be cut off too, and an isolation can leave them out."""
     a, b = peers["a"], peers["b"]
-    with socket.create_connection((b.door.host, b.door.port), timeout=ANSWER_S_MAX) as mine:
+    with socket.create_connection((b.listener.host, b.listener.port), timeout=ANSWER_S_MAX) as mine:
         b.expect("met")
         network.isolate("b", but=(CLIENT,))
         mine.sendall(b"one\n")

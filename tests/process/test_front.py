@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import NodeFactory
 
-from dovetail.kafka.codec import encode_request
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import encode_request
 from dovetail.kafka.codec.headers import RequestHeader
 
 

@@ -20,11 +20,10 @@ from tests.sim.storage_hosts import spawn
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged, DovetailError, NotOwner, ProducerFenced, TopicUnknown
-from dovetail.log.batch import check_batch, read_header
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
-from dovetail.log.records import decode_batch, encode_batch
+from dovetail.record_batch import check_batch, decode_batch, encode_batch, read_header
 
 IN_FLIGHT_MAX = 5
 ANSWER_WAIT_S = 2.5
@@ -94,7 +93,7 @@ class Stream:
         """The partition where this broker has it open."""
         if life.log is None:
             return None
-        found = life.log.holdings.open.get((self.name, self.number))
+        found = life.log.owned.open.get((self.name, self.number))
         return found if found is not None and found.record.topic_id == self.topic_id else None
 
     def _batch(self, at: int) -> memoryview:

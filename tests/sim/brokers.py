@@ -1,6 +1,6 @@
 """A cluster of brokers in one thread: real logs, real stores, everything between them simulated.
 
-Real: `Log` with its catalog, claims, holdings and partitions, `Membership` with its lease,
+Real: `Log` with its catalog, claims, owners and partitions, `Membership` with its lease,
 `LedgerStore`s on `FaultyDisk`s, sweeping. Simulated: time, processes and wires (`processes.py`),
 and the coordination service. A transaction whose answer does not come is `Uncertain`: it may have
 happened, not have happened, or happen a second later, as with etcd.
@@ -24,19 +24,8 @@ from tests.sim.storage_hosts import (
 )
 from tests.sim.world import MemoryCoordinator, VirtualClock
 
+from dovetail.coordination import protocol
 from dovetail.coordination.membership import BROKER_ROLE, NODES, Member, Membership
-from dovetail.coordination.protocol import (
-    Change,
-    Delete,
-    KeyValue,
-    LeaseId,
-    Outcome,
-    Put,
-    Revision,
-    Snapshot,
-    Unchanged,
-    WatchEvent,
-)
 from dovetail.errors import (
     CoordinationDown,
     DovetailError,
@@ -67,31 +56,36 @@ class SimCoordination(MemoryCoordinator):
         self._checked = history
         self._author: Author | None = None
 
-    def look(self, key: str) -> KeyValue | None:
+    def look(self, key: str) -> protocol.KeyValue | None:
         return self._keys.get(key)
 
-    def look_below(self, prefix: str) -> Snapshot:
+    def look_below(self, prefix: str) -> protocol.Snapshot:
         found = sorted(key for key in self._keys if key.startswith(prefix))
-        return Snapshot(Revision(self._revision), tuple(self._keys[key] for key in found))
+        return protocol.Snapshot(
+            protocol.Revision(self._revision), tuple(self._keys[key] for key in found)
+        )
 
     def apply_as(
-        self, author: Author, changes: Sequence[Change], conditions: Sequence[Unchanged]
-    ) -> Outcome:
+        self,
+        author: Author,
+        changes: Sequence[protocol.Change],
+        conditions: Sequence[protocol.Unchanged],
+    ) -> protocol.Outcome:
         self._author = author
         try:
             return self.apply(changes, conditions)
         finally:
             self._author = None
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _tell(self, changes: Sequence[protocol.Change]) -> None:
         for change in changes:
-            if isinstance(change, Put):
+            if isinstance(change, protocol.Put):
                 self._checked().on_put(change.key, change.value, self._author)
-            elif isinstance(change, Delete):
+            elif isinstance(change, protocol.Delete):
                 self._checked().on_delete(change.key)
         super()._tell(changes)
 
-    async def news(self, prefix: str, after: int) -> list[tuple[WatchEvent, ...]]:
+    async def news(self, prefix: str, after: int) -> list[tuple[protocol.WatchEvent, ...]]:
         """What happened after a revision, each revision whole; [] if nothing does for a while."""
         woken = asyncio.Event()
         self._watches[woken] = None
@@ -114,7 +108,7 @@ class SimCoordination(MemoryCoordinator):
             self._watches.pop(woken)
 
     @property
-    def history(self) -> list[tuple[WatchEvent, ...]]:
+    def history(self) -> list[tuple[protocol.WatchEvent, ...]]:
         return self._history
 
 
@@ -138,17 +132,17 @@ class CoordinationClient:
             lost=CoordinationDown("the coordination service does not answer"),
         )
 
-    async def get(self, key: str) -> KeyValue | None:
-        found: KeyValue | None = await self._ask(lambda: self._service.get(key))
+    async def get(self, key: str) -> protocol.KeyValue | None:
+        found: protocol.KeyValue | None = await self._ask(lambda: self._service.get(key))
         return found
 
-    async def range(self, prefix: str) -> Snapshot:
-        found: Snapshot = await self._ask(lambda: self._service.range(prefix))
+    async def range(self, prefix: str) -> protocol.Snapshot:
+        found: protocol.Snapshot = await self._ask(lambda: self._service.range(prefix))
         return found
 
     async def transact(
-        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
-    ) -> Outcome:
+        self, changes: Sequence[protocol.Change], *, conditions: Sequence[protocol.Unchanged] = ()
+    ) -> protocol.Outcome:
         self._life.check_claims(self._service, changes, conditions)
         if self._calls.requests.cut and self._rng.random() < 0.5:
             await asyncio.sleep(COORDINATION_WAIT_S)
@@ -160,7 +154,7 @@ class CoordinationClient:
             except DovetailError as error:
                 reply(error)
 
-        outcome: Outcome = await exchange(
+        outcome: protocol.Outcome = await exchange(
             self._calls,
             serve,
             wait_s=COORDINATION_WAIT_S,
@@ -170,11 +164,13 @@ class CoordinationClient:
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, prefix: str, *, after: Revision
-    ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
+        self, prefix: str, *, after: protocol.Revision
+    ) -> AsyncIterator[AsyncIterator[tuple[protocol.WatchEvent, ...]]]:
         yield self._events(prefix, after)
 
-    async def _events(self, prefix: str, after: Revision) -> AsyncIterator[tuple[WatchEvent, ...]]:
+    async def _events(
+        self, prefix: str, after: protocol.Revision
+    ) -> AsyncIterator[tuple[protocol.WatchEvent, ...]]:
         """Asks again and again; what was lost on the way is told again, or reported as a gap."""
         while True:
             asked_from = after
@@ -198,14 +194,14 @@ class CoordinationClient:
                 after = events[0].revision
                 yield events
 
-    async def grant(self, *, ttl_ms: int) -> LeaseId:
-        lease: LeaseId = await self._ask(lambda: self._service.grant(ttl_ms=ttl_ms))
+    async def grant(self, *, ttl_ms: int) -> protocol.LeaseId:
+        lease: protocol.LeaseId = await self._ask(lambda: self._service.grant(ttl_ms=ttl_ms))
         return lease
 
-    async def keep_alive(self, lease: LeaseId) -> None:
+    async def keep_alive(self, lease: protocol.LeaseId) -> None:
         await self._ask(lambda: self._service.keep_alive(lease))
 
-    async def revoke(self, lease: LeaseId) -> None:
+    async def revoke(self, lease: protocol.LeaseId) -> None:
         await self._ask(lambda: self._service.revoke(lease))
 
     async def close(self) -> None:
@@ -280,7 +276,7 @@ class Life:
             )
             await log.load()
             self.membership = membership
-            await membership.announce(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
+            await membership.register(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
             self.log = log
             await log.start()
         except DovetailError:
@@ -288,19 +284,21 @@ class Life:
             return
         while not membership.replaced.is_set():
             await asyncio.sleep(1)
-            log.holdings.hand_on_stuck()
+            log.owned.hand_on_stuck()
         self.process.kill()
 
     def check_claims(
         self,
         service: SimCoordination,
-        changes: Sequence[Change],
-        conditions: Sequence[Unchanged],
+        changes: Sequence[protocol.Change],
+        conditions: Sequence[protocol.Unchanged],
     ) -> None:
         """What it is about to claim belongs to nobody who is alive, as far as it knows itself."""
         for change, condition in zip(changes, conditions, strict=False):
             found = service.look(change.key)
-            if not (isinstance(change, Put) and change.key.startswith(PARTITIONS) and found):
+            if not (
+                isinstance(change, protocol.Put) and change.key.startswith(PARTITIONS) and found
+            ):
                 continue
             before, after = chain.decode(found.value), chain.decode(change.value)
             if found.revision != condition.revision:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from tests.faulty_disk import FaultyDisk
+
 from dovetail.errors import DovetailError, EntryUnknown, Fenced, LedgerUnknown, Unavailable
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import Append, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.commands import Append, Fence
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 from dovetail.storage.placement import Fragment, Placement
 from dovetail.storage.quorum import recovery

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+from tests.faulty_disk import FaultyDisk
 from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
 
 from dovetail.buffers import Buffer
@@ -26,17 +27,16 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.log.batch import check_batch
 from dovetail.log.catalog import IdBlocks, partition_key
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition, PartitionContext
-from dovetail.log.records import StoredRecord, decode_batch, encode_batch
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import LedgerStore, LetDamageGo, StoreSettings
+from dovetail.storage.disk.commands import LetDamageGo
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term
 from dovetail.storage.repair.repairer import Repairer, RepairSettings

@@ -9,13 +9,13 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from tests.faulty_disk import FaultyDisk
 from tests.sim.processes import Wire, exchange, here, of_nobody
 from tests.sim.world import PowerCut, SimStorageNode
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Unavailable, Uncertain
 from dovetail.storage import StorageNode
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term

@@ -9,16 +9,14 @@ and every read record (`broker_clients.py`).
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 
-import pytest
 from tests.sim.broker_clients import keep_asking, keep_reading, start
 from tests.sim.broker_world import FOCUSES, World, repeatable
 from tests.sim.brokers import Life
 from tests.sim.processes import ProcessLoop, Wire, end_everything
+from tests.sim.seeds import run_seeds
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "30"))
 FAULTS_S = 12.0
 
 
@@ -166,14 +164,9 @@ def run(seed: int) -> World:
         return runner.run(main())
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_brokers_share_partitions_and_lose_nothing(block: int) -> None:
+def test_brokers_share_partitions_and_lose_nothing() -> None:
     """R1, L3, L8, L9, B3, B4: whatever happens to whom, and in the end all is served evenly."""
-    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
-        try:
-            run(seed)
-        except Exception as error:
-            raise AssertionError(f"seed={seed}: {error!r}") from error
+    run_seeds(run, least=5)
 
 
 def test_a_seed_replays() -> None:

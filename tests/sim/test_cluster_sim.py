@@ -6,17 +6,15 @@ loses its disk altogether. Then everything heals, and an owner must take over an
 budget. At the end everything acknowledged must be read back, unchanged and in order.
 """
 
-import os
 import random
 
-import pytest
 from tests.sim.cluster import META, World
+from tests.sim.seeds import run_seeds
 
 from dovetail.errors import DovetailError
 from dovetail.storage.identifiers import EntryId, LedgerId
 from dovetail.storage.quorum.arithmetic import Quorum, fence_holds, places_of
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 FAULTS_MS = 2_000
 #: Entries that must be acknowledged after everything has healed, within the budget.
 PROGRESS = 10
@@ -159,14 +157,9 @@ def check(world: World) -> None:
         by_ledger[ledger] = entry
 
 
-@pytest.mark.parametrize("block", range(20))
-def test_no_acknowledged_entry_is_lost_or_changed(block: int) -> None:
+def test_no_acknowledged_entry_is_lost_or_changed() -> None:
     """L4, L5, L9, L10, R1: writers, recoveries and owners agree, whatever happens to whom."""
-    for seed in range(block * SEEDS // 20, (block + 1) * SEEDS // 20):
-        try:
-            run(seed)
-        except Exception as error:
-            raise AssertionError(f"seed={seed}: {error!r}") from error
+    run_seeds(run, least=200)
 
 
 def dumb_fence_holds(quorum: Quorum, fenced: set[int]) -> bool:

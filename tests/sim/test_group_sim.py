@@ -9,12 +9,11 @@ partition has at most one owner in a generation; generations never go back; an a
 commit is never lost, and never overwritten by one of an older generation. Once faults stop the
 group is stable, with every partition owned, within `SETTLE_S`.
 
-`SIM_SEEDS` is the number of seeds; `SIM_SEED` runs one alone.
+`seeds.py` says how many seeds are run, and how one is run again.
 """
 
 import asyncio
 import logging
-import os
 import random
 import selectors
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -22,36 +21,17 @@ from itertools import count
 from typing import Any, TypeVar
 
 import pytest
+from tests.sim.seeds import run_seeds
 
 from dovetail.errors import NotOwner, Unavailable
 from dovetail.log.groups import coordinator as group_coordinator
+from dovetail.log.groups import types as groups
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.groups.phases import GenerationWrite, Write
-from dovetail.log.groups.types import (
-    NO_GENERATION,
-    NO_MEMBER,
-    CommittedOffset,
-    Generation,
-    GroupError,
-    GroupId,
-    GroupSettings,
-    GroupSnapshot,
-    GroupState,
-    InstanceId,
-    JoinAnswer,
-    JoinRequest,
-    MemberId,
-    MemberIdentity,
-    MemberProtocol,
-    OffsetCommit,
-    PartitionKey,
-    SyncRequest,
-)
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "500"))
-GROUP = GroupId("g")
+GROUP = groups.GroupId("g")
 SESSION_MS = 1_000
 REBALANCE_MS = 800
 FAULTS_S = 10.0
@@ -60,7 +40,7 @@ HANG_S = 4.0
 #: The last hang, a session for the dead to be noticed, two rebalances of two phases that somebody
 #: misses, and the clients' own waits.
 SETTLE_S = HANG_S + (SESSION_MS + 4 * REBALANCE_MS) / 1000 + 3.0
-SETTINGS = GroupSettings(session_timeout_ms_min=1_000, initial_rebalance_delay_ms=50)
+SETTINGS = groups.GroupSettings(session_timeout_ms_min=1_000, initial_rebalance_delay_ms=50)
 Answered = TypeVar("Answered")
 Position = tuple[int, int, int]
 
@@ -161,7 +141,7 @@ class Checker:
         if not holds:
             self.problems.append(problem)
 
-    def on_joined(self, answer: JoinAnswer) -> None:
+    def on_joined(self, answer: groups.JoinAnswer) -> None:
         problem = f"generation {answer.generation} told after {self.generation}"
         self.require(answer.generation >= self.generation, problem)
         self.generation = answer.generation
@@ -186,7 +166,7 @@ class Checker:
         self.require(position >= before, f"commit {position} of {part} after {before}")
         self.acknowledged[part] = max(position, before)
 
-    def on_fetched(self, part: int, committed: CommittedOffset | None) -> None:
+    def on_fetched(self, part: int, committed: groups.CommittedOffset | None) -> None:
         position = (0, 0, 0)
         if committed is not None:
             first, second, third = map(int, committed.metadata.split(":"))
@@ -201,13 +181,13 @@ class Checker:
 class Member:
     """A client that obeys: one process with one consumer in it."""
 
-    def __init__(self, world: "World", name: str, instance: InstanceId | None) -> None:
+    def __init__(self, world: "World", name: str, instance: groups.InstanceId | None) -> None:
         self.world = world
         self.name = name
         self.instance = instance
         self.incarnation = next(world.incarnations)
-        self.member_id = NO_MEMBER
-        self.generation = NO_GENERATION
+        self.member_id = groups.NO_MEMBER
+        self.generation = groups.NO_GENERATION
         self.parts: frozenset[int] = frozenset()
         self.sequence = 0
         self.is_member = False
@@ -216,8 +196,8 @@ class Member:
         self.task.add_done_callback(world.on_ended)
 
     @property
-    def identity(self) -> MemberIdentity:
-        return MemberIdentity(self.member_id, self.instance)
+    def identity(self) -> groups.MemberIdentity:
+        return groups.MemberIdentity(self.member_id, self.instance)
 
     async def _run(self) -> None:
         chance = self.world.chance
@@ -240,10 +220,10 @@ class Member:
 
     async def _join(self) -> None:
         world = self.world
-        request = JoinRequest(
+        request = groups.JoinRequest(
             self.member_id,
             "consumer",
-            (MemberProtocol("sticky", b"topic"),),
+            (groups.MemberProtocol("sticky", b"topic"),),
             SESSION_MS,
             REBALANCE_MS,
             self.instance,
@@ -251,37 +231,37 @@ class Member:
             skip_assignment_supported=self.skips,
         )
         answer = await world.call(lambda c: c.join(GROUP, request), on_answer=_tell_joined(world))
-        if answer.error is GroupError.MEMBER_ID_REQUIRED:
+        if answer.error is groups.GroupError.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
-        elif answer.error is not GroupError.NONE:
+        elif answer.error is not groups.GroupError.NONE:
             await self._obey(answer.error)
         else:
             self.member_id = answer.member_id
             self.generation = answer.generation
             await self._sync(answer)
 
-    async def _sync(self, joined: JoinAnswer) -> None:
+    async def _sync(self, joined: groups.JoinAnswer) -> None:
         world = self.world
-        given: tuple[tuple[MemberId, bytes], ...] = ()
+        given: tuple[tuple[groups.MemberId, bytes], ...] = ()
         if joined.leader == self.member_id and not joined.skip_assignment:
             given = self._assign(joined)
-        request = SyncRequest(self.identity, joined.generation, given)
+        request = groups.SyncRequest(self.identity, joined.generation, given)
         answer = await world.call(lambda c: c.sync(GROUP, request))
-        if answer.error is not GroupError.NONE:
+        if answer.error is not groups.GroupError.NONE:
             await self._obey(answer.error)
             return
         self.parts = frozenset(answer.assignment)
         self.is_member = True
         world.checker.on_assigned(joined.generation, _key(self.identity), self.parts)
 
-    def _assign(self, joined: JoinAnswer) -> tuple[tuple[MemberId, bytes], ...]:
+    def _assign(self, joined: groups.JoinAnswer) -> tuple[tuple[groups.MemberId, bytes], ...]:
         shuffled = self.world.chance.sample(range(self.world.partitions), self.world.partitions)
         parts = {
             member.member_id: bytes(shuffled[number :: len(joined.members)])
             for number, member in enumerate(joined.members)
         }
         names = {
-            _key(MemberIdentity(m.member_id, m.instance_id)): frozenset(parts[m.member_id])
+            _key(groups.MemberIdentity(m.member_id, m.instance_id)): frozenset(parts[m.member_id])
             for m in joined.members
         }
         self.world.checker.on_proposed(joined.generation, names)
@@ -300,13 +280,15 @@ class Member:
         who, generation = self.identity, self.generation
         metadata = ":".join(map(str, position))
         wanted = {
-            PartitionKey("topic", part): OffsetCommit(self.sequence, metadata=metadata)
+            groups.PartitionKey("topic", part): groups.OffsetCommit(
+                self.sequence, metadata=metadata
+            )
             for part in self.parts
         }
 
-        def acknowledge(outcomes: dict[PartitionKey, GroupError]) -> None:
+        def acknowledge(outcomes: dict[groups.PartitionKey, groups.GroupError]) -> None:
             for key, error in outcomes.items():
-                if error is GroupError.NONE:
+                if error is groups.GroupError.NONE:
                     self.world.checker.on_acknowledged(key.partition, position)
 
         outcomes = await self.world.call(
@@ -315,16 +297,16 @@ class Member:
         for error in dict.fromkeys(outcomes.values()):
             await self._obey(error)
 
-    async def _obey(self, error: GroupError) -> None:
-        if error is GroupError.NONE:
+    async def _obey(self, error: groups.GroupError) -> None:
+        if error is groups.GroupError.NONE:
             return
-        if error in {GroupError.UNKNOWN_MEMBER, GroupError.ILLEGAL_GENERATION}:
-            if error is GroupError.UNKNOWN_MEMBER:
-                self.member_id = NO_MEMBER
+        if error in {groups.GroupError.UNKNOWN_MEMBER, groups.GroupError.ILLEGAL_GENERATION}:
+            if error is groups.GroupError.UNKNOWN_MEMBER:
+                self.member_id = groups.NO_MEMBER
             self._lose()
-        elif error is GroupError.REBALANCE_IN_PROGRESS:
+        elif error is groups.GroupError.REBALANCE_IN_PROGRESS:
             self._lose()
-        elif error is GroupError.FENCED_INSTANCE:
+        elif error is groups.GroupError.FENCED_INSTANCE:
             self._lose()
             raise asyncio.CancelledError
         await asyncio.sleep(0.1)
@@ -342,13 +324,13 @@ class Member:
             return
 
 
-def _key(who: MemberIdentity) -> str:
+def _key(who: groups.MemberIdentity) -> str:
     return who.instance_id or who.member_id
 
 
-def _tell_joined(world: "World") -> Callable[[JoinAnswer], None]:
-    def tell(answer: JoinAnswer) -> None:
-        if answer.error is GroupError.NONE:
+def _tell_joined(world: "World") -> Callable[[groups.JoinAnswer], None]:
+    def tell(answer: groups.JoinAnswer) -> None:
+        if answer.error is groups.GroupError.NONE:
             world.checker.on_joined(answer)
 
     return tell
@@ -412,7 +394,7 @@ class World:
             self.journal,
             LoopClock(),
             SETTINGS,
-            new_member_id=lambda prefix: MemberId(f"{prefix}-{next(self._ids)}"),
+            new_member_id=lambda prefix: groups.MemberId(f"{prefix}-{next(self._ids)}"),
             topics_of=lambda _type, metadata: frozenset({metadata.decode()}),
         )
         await coordinator.load(self.journal.replay())
@@ -426,14 +408,16 @@ class World:
             await dead.close()
 
     def start_member(self, name: str) -> None:
-        instance = InstanceId(f"i-{name}") if name in self._static else None
+        instance = groups.InstanceId(f"i-{name}") if name in self._static else None
         self.members[name] = Member(self, name, instance)
 
     async def check_positions(self) -> None:
         if self.coordinator is not None:
             fetched = await self.coordinator.fetch(GROUP)
             for part in range(self.partitions):
-                self.checker.on_fetched(part, fetched.offsets.get(PartitionKey("topic", part)))
+                self.checker.on_fetched(
+                    part, fetched.offsets.get(groups.PartitionKey("topic", part))
+                )
 
     async def fault(self) -> None:
         chance = self.chance
@@ -462,7 +446,7 @@ class World:
         living = [m for m in self.members.values() if m is not None and not m.task.done()]
         described = self.coordinator.describe(GROUP)
         same = all(m.is_member and m.generation == described.generation for m in living)
-        if not same or described.state is not GroupState.STABLE:
+        if not same or described.state is not groups.GroupState.STABLE:
             return False
         owned = [part for m in living for part in m.parts]
         return sorted(owned) == [*range(self.partitions)]
@@ -492,7 +476,7 @@ class World:
         await self.start_coordinator()
         await self.check_positions()
         assert self.coordinator is not None
-        stable = self.coordinator.describe(GROUP).state is GroupState.STABLE
+        stable = self.coordinator.describe(GROUP).state is groups.GroupState.STABLE
         self.checker.require(stable, "not stable after the journal was loaded again")
         await self._stop()
 
@@ -520,10 +504,8 @@ def run_seed(seed: int) -> Checker:
 
 def test_groups_under_faults(caplog: pytest.LogCaptureFixture) -> None:
     """K7, L13: one owner per partition and generation, no lost commit, stable after faults."""
-    alone = os.environ.get("SIM_SEED")
-    seeds = range(SEEDS) if alone is None else [int(alone)]
     caplog.set_level(logging.CRITICAL)
-    histories = [run_seed(seed) for seed in seeds]
+    histories = run_seeds(run_seed, least=100)
     assert [problem for history in histories for problem in history.problems] == []
     commits = sum(history.commits for history in histories)
     assert commits > 20 * len(histories), f"too few commits to mean anything: {commits}"
@@ -538,8 +520,8 @@ class AnyGeneration(Group):
     """Planted: commits of older generations are accepted."""
 
     def commit_check(
-        self, who: MemberIdentity, _generation: Generation, *, now_ms: float
-    ) -> GroupError:
+        self, who: groups.MemberIdentity, _generation: groups.Generation, *, now_ms: float
+    ) -> groups.GroupError:
         return super().commit_check(who, self.generation, now_ms=now_ms)
 
 
@@ -547,18 +529,18 @@ class NoFencing(Group):
     """Planted: a member id that was replaced may go on."""
 
     def commit_check(
-        self, who: MemberIdentity, generation: Generation, *, now_ms: float
-    ) -> GroupError:
+        self, who: groups.MemberIdentity, generation: groups.Generation, *, now_ms: float
+    ) -> groups.GroupError:
         error = super().commit_check(who, generation, now_ms=now_ms)
-        return GroupError.NONE if error is GroupError.FENCED_INSTANCE else error
+        return groups.GroupError.NONE if error is groups.GroupError.FENCED_INSTANCE else error
 
 
 class UnstoredGeneration(Group):
     """Planted: as Kafka, a generation is told before it is stored."""
 
-    def _persist(self, write: Write, snapshot: GroupSnapshot) -> None:
+    def _persist(self, write: Write, snapshot: groups.GroupSnapshot) -> None:
         if isinstance(write, GenerationWrite):
-            self._announce(self._join_now_ms)
+            self._report_generation(self._join_now_ms)
         else:
             super()._persist(write, snapshot)
 
@@ -571,11 +553,11 @@ class EarlyAcknowledge(GroupCoordinator):
     """Planted: commits are acknowledged before the journal has them."""
 
     def _store_offsets(
-        self, group_id: GroupId, accepted: dict[PartitionKey, CommittedOffset]
-    ) -> asyncio.Future[GroupError]:
+        self, group_id: groups.GroupId, accepted: dict[groups.PartitionKey, groups.CommittedOffset]
+    ) -> asyncio.Future[groups.GroupError]:
         super()._store_offsets(group_id, accepted)
-        done: asyncio.Future[GroupError] = asyncio.get_running_loop().create_future()
-        done.set_result(GroupError.NONE)
+        done: asyncio.Future[groups.GroupError] = asyncio.get_running_loop().create_future()
+        done.set_result(groups.GroupError.NONE)
         return done
 
 

@@ -10,11 +10,11 @@ from tests.sim.test_brokers_sim import run
 
 from dovetail.coordination.protocol import ABSENT, Put, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
-from dovetail.log import owned as holdings
+from dovetail.log import owned as owned
 from dovetail.log import ownership, partition, topic_work
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
 from dovetail.log.claims import NOBODY
-from dovetail.log.owned import Holdings
+from dovetail.log.owned import OwnedPartitions
 from dovetail.log.ownership import ChainKeeper
 from dovetail.log.partition import Partition
 from dovetail.log.service import Log
@@ -52,7 +52,7 @@ def claim_without_compare_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def living_owner_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that is not open here is claimed, whoever has it."""
-    original = holdings.Claims.decide
+    original = owned.Claims.decide
 
     def greedy(self: Any, known: Any, brokers: Any, held: Any, *, now_ms: float) -> Any:
         decision = original(self, known, brokers, held, now_ms=now_ms)
@@ -60,14 +60,14 @@ def living_owner_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
             decision.claim += [p for p in known if p not in held and p not in decision.claim]
         return decision
 
-    monkeypatch.setattr(holdings.Claims, "decide", greedy)
-    monkeypatch.setattr(Holdings, "_may_claim", lambda self, record: True)
+    monkeypatch.setattr(owned.Claims, "decide", greedy)
+    monkeypatch.setattr(OwnedPartitions, "_may_claim", lambda self, record: True)
     owner_may_be_back(monkeypatch)
 
 
 def owner_may_be_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who saw an owner go claims what it has, also if it is announced again by then."""
-    monkeypatch.setattr(Holdings, "_owner_is_gone", lambda self, record: ())
+    monkeypatch.setattr(OwnedPartitions, "_owner_is_gone", lambda self, record: ())
 
 
 def lease_without_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +101,10 @@ def registered_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition's key is written also where there is one."""
 
     async def register(self: Any, record: Any, owners: Any) -> None:
-        places = [holdings.Place(record.id, number) for number in range(record.partitions)]
-        dealt = owners(places)
+        places = [owned.Place(record.id, number) for number in range(record.partitions)]
+        assigned = owners(places)
         for place in places:
-            fresh = PartitionRecord(*place, owner=dealt.get(place, NOBODY))
+            fresh = PartitionRecord(*place, owner=assigned.get(place, NOBODY))
             key, value = partition_key(*place), chain.encode(fresh)
             outcome = await self._coordinator.transact([Put(key, value)])
             self._partition_mirror.note(key, value, outcome.revision)

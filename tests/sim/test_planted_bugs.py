@@ -13,7 +13,7 @@ from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
 from dovetail.storage import Ensembles
-from dovetail.storage.disk import store
+from dovetail.storage.disk import commands, store
 from dovetail.storage.disk.frame import SegmentScan
 from dovetail.storage.disk.store import Durability, StoreSettings
 from dovetail.storage.placement import Fragment, Placement
@@ -117,7 +117,7 @@ def term_check_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     original = store.LedgerStore._decide
 
     def blind(self: Any, command: Any, group: Any, has_room: bool) -> Any:
-        if isinstance(command, store.Append):
+        if isinstance(command, commands.Append):
             return self._decide_append(command, group, has_room)
         return original(self, command, group, has_room)
 
@@ -198,9 +198,7 @@ def test_a_planted_bug_is_found(
     plant: Plant, run: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red."""
-    monkeypatch.setattr(
-        "dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut
-    )
+    monkeypatch.setattr("tests.faulty_disk.FaultyDisk.power_cut", test_store_sim.PowerCut)
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):
         try:

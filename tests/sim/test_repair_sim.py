@@ -10,18 +10,16 @@ node damaged, nothing acknowledged lost.
 
 import asyncio
 import contextlib
-import os
 import random
 
-import pytest
 from tests.sim.repair_world import World, values_of
+from tests.sim.seeds import run_seeds
 from tests.sim.world import VirtualLoop, end_all_tasks
 
 from dovetail.errors import DovetailError
 from dovetail.log.reading import read_from_storage
 from dovetail.storage.quorum.arithmetic import Quorum
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "40"))
 FAULTS_S = 12.0
 HEAL_S = 60.0
 
@@ -204,11 +202,6 @@ def run(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_closed_ledgers_are_whole_again_and_nothing_is_lost(block: int) -> None:
+def test_closed_ledgers_are_whole_again_and_nothing_is_lost() -> None:
     """L8, L10, L11, L14: disks lost and damaged, nodes drained, quorums changed, owners dying."""
-    for seed in range(block * SEEDS // 10, (block + 1) * SEEDS // 10):
-        try:
-            run(seed)
-        except Exception as error:
-            raise AssertionError(f"seed={seed}: {error!r}") from error
+    run_seeds(run, least=10)

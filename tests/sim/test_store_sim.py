@@ -6,10 +6,11 @@ everything that was acknowledged is there unchanged, nothing is there that was n
 and deletions hold, and a torn tail is never taken for damage.
 """
 
-import os
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
+from tests.sim.seeds import run_seeds
 
 from dovetail.errors import (
     Damaged,
@@ -21,11 +22,10 @@ from dovetail.errors import (
     StorageOut,
     Uncertain,
 )
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import Append, DeleteLedger, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.commands import Append, DeleteLedger, Fence
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
 SETTINGS = StoreSettings(segment_bytes=6_000, disk_free_bytes_min=0, reserve_bytes=2_000)
 
 
@@ -164,17 +164,12 @@ def run(seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def _cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dovetail.storage.disk.faulty_disk.FaultyDisk.power_cut", PowerCut)
+    monkeypatch.setattr("tests.faulty_disk.FaultyDisk.power_cut", PowerCut)
 
 
-@pytest.mark.parametrize("block", range(20))
-def test_nothing_acknowledged_is_lost_whatever_the_disk_does(block: int) -> None:
+def test_nothing_acknowledged_is_lost_whatever_the_disk_does() -> None:
     """L5, L6: acknowledged entries, fences and deletions survive power cuts at any system call."""
-    for seed in range(block * SEEDS // 20, (block + 1) * SEEDS // 20):
-        try:
-            run(seed)
-        except Exception as error:
-            raise AssertionError(f"seed={seed}: {error!r}") from error
+    run_seeds(run, least=500)
 
 
 def test_damage_is_not_cut_away() -> None:

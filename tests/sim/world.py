@@ -12,22 +12,11 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from dovetail.buffers import Buffer
-from dovetail.coordination.protocol import (
-    ABSENT,
-    Change,
-    Delete,
-    KeyValue,
-    LeaseId,
-    Outcome,
-    Put,
-    Revision,
-    Snapshot,
-    Unchanged,
-    WatchEvent,
-)
+from dovetail.coordination import protocol
 from dovetail.errors import DovetailError, EntryUnknown, LeaseLost, LedgerUnknown
-from dovetail.storage.disk.store import Append, Command, DeleteLedger, Fence, LedgerStore
-from dovetail.storage.disk.store import Outcome as StoreOutcome
+from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence
+from dovetail.storage.disk.commands import Outcome as StoreOutcome
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
@@ -74,63 +63,71 @@ class MemoryCoordinator:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._keys: dict[str, KeyValue] = {}
+        self._keys: dict[str, protocol.KeyValue] = {}
         self._revision = 0
-        self._history: list[tuple[WatchEvent, ...]] = []
+        self._history: list[tuple[protocol.WatchEvent, ...]] = []
         #: In order, so that a seed replays.
         self._watches: dict[asyncio.Event, None] = {}
-        self._leases: dict[LeaseId, tuple[int, asyncio.TimerHandle]] = {}
+        self._leases: dict[protocol.LeaseId, tuple[int, asyncio.TimerHandle]] = {}
         self._leases_given = 0
 
-    async def get(self, key: str) -> KeyValue | None:
+    async def get(self, key: str) -> protocol.KeyValue | None:
         await asyncio.sleep(0)
         return self._keys.get(key)
 
-    async def range(self, prefix: str) -> Snapshot:
+    async def range(self, prefix: str) -> protocol.Snapshot:
         await asyncio.sleep(0)
         found = sorted(k for k in self._keys if k.startswith(prefix))
-        return Snapshot(Revision(self._revision), tuple(self._keys[k] for k in found))
+        return protocol.Snapshot(
+            protocol.Revision(self._revision), tuple(self._keys[k] for k in found)
+        )
 
     async def transact(
-        self, changes: Sequence[Change], *, conditions: Sequence[Unchanged] = ()
-    ) -> Outcome:
+        self, changes: Sequence[protocol.Change], *, conditions: Sequence[protocol.Unchanged] = ()
+    ) -> protocol.Outcome:
         await asyncio.sleep(self._rng.random() * 0.002)
         outcome = self.apply(changes, conditions)
         await asyncio.sleep(self._rng.random() * 0.002)
         return outcome
 
-    def apply(self, changes: Sequence[Change], conditions: Sequence[Unchanged]) -> Outcome:
+    def apply(
+        self, changes: Sequence[protocol.Change], conditions: Sequence[protocol.Unchanged]
+    ) -> protocol.Outcome:
         """The transaction itself, at one moment."""
         for condition in conditions:
             known = self._keys.get(condition.key)
-            if (known.revision if known else ABSENT) != condition.revision:
-                return Outcome(False, Revision(self._revision))
-        changes = [c for c in changes if isinstance(c, Put) or c.key in self._keys]
+            if (known.revision if known else protocol.ABSENT) != condition.revision:
+                return protocol.Outcome(False, protocol.Revision(self._revision))
+        changes = [c for c in changes if isinstance(c, protocol.Put) or c.key in self._keys]
         for change in changes:
-            if isinstance(change, Put) and change.lease not in (None, *self._leases):
+            if isinstance(change, protocol.Put) and change.lease not in (None, *self._leases):
                 raise LeaseLost(f"lease {change.lease} has ended")
         if not changes:
-            return Outcome(True, Revision(self._revision))
+            return protocol.Outcome(True, protocol.Revision(self._revision))
         self._revision += 1
         for change in changes:
-            if isinstance(change, Delete):
+            if isinstance(change, protocol.Delete):
                 del self._keys[change.key]
             else:
                 known = self._keys.get(change.key)
-                created = known.created if known else Revision(self._revision)
-                self._keys[change.key] = KeyValue(
-                    change.key, change.value, Revision(self._revision), created, change.lease
+                created = known.created if known else protocol.Revision(self._revision)
+                self._keys[change.key] = protocol.KeyValue(
+                    change.key,
+                    change.value,
+                    protocol.Revision(self._revision),
+                    created,
+                    change.lease,
                 )
         self._tell(changes)
-        return Outcome(True, Revision(self._revision))
+        return protocol.Outcome(True, protocol.Revision(self._revision))
 
-    def _tell(self, changes: Sequence[Change]) -> None:
+    def _tell(self, changes: Sequence[protocol.Change]) -> None:
         self._history.append(
             tuple(
-                WatchEvent(
+                protocol.WatchEvent(
                     change.key,
-                    change.value if isinstance(change, Put) else None,
-                    Revision(self._revision),
+                    change.value if isinstance(change, protocol.Put) else None,
+                    protocol.Revision(self._revision),
                 )
                 for change in changes
             )
@@ -140,11 +137,13 @@ class MemoryCoordinator:
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, prefix: str, *, after: Revision
-    ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
+        self, prefix: str, *, after: protocol.Revision
+    ) -> AsyncIterator[AsyncIterator[tuple[protocol.WatchEvent, ...]]]:
         yield self._events(prefix, after)
 
-    async def _events(self, prefix: str, after: Revision) -> AsyncIterator[tuple[WatchEvent, ...]]:
+    async def _events(
+        self, prefix: str, after: protocol.Revision
+    ) -> AsyncIterator[tuple[protocol.WatchEvent, ...]]:
         woken = asyncio.Event()
         self._watches[woken] = None
         try:
@@ -163,14 +162,14 @@ class MemoryCoordinator:
         finally:
             self._watches.pop(woken)
 
-    async def grant(self, *, ttl_ms: int) -> LeaseId:
+    async def grant(self, *, ttl_ms: int) -> protocol.LeaseId:
         await asyncio.sleep(0)
         self._leases_given += 1
-        lease = LeaseId(self._leases_given)
+        lease = protocol.LeaseId(self._leases_given)
         self._leases[lease] = (ttl_ms, self._end_in(lease, ttl_ms))
         return lease
 
-    async def keep_alive(self, lease: LeaseId) -> None:
+    async def keep_alive(self, lease: protocol.LeaseId) -> None:
         await asyncio.sleep(0)
         if lease not in self._leases:
             raise LeaseLost(f"lease {lease} has ended")
@@ -178,18 +177,20 @@ class MemoryCoordinator:
         ending.cancel()
         self._leases[lease] = (ttl_ms, self._end_in(lease, ttl_ms))
 
-    async def revoke(self, lease: LeaseId) -> None:
+    async def revoke(self, lease: protocol.LeaseId) -> None:
         await asyncio.sleep(0)
         self._end(lease)
 
-    def _end_in(self, lease: LeaseId, ttl_ms: int) -> asyncio.TimerHandle:
+    def _end_in(self, lease: protocol.LeaseId, ttl_ms: int) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(ttl_ms / 1000, self._end, lease)
 
-    def _end(self, lease: LeaseId) -> None:
+    def _end(self, lease: protocol.LeaseId) -> None:
         """The lease and its keys go, in one revision."""
         if lease in self._leases:
             self._leases.pop(lease)[1].cancel()
-            self.apply([Delete(key) for key, v in self._keys.items() if v.lease == lease], [])
+            self.apply(
+                [protocol.Delete(key) for key, v in self._keys.items() if v.lease == lease], []
+            )
 
     async def close(self) -> None:
         pass

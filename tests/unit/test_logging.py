@@ -119,11 +119,11 @@ def test_a_flood_is_a_few_lines_and_a_number() -> None:
     stream, clock = configured(io.StringIO()), ManualClock()
     log = RateLimitedLog(get_logger("kafka"), clock, lines_per_second_max=2)
     for _ in range(1000):
-        log.tell("garbage", "no request")
-    log.tell("oversize", "too large")
+        log.report("garbage", "no request")
+    log.report("oversize", "too large")
     assert lines_of(stream) == [("no request", None), ("no request", None), ("too large", None)]
     clock.advance(1000)
-    log.tell("garbage", "no request")
+    log.report("garbage", "no request")
     assert lines_of(stream)[3:] == [("lines suppressed", 998), ("no request", None)]
 
 
@@ -131,16 +131,16 @@ def test_what_was_suppressed_is_told_even_if_the_flood_ends() -> None:
     """R3: the number suppressed is never lost."""
     stream, clock = configured(io.StringIO()), ManualClock()
     log = RateLimitedLog(get_logger("kafka"), clock, lines_per_second_max=1)
-    log.tell("garbage", "no request")
-    log.tell("garbage", "no request")
+    log.report("garbage", "no request")
+    log.report("garbage", "no request")
     log.flush()
     assert len(lines_of(stream)) == 1
     clock.advance(1000)
     log.flush()
     log.flush()
     assert lines_of(stream)[1:] == [("lines suppressed", 1)]
-    log.tell("garbage", "no request")
-    log.tell("garbage", "no request")
+    log.report("garbage", "no request")
+    log.report("garbage", "no request")
     log.flush(final=True)
     assert lines_of(stream)[-1] == ("lines suppressed", 1)
 

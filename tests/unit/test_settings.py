@@ -127,7 +127,7 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(
     "file", ["kafka = 1\n", "[kafka\n", "[kafka]\nport = 1\nport = 2\n", "[kafka]\nport = true\n"]
 )
 def test_a_malformed_file_is_refused(tmp_path: Path, file: str) -> None:
-    """U3, U7: a file that is no settings file is refused with its path in the message."""
+    """U3, U7: a file that is not a settings file is refused with its path in the message."""
     with pytest.raises(InvalidSetting, match=r"given\.toml"):
         load(tmp_path, file=file)
 
@@ -159,8 +159,8 @@ def test_the_file_of_the_working_folder_is_found(tmp_path: Path) -> None:
     [
         (("kafka.port=65536",), r"kafka\.port = '65536' \(flag --set kafka\.port\).*65535"),
         (("kafka.port=http",), r"kafka\.port = 'http'"),
-        (("log.retention_ms=7x",), r"'7x' is no duration; write it like 7d"),
-        (("storage.segment_bytes=1MiX",), r"'1MiX' is no size"),
+        (("log.retention_ms=7x",), r"'7x' is not a duration; write it like 7d"),
+        (("storage.segment_bytes=1MiX",), r"'1MiX' is not a size"),
         (("storage.durability=maybe",), r"'sync' or 'os'"),
         (("node.name=../etc",), r"node\.name"),
         (("kafka.request_bytes_in_flight_max=1MiB",), r"request_bytes_in_flight_max.*at least"),
@@ -233,7 +233,7 @@ def test_sizes(text: object, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "d", "7 7d", "7dd", "0.1ms", "1e3s", "--1", True, "9" * 99])
 def test_no_duration(text: object) -> None:
-    """U3: what is no duration is refused."""
+    """U3: what is not a duration is refused."""
     with pytest.raises(InvalidSetting):
         parse_duration_ms(text)
 

@@ -20,7 +20,7 @@ MODULE_LINES_MAX = 500
 #: Which rooms a room may know. `node` composes; `cli` and `console` are known to nobody.
 ARROWS = {
     "coordination": set(),
-    "storage": {"coordination", "kafka", "wire"},
+    "storage": {"coordination", "wire"},
     "log": {"coordination", "storage"},
     "wire": set(),
     "access": {"coordination", "wire"},
@@ -45,6 +45,7 @@ ARROWS = {
     "admin": {
         "coordination",
         "election",
+        "kafka",
         "log",
         "outbox",
         "settings",
@@ -75,11 +76,12 @@ GROUND = {
     "addresses",
     "background",
     "buffers",
-    "client_errors",
     "clock",
+    "compression",
     "errors",
     "exposition",
     "logging",
+    "record_batch",
     "tracing",
     "web",
 }

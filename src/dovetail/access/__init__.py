@@ -1,18 +1,18 @@
 """Access (R4): who a client is, and what it may do.
 
-    login.py      proving who one is: SASL SCRAM and PLAIN, one conversation for each connection
-    credentials.py  what is kept of a password: enough to check it, not enough to use it
-    rules.py      what a principal may do: pure
-    registry.py   users and rules in the coordination service, followed by every node
-    guard.py      rules and principal bound together, as handlers ask them
-    doorman.py    who is at the other end of a connection
+    login.py          proving who one is: SASL SCRAM and PLAIN, one conversation for each connection
+    credentials.py    what is kept of a password: enough to check it, not enough to use it
+    rules.py          what a principal may do; pure
+    registry.py       users and rules in the coordination service, followed by every node
+    guard.py          rules and principal bound together, as handlers ask them
+    authenticator.py  who is at the other end of a connection
 
 Switched off, everything is allowed and nothing is looked up. Switched on, what no rule allows is
 refused; a rule that denies is stronger than any that allows; admins may do everything.
 """
 
+from dovetail.access.authenticator import Authenticator
 from dovetail.access.credentials import Credential, Mechanism, make_credential
-from dovetail.access.doorman import Doorman
 from dovetail.access.guard import EVERYTHING, Access, Guard
 from dovetail.access.login import Login, LoginFailed
 from dovetail.access.registry import AccessRegistry
@@ -32,8 +32,8 @@ __all__ = [
     "EVERYTHING",
     "Access",
     "AccessRegistry",
+    "Authenticator",
     "Credential",
-    "Doorman",
     "Filter",
     "Guard",
     "Kind",

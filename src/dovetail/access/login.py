@@ -67,13 +67,13 @@ class Login:
     async def authenticate(self, message: bytes) -> bytes:
         """The next message of ours. Raises `LoginFailed`."""
         if not self.chosen:
-            raise LoginFailed("no mechanism was chosen; SaslHandshake comes first")
+            raise LoginFailed("no mechanism is chosen yet; send SaslHandshake first")
         if len(message) > MESSAGE_BYTES_MAX:
             raise LoginFailed(f"{len(message)} bytes; {MESSAGE_BYTES_MAX} are taken")
         try:
             text = message.decode()
         except UnicodeDecodeError as error:
-            raise LoginFailed("what came is no text") from error
+            raise LoginFailed("the message is not text") from error
         if self._mechanism == PLAIN:
             await self._plain(text)
             return b""
@@ -109,7 +109,7 @@ class Login:
         except ScramException as error:
             raise LoginFailed("the name or the password is wrong") from error
         except (ValueError, KeyError, IndexError, AttributeError) as error:
-            raise LoginFailed("what came is no message of SCRAM") from error
+            raise LoginFailed("the message is not a SCRAM message") from error
         self.principal = self._name
         return final
 

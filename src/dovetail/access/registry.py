@@ -67,7 +67,7 @@ class AccessRegistry:
         if not 0 < len(name) <= _NAME_MAX or not name.isprintable():
             raise InvalidInput(f"a user's name has 1 to {_NAME_MAX} printable characters")
         if name.startswith(HOUSE_PREFIX):
-            raise InvalidInput(f"names that begin with {HOUSE_PREFIX!r} are the node's own")
+            raise InvalidInput(f"names that begin with {HOUSE_PREFIX!r} are reserved for the node")
         key = f"{_USERS}{name.encode().hex()}"
         for _ in range(_ATTEMPTS_MAX):
             found = await self._coordinator.get(key)
@@ -82,7 +82,7 @@ class AccessRegistry:
                 self._mirror.note(key, value if changed else None, outcome.revision)
                 self._on_change()
                 return
-        raise Unavailable(f"user {name!r} is being changed by others; try again")
+        raise Unavailable(f"others keep changing user {name!r}; try again")
 
     # Rules
 
@@ -115,7 +115,7 @@ class AccessRegistry:
         self._on_change()
         return removed
 
-    # What the mirror tells
+    # What the mirror shows
 
     def _apply(self, key: str, value: bytes | None, _: Revision) -> None:
         if key.startswith(_USERS):

@@ -23,8 +23,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from dovetail.addresses import Address, parse_addresses
-from dovetail.client_errors import SILENT, meaning_of
 from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Uncertain, Unreachable
+from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
 PORT_DEFAULT = 9092
 #: Time to try one address. A node on this machine or in this network answers within milliseconds.

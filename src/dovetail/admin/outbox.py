@@ -33,12 +33,12 @@ class OutboxDatabase:
                 "pip install 'dovetail[outbox]'"
             ) from error
 
-        from dovetail.outbox.database import told
+        from dovetail.outbox.database import reason_of
 
         try:
             return work(self._open())
         except SQLAlchemyError as error:
-            raise Unavailable(told(error)) from error
+            raise Unavailable(reason_of(error)) from error
 
     def _open(self) -> "Engine":
         from dovetail.outbox.database import open_engine

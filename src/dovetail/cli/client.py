@@ -27,8 +27,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 from dovetail.cli.options import Target
 from dovetail.cli.position import Position
 from dovetail.cli.program import program
-from dovetail.client_errors import SILENT, meaning_of
 from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Unreachable
+from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
 __all__ = [
     "EARLIEST",

@@ -12,7 +12,7 @@ from dovetail.errors import DovetailError, InvalidInput, Unavailable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.spark.batch_jobs import Range
+    from dovetail.spark.archive import Range
 
 MasterOption = Annotated[
     str,
@@ -30,7 +30,7 @@ UntilOption = Annotated[
 
 def range_of(since: str | None, until: str | None) -> "Range":
     """The range between two times. Raises `InvalidInput`."""
-    from dovetail.spark.batch_jobs import Range
+    from dovetail.spark.archive import Range
 
     return Range(_moment("--from", since), _moment("--until", until))
 
@@ -50,10 +50,10 @@ def started(name: str, master: str) -> "Iterator[SparkSession]":
 
     What Spark fails with becomes an error that a command can print.
     """
-    from dovetail.spark.session import session_running, spark_session
+    from dovetail.spark.sessions import session, session_running
 
     found = session_running()
-    spark = spark_session(f"dovetail {name}", master=master, **_QUIET)
+    spark = session(f"dovetail {name}", master=master, **_QUIET)
     from pyspark.errors import PySparkException
 
     try:

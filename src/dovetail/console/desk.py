@@ -73,7 +73,7 @@ class Desk:
         self.audit = AuditLog(self.settings.node.data_dir, self.clock, self.threads)
         self.kafka = KafkaLink(self._make_kafka, self.threads)
         self.timelines = TimelineLink(
-            lambda: self.insight.door, lambda: self.insight.own_way, self.settings
+            lambda: self.insight.listener, lambda: self.insight.own_way, self.settings
         )
         database = self.settings.outbox.database
         self.outbox = OutboxDatabase(database) if database else None
@@ -94,7 +94,7 @@ class Desk:
         """A client of the node's own Kafka listener. Raises `Unavailable`."""
         insight = self.insight
         return Kafka(
-            insight.door,
+            insight.listener,
             timeout_s=CALL_S_MAX,
             client_id="dovetail-console",
             security=insight.own_way.kafka,

@@ -4,8 +4,8 @@ A small, ordered, durable store of keys that every node sees alike. Four tools a
 
 - Membership. A node writes its key bound to a lease, and keeps the lease alive. Dead nodes
   disappear by themselves; the others watch the prefix.
-- Ownership. Who would own something writes a key under the condition that it is unchanged since
-  it was read, with a term one higher. Of many that try, one is applied.
+- Ownership. A node that wants to own something writes a key with the next term, on condition that
+  the key is unchanged since it was read. Of many that try, one succeeds.
 - Configuration. Topics and ledgers are keys; a change of several is one transaction.
 - Notice. Read a range, then watch after its revision: nothing is missed and nothing comes twice.
   On `WatchGap` do both again. Watches are hints about state, never the state.
@@ -13,15 +13,20 @@ A small, ordered, durable store of keys that every node sees alike. Four tools a
 An election here tells a node that it may try. The store it then writes to refuses an old term:
 a paused holder does not know that its lease has ended.
 
-    protocol.py     the contract, its words and limits
-    embedded.py     in this process, on one SQLite file: nothing else to run
-    etcd.py         on an etcd cluster (extra `etcd`; `_etcd_*.py`: members, messages, watches)
-    lease.py        `LeaseKeeper`: a lease held in the background, on any implementation
-    _limits.py      what every implementation refuses
-    _keyspace.py    pure: the committed keys, and the draft of a group of transactions
-    _leases.py      pure: deadlines
-    _history.py     the latest revisions, and the watches on them
-    _journal.py     the SQLite file: lock, checks, commit
+    protocol.py        the contract, its words and limits
+    embedded.py        in this process, on one SQLite file: nothing else to run
+    etcd.py            on an etcd cluster (extra `etcd`)
+    lease.py           `LeaseKeeper`: a lease held in the background, on any implementation
+    mirror.py          the keys below a prefix, followed
+    membership.py      the one membership: every node under its own lease
+    _limits.py         what every implementation refuses
+    _keyspace.py       the committed keys, and the draft of a group of transactions; pure
+    _leases.py         deadlines of the embedded leases; pure
+    _history.py        the latest revisions, and the watches on them
+    _journal.py        the SQLite file: lock, checks, commit
+    _etcd_members.py   connections to etcd's members, deadlines, failover
+    _etcd_messages.py  between our words and etcd's messages; pure
+    _etcd_watch.py     a watch that outlives its connections
 
 The conformance suite in `tests/unit/coordination` runs on every implementation.
 """

@@ -19,7 +19,6 @@ when some can but none does it.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -37,8 +36,9 @@ from dovetail.errors import (
     Uncertain,
     WatchGap,
 )
+from dovetail.logging import get_logger
 
-logger = logging.getLogger(__name__)
+_log = get_logger("coordination")
 
 Answer = TypeVar("Answer")
 
@@ -198,7 +198,7 @@ class Members:
         """Makes the next member current, unless another request has done that already."""
         if failed is self.current and len(self._members) > 1:
             self._current = (self._current + 1) % len(self._members)
-            logger.debug("leaving etcd member %s (%s)", failed.endpoint, reason)
+            _log.debug("leaving etcd member", member=failed.endpoint, reason=reason)
 
     def check_open(self) -> None:
         if self._closed:
@@ -249,8 +249,9 @@ class Members:
                 reason = f"{member.endpoint} cannot be reached"
                 self.move_on(member, reason)
                 if unreached == len(self._members):
-                    raise CoordinationDown(f"{what}: no etcd member can be reached: {self.names}")
+                    raise CoordinationDown(f"{what}: cannot reach any etcd member: {self.names}")
                 continue
+
             unreached = 0
             try:
                 return await send(member, min(left_s, self.attempt_timeout_s))
@@ -262,6 +263,7 @@ class Members:
                 self.move_on(member, reason)
                 if verdict is Verdict.UNKNOWN and not repeatable:
                     raise Uncertain(f"{what}: the answer of etcd was lost: {reason}") from error
+
             await asyncio.sleep(min(pause_s, max(0.0, deadline_s - now_s())))
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
         raise CoordinationDown(

@@ -26,19 +26,20 @@ rest in its history, and if that is compacted the reader gets `WatchGap`.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import grpc
 
+from dovetail.background import start_task
 from dovetail.coordination._etcd_members import PAUSE_S_MAX, PAUSE_S_MIN, Member, Members
 from dovetail.coordination._etcd_messages import Messages
 from dovetail.coordination.protocol import Revision, WatchEvent
 from dovetail.errors import CoordinationDown, WatchGap
+from dovetail.logging import get_logger
 
-logger = logging.getLogger(__name__)
+_log = get_logger("coordination")
 
 #: Bytes of keys and values that wait for the reader of a watch; above it the stream waits.
 BUFFER_BYTES_MAX = 8 * 1024 * 1024
@@ -133,7 +134,11 @@ class Watch:
 
     async def open(self) -> None:
         """Returns when etcd has acknowledged the watch. Raises `CoordinationDown` if none does."""
-        feeder = asyncio.create_task(self._feed(), name=f"etcd-watch {self._prefix}")
+        feeder = start_task(
+            self._feed(),
+            name=f"coordination/etcd-watch {self._prefix}",
+            expected=(CoordinationDown, WatchGap),
+        )
         feeder.add_done_callback(lambda _: self._changed.set())
         self._feeder = feeder
         await asyncio.wait(
@@ -141,6 +146,7 @@ class Watch:
             timeout=self._members.request_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
+
         if self._down is not None:
             raise CoordinationDown(self._down)
         if feeder.done() and isinstance(feeder.exception(), CoordinationDown):
@@ -194,18 +200,20 @@ class Watch:
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name} {error.details()}"
                 unreached = 0
+
             if unreached >= len(self._members) and not self._created.done():
                 raise CoordinationDown(
-                    f"watch of {self._prefix!r}: no etcd member can be reached: "
+                    f"watch of {self._prefix!r}: cannot reach any etcd member: "
                     f"{self._members.names}"
                 )
-            logger.info(
-                "watch of %r lost etcd member %s at revision %d: %s",
-                self._prefix,
-                member.endpoint,
-                self._gathering.position,
-                reason,
+            _log.info(
+                "watch lost its etcd member",
+                prefix=self._prefix,
+                member=member.endpoint,
+                revision=self._gathering.position,
+                reason=reason,
             )
+
             self._members.move_on(member, reason)
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
@@ -263,7 +271,9 @@ class Watch:
 
     async def _read(self, call: Any, member: Member) -> Any:
         """The next message; after each silence the member must show that it is there."""
-        reading = asyncio.ensure_future(call.read())
+        reading = start_task(
+            _read(call), name="coordination/etcd-read", expected=(grpc.aio.AioRpcError,)
+        )
         try:
             while not (await asyncio.wait({reading}, timeout=self._silence_s))[0]:
                 await member.range(self._messages.revision(), self._members.attempt_timeout_s)
@@ -299,6 +309,10 @@ class Watch:
             f"history before {cancelled.compact_revision} is compacted; "
             "read the range again, then watch from its revision"
         )
+
+
+async def _read(call: Any) -> Any:
+    return await call.read()
 
 
 def _size(events: tuple[WatchEvent, ...]) -> int:

@@ -168,6 +168,7 @@ def _take_lock(path: Path) -> TextIOWrapper:
             f"the data folder {path.parent.absolute()} cannot be written by user number "
             f"{os.geteuid()}: {error}"
         ) from error
+
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -179,6 +180,7 @@ def _take_lock(path: Path) -> TextIOWrapper:
             f"the data folder {path.parent.absolute()} is in use by {who}: stop that node, or "
             "give this one a folder of its own with --data-dir"
         ) from error
+
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
@@ -193,6 +195,7 @@ def _create(path: Path) -> None:
             f"coordination file {path} is gone, but its write-ahead log {wal_path.name} is "
             f"there: {_REPAIR}"
         )
+
     draft_path = path.with_name(path.name + ".new")
     draft_path.unlink(missing_ok=True)
     draft_path.touch(mode=0o600)  # It holds the keys that logins are checked with.
@@ -203,6 +206,7 @@ def _create(path: Path) -> None:
         connection.execute("INSERT INTO head VALUES (1, 0, ?)", (_head_checksum(1, 0),))
     finally:
         connection.close()
+
     draft_path.rename(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -307,4 +311,4 @@ def _raise_unopened(path: Path, error: sqlite3.Error) -> NoReturn:
         raise Damaged(f"coordination file {path}: {error}; {_REPAIR}") from error
     if code == sqlite3.SQLITE_FULL:
         raise DiskFull(f"coordination file {path}: {error}; make room on the disk") from error
-    raise CoordinationDown(f"coordination file {path} cannot be opened: {error}") from error
+    raise CoordinationDown(f"cannot open coordination file {path}: {error}") from error

@@ -2,26 +2,20 @@
 
 from collections.abc import Sequence
 
-from dovetail.coordination.protocol import (
-    KEY_BYTES_MAX,
-    LEASE_TTL_MS_MAX,
-    TRANSACTION_BYTES_MAX,
-    TRANSACTION_CHANGES_MAX,
-    VALUE_BYTES_MAX,
-    Change,
-    Put,
-    Unchanged,
-)
+from dovetail.coordination import protocol
+from dovetail.coordination.protocol import Change, Put, Unchanged
 from dovetail.errors import InvalidInput
 
 
 def check_transaction(changes: Sequence[Change], conditions: Sequence[Unchanged]) -> None:
     """Raises `InvalidInput` if the transaction is malformed or passes a limit."""
     for what, count in (("changes", len(changes)), ("conditions", len(conditions))):
-        if count > TRANSACTION_CHANGES_MAX:
+        if count > protocol.TRANSACTION_CHANGES_MAX:
             raise InvalidInput(
-                f"a transaction takes {TRANSACTION_CHANGES_MAX} {what}, this one has {count}"
+                f"a transaction has at most {protocol.TRANSACTION_CHANGES_MAX} {what}, "
+                f"this one has {count}"
             )
+
     transaction_bytes = sum(check_key(condition.key) for condition in conditions)
     named: set[str] = set()
     for change in changes:
@@ -32,9 +26,10 @@ def check_transaction(changes: Sequence[Change], conditions: Sequence[Unchanged]
         if isinstance(change, Put):
             _check_value(change)
             transaction_bytes += len(change.value)
-    if transaction_bytes > TRANSACTION_BYTES_MAX:
+
+    if transaction_bytes > protocol.TRANSACTION_BYTES_MAX:
         raise InvalidInput(
-            f"a transaction takes {TRANSACTION_BYTES_MAX} bytes of keys and values, "
+            f"a transaction has at most {protocol.TRANSACTION_BYTES_MAX} bytes of keys and values, "
             f"this one has {transaction_bytes}"
         )
 
@@ -52,9 +47,9 @@ def check_prefix(prefix: str) -> int:
         prefix_bytes = len(prefix.encode())
     except UnicodeEncodeError as error:
         raise InvalidInput(f"key {prefix!r} cannot be written as UTF-8") from error
-    if prefix_bytes > KEY_BYTES_MAX:
+    if prefix_bytes > protocol.KEY_BYTES_MAX:
         raise InvalidInput(
-            f"a key takes {KEY_BYTES_MAX} bytes, the one that begins with "
+            f"a key has at most {protocol.KEY_BYTES_MAX} bytes, the one that begins with "
             f"{prefix[:64]!r} has {prefix_bytes}"
         )
     return prefix_bytes
@@ -62,12 +57,13 @@ def check_prefix(prefix: str) -> int:
 
 def check_ttl(ttl_ms: int) -> None:
     """Raises `InvalidInput` if no lease can have this time."""
-    if not 0 < ttl_ms <= LEASE_TTL_MS_MAX:
-        raise InvalidInput(f"a lease takes 1 to {LEASE_TTL_MS_MAX} ms, asked for {ttl_ms}")
+    if not 0 < ttl_ms <= protocol.LEASE_TTL_MS_MAX:
+        raise InvalidInput(f"a lease lasts 1 to {protocol.LEASE_TTL_MS_MAX} ms, asked for {ttl_ms}")
 
 
 def _check_value(put: Put) -> None:
-    if len(put.value) > VALUE_BYTES_MAX:
+    if len(put.value) > protocol.VALUE_BYTES_MAX:
         raise InvalidInput(
-            f"a value takes {VALUE_BYTES_MAX} bytes, that of {put.key!r} has {len(put.value)}"
+            f"a value has at most {protocol.VALUE_BYTES_MAX} bytes, that of {put.key!r} has "
+            f"{len(put.value)}"
         )

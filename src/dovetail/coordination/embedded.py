@@ -20,16 +20,15 @@ Survives: a crash at any point. Leaves to others: more than one machine (etcd).
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+from dovetail.background import start_task
 from dovetail.clock import Clock
 from dovetail.coordination._history import History
 from dovetail.coordination._journal import Journal, Loaded
@@ -54,8 +53,9 @@ from dovetail.errors import (
     Throttled,
     Uncertain,
 )
+from dovetail.logging import get_logger
 
-logger = logging.getLogger(__name__)
+_log = get_logger("coordination")
 
 #: How often leases are looked at, so how late their keys can go. Short against any sensible lease.
 EXPIRY_INTERVAL_MS = 100
@@ -130,8 +130,8 @@ class EmbeddedCoordinator:
         self._down: str | None = None
         self._released = False
         self._commits = 0
-        self._committer = asyncio.create_task(self._commit_waiting(), name="coordination-commit")
-        self._expiry = asyncio.create_task(self._expire(), name="coordination-expiry")
+        self._committer = start_task(self._commit_waiting(), name="coordination/commit")
+        self._expiry = start_task(self._expire(), name="coordination/expiry")
 
     @classmethod
     async def open(
@@ -156,12 +156,7 @@ class EmbeddedCoordinator:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -207,7 +202,7 @@ class EmbeddedCoordinator:
         self._check_up()
         check_ttl(ttl_ms)
         if len(self._leases) >= self._limits.leases_max:
-            raise Throttled(f"{len(self._leases)} leases are alive already")
+            raise Throttled(f"{len(self._leases)} leases are alive, and no more are granted")
         return self._leases.grant(ttl_ms=ttl_ms, now_ms=self._clock.monotonic_ms())
 
     async def keep_alive(self, lease: LeaseId) -> None:
@@ -241,7 +236,7 @@ class EmbeddedCoordinator:
     async def _request(self, decide: Callable[[Draft], Outcome]) -> Outcome:
         self._check_up()
         if len(self._waiting) >= self._limits.waiting_max:
-            raise Throttled(f"{len(self._waiting)} requests wait for the coordination file already")
+            raise Throttled(f"{len(self._waiting)} requests already wait for the coordination file")
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(decide, answer))
         self._wake.set()
@@ -267,6 +262,7 @@ class EmbeddedCoordinator:
         now_ms = self._clock.monotonic_ms()
         draft = Draft(self._keyspace, alive=lambda lease: self._leases.alive(lease, now_ms=now_ms))
         decided = [_decide(waiting, draft) for waiting in group if not waiting.answer.done()]
+
         try:
             await self._store(draft)
         except DiskFull as error:
@@ -337,7 +333,7 @@ class EmbeddedCoordinator:
             try:
                 await self.end_expired()
             except DovetailError as error:
-                logger.warning("some leases that expired are not ended yet: %s", error)
+                _log.warning("cannot end expired leases yet", error=str(error))
 
 
 def _abandon(opening: Future[tuple[Journal, Loaded]]) -> None:

@@ -14,8 +14,8 @@ Survives: the loss, pause and return of any minority of the members, and of all 
 calls fail, watches wait, and both go on by themselves when a majority is back. etcd keeps its
 leases over its own absence and starts their time anew; a holder counts by its own time.
 
-The way to etcd is encrypted where the endpoints begin with https://, and its members show who they
-are; a certificate of ours says who asks. A login by password is not here.
+Connections are encrypted where the endpoints begin with https://, and the members show their
+certificates; a certificate of ours says who asks. There is no login by password.
 
 Leaves to others: the care of etcd (backup, compaction, space).
 
@@ -27,9 +27,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from dovetail.addresses import parse_address
 from dovetail.coordination._limits import check_key, check_prefix, check_transaction, check_ttl
 from dovetail.coordination.protocol import (
     Change,
@@ -41,7 +41,7 @@ from dovetail.coordination.protocol import (
     Unchanged,
     WatchEvent,
 )
-from dovetail.errors import CoordinationDown, InvalidSetting, LeaseLost, WatchGap
+from dovetail.errors import CoordinationDown, InvalidInput, InvalidSetting, LeaseLost, WatchGap
 
 if TYPE_CHECKING:
     from dovetail.coordination._etcd_members import Members
@@ -101,7 +101,7 @@ class EtcdSettings:
     def of(cls, section: EtcdSection) -> "EtcdSettings":
         """As a file of settings has them. Raises `InvalidSetting`."""
         settings = cls(
-            tuple(part.strip() for part in section.endpoints.split(",")),
+            tuple(part.strip() for part in section.endpoints.split(",") if part.strip()),
             namespace=section.namespace,
             tls_ca=section.tls_ca,
             tls_certificate=section.tls_certificate,
@@ -130,7 +130,7 @@ class EtcdSettings:
                 context.load_cert_chain(self.tls_certificate, self.tls_key)
         except OSError as error:
             raise InvalidSetting(
-                f"the files of coordination.tls_ca, tls_certificate and tls_key cannot be used: "
+                "cannot use the files of coordination.tls_ca, tls_certificate and tls_key: "
                 f"{error.strerror or error}"
             ) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -150,20 +150,22 @@ class EtcdSettings:
         for endpoint in self.endpoints:
             _address(endpoint)
             if self.encrypted != endpoint.startswith(_HTTPS):
-                raise InvalidSetting("the endpoints of etcd begin with https:// all, or none does")
+                raise InvalidSetting("either all etcd endpoints begin with https://, or none does")
+
         if self.encrypted != bool(self.tls_ca):
             raise InvalidSetting(
-                "etcd over https needs coordination.tls_ca, the authority of its certificates, and "
-                "without https there is none"
+                "etcd over https needs coordination.tls_ca, the authority of its certificates; "
+                "without https, leave it empty"
             )
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidSetting(
                 "coordination.tls_certificate and coordination.tls_key belong together"
             )
+
         if not self.namespace.endswith("/"):
             raise InvalidSetting(f"the etcd namespace {self.namespace!r} must end with a slash")
         if len(self.namespace.encode()) > NAMESPACE_BYTES_MAX:
-            raise InvalidSetting(f"the etcd namespace takes {NAMESPACE_BYTES_MAX} bytes")
+            raise InvalidSetting(f"the etcd namespace has at most {NAMESPACE_BYTES_MAX} bytes")
         if self.attempt_timeout_ms <= 0 or self.watch_silence_ms <= 0:
             raise InvalidSetting("the times of the etcd client must be above 0 ms")
         if self.request_timeout_ms < self.attempt_timeout_ms:
@@ -198,6 +200,7 @@ class EtcdCoordinator:
                 f"coordination on etcd needs the module {error.name!r}: "
                 "install dovetail with its extra `etcd` (pip install 'dovetail[etcd]')"
             ) from error
+
         members = Members(
             settings.addresses,
             credentials=settings.credentials(),
@@ -215,12 +218,7 @@ class EtcdCoordinator:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def get(self, key: str) -> KeyValue | None:
@@ -356,13 +354,11 @@ class EtcdCoordinator:
 
 def _address(endpoint: str) -> str:
     """`host:port` as gRPC takes it. Raises `InvalidSetting` if it is something else."""
-    address = endpoint.removeprefix("http://").removeprefix(_HTTPS).rstrip("/")
-    host, _, port = address.rpartition(":")
-    if "/" in address or not host or not port.isdigit():
-        raise InvalidSetting(
-            f"etcd endpoint {endpoint!r} is not of the form host:port or https://host:port"
-        )
-    return address
+    try:
+        given = endpoint.removeprefix("http://").removeprefix(_HTTPS).rstrip("/")
+        return str(parse_address(given, what="etcd endpoint"))
+    except InvalidInput as error:
+        raise InvalidSetting(str(error)) from error
 
 
 def _describe(changes: Sequence[Change]) -> str:

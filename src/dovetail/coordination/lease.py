@@ -10,23 +10,23 @@ does, as long as both clocks run at one speed.
                             +--the service says that it ended--> lost
                             +--no answer within the ttl--------> lost (for good)
 
-A lost lease stays lost, even if the service still has it: its holder has been told to stop.
+A lost lease stays lost, even if the service still has it: its holder has stopped.
 
 Not here: safety. A holder can be paused right after it asked; the store that it writes to checks
 its term.
 """
 
 import asyncio
-import logging
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
+from dovetail.background import start_task
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator, LeaseId
 from dovetail.errors import DovetailError, LeaseLost
+from dovetail.logging import get_logger
 
-logger = logging.getLogger(__name__)
+_log = get_logger("coordination")
 
 #: Keep-alives in one ttl: two can fail, and the third still comes in time. etcd's choice as well.
 KEEP_ALIVES_PER_TTL = 3
@@ -94,16 +94,11 @@ class LeaseKeeper:
         self._id, self._life = lease, life
         if not life.valid(self._clock.monotonic_ms()):
             await self._revoke(lease)
-            raise LeaseLost(f"lease {lease} of {self._ttl_ms} ms took longer than that to get")
-        self._task = asyncio.create_task(self._keep(lease, life), name=f"lease-{lease}")
+            raise LeaseLost(f"lease {lease} of {self._ttl_ms} ms took longer than that to grant")
+        self._task = start_task(self._keep(lease, life), name="coordination/lease")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._id is not None
         assert self._life is not None
         assert self._task is not None
@@ -149,10 +144,10 @@ class LeaseKeeper:
             async with asyncio.timeout(remaining_ms / 1000):
                 await self._coordinator.keep_alive(lease)
         except LeaseLost as error:
-            logger.warning("%s", error)
+            _log.warning("lease lost", error=str(error))
             life.on_lost()
         except (DovetailError, TimeoutError) as error:
-            logger.warning("lease %d was not kept alive: %s", lease, error or "no answer")
+            _log.warning("cannot renew a lease", lease=lease, error=str(error) or "no answer")
             remaining_ms = life.valid_until_ms - self._clock.monotonic_ms()
             return min(life.ttl_ms / RETRIES_PER_TTL, remaining_ms)
         else:
@@ -167,4 +162,4 @@ class LeaseKeeper:
             async with asyncio.timeout(self._ttl_ms / 1000):
                 await self._coordinator.revoke(lease)
         except (DovetailError, TimeoutError) as error:
-            logger.warning("lease %d ends by itself: %s", lease, error or "no answer to revoke")
+            _log.warning("cannot revoke a lease", lease=lease, error=str(error) or "no answer")

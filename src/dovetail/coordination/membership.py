@@ -1,41 +1,54 @@
-"""Who is there: every node under its own lease, and a view of all of them (L1, B2).
+"""The membership: every node under its one lease, and a view of all of them (L1, B2).
 
     /nodes/<id>      Member, bound to the node's lease; gone when the node is
 
-A node announces itself with its address, roles and load, and renews the load periodically. Others
-see it come and go by following the prefix. Before it leaves it says so: it is still alive and keeps
-what it owns, but gets nothing new.
+A node registers its address, roles and load, and renews the load periodically. The others see it
+come and go by following the prefix. A node that shuts down deregisters first: it is still alive and
+keeps what it owns, but gets nothing new.
 
 A number belongs to one process. A node that starts takes its number over, because its former life
-may still be announced; a node that runs and finds another process under its number has been
+may still be registered; a node that runs and finds another process under its number has been
 replaced, and ends.
 
 While `holds_lease` is true this node's key is there, and nobody claims what it owns (`absence_of`
-is a condition of that). A lease that was lost is another thing: others may have taken everything
-meanwhile. So under a new one this node first looks at the records again (`before_lease`), and only
-then holds it.
+is a condition of that). A lost lease is another matter: others may have taken everything meanwhile.
+So under a new one this node first reads the records again (`before_lease`), and only then holds it.
 
-Survives: the service being away (the view stays as it was), a lost lease (announced anew).
+A process has one lease. Whatever else it keeps in coordination for as long as it lives is bound to
+the same one (`LeaseSource`), and written again when `on_lease` says that there is a new one.
+
+Survives: the service being away (the view stays as it was), a lost lease (registered anew).
 """
 
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
+from dovetail.background import Tasks, first_of
 from dovetail.clock import Clock
-from dovetail.coordination import ABSENT, Coordinator, LeaseKeeper, Put, Revision, Unchanged
+from dovetail.coordination import (
+    ABSENT,
+    Coordinator,
+    LeaseId,
+    LeaseKeeper,
+    Put,
+    Revision,
+    Unchanged,
+)
 from dovetail.coordination.mirror import RETRY_MS, Mirror
-from dovetail.errors import DovetailError, Uncertain
+from dovetail.errors import DovetailError, LeaseLost, Uncertain
 from dovetail.logging import get_logger
 
 _log = get_logger("membership")
 
 NODES = "/nodes/"
 
-#: How often a node renews what it says about its load.
+#: How often a node renews its load.
 LOAD_MS = 2000
 
 #: How long a broker that could not serve what it had gets nothing new.
@@ -50,7 +63,7 @@ STORAGE_ROLE = "storage"
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A node, as it says of itself."""
+    """A node, as it describes itself."""
 
     node_id: int
     host: str
@@ -68,7 +81,7 @@ class Member(msgspec.Struct, frozen=True):
     declining: bool = False
     #: Where its health and metrics are, if they are served.
     http: str | None = None
-    #: Bytes that a storage node holds; what new ledgers are dealt by.
+    #: Bytes that a storage node holds; new ledgers are placed by it.
     stored_bytes: int = 0
     partitions: int = 0
     #: Its storage took itself out after a failed sync: nothing new is placed there.
@@ -85,8 +98,24 @@ class LiveBrokers:
     willing: frozenset[int]
 
 
+class LeaseSource(Protocol):
+    """The one lease of this process, for keys that are to go with it."""
+
+    #: Called when the lease was lost, and when there is a new one.
+    on_lease: list[Callable[[], None]]
+
+    @property
+    def lease_id(self) -> LeaseId:
+        """The lease to bind keys to. Raises `LeaseLost` while there is none."""
+        ...
+
+    def holds_lease(self) -> bool:
+        """Whether the lease surely has not ended."""
+        ...
+
+
 class Membership:
-    """The view of all nodes, and this node's place in it. It is the log's `Peers`."""
+    """The view of all nodes and this node's place in it; the log's `Peers`, and a `LeaseSource`."""
 
     def __init__(
         self, coordinator: Coordinator, *, node_id: int, clock: Clock, ttl_ms: int
@@ -98,22 +127,27 @@ class Membership:
         self._members: dict[int, Member] = {}
         #: Nodes that went, and until when they are remembered.
         self._gone: dict[int, tuple[Member, float]] = {}
-        self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._tell)
-        self._holding: asyncio.Task[None] | None = None
+
+        self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._settle)
+        self._tasks = Tasks("membership")
         self._lease: LeaseKeeper | None = None
         self._incarnation = uuid.uuid4().hex[:12]
         self._renew = asyncio.Event()
+
         self._brokers = LiveBrokers(frozenset(), frozenset())
         self._lives: set[tuple[int, str, bool, tuple[str, ...]]] = set()
         self._changed = asyncio.Event()
         self._declines_until_ms = 0.0
+
         self.leaving = False
         #: Set when another process runs under this node's number.
         self.replaced = asyncio.Event()
-        #: Called whenever somebody came, went, or is about to leave; loads change all the time.
+        #: Called whenever a node came, went, or is about to leave; loads change all the time.
         self.on_change: list[Callable[[], None]] = []
         #: See `Peers`.
         self.before_lease: list[Callable[[], Awaitable[None]]] = []
+        #: See `LeaseSource`.
+        self.on_lease: list[Callable[[], None]] = []
 
     # What is seen
 
@@ -139,11 +173,18 @@ class Membership:
         return self._brokers
 
     def holds_lease(self) -> bool:
-        """Whether this node surely is announced, so that nobody claims what it owns."""
+        """Whether this node surely is registered, so that nobody claims what it owns."""
         return self._lease is not None and self._lease.valid(self._clock.monotonic_ms())
 
+    @property
+    def lease_id(self) -> LeaseId:
+        """The lease that this node's keys are bound to. Raises `LeaseLost` while there is none."""
+        if self._lease is None:
+            raise LeaseLost(f"node {self._node_id} has no lease at the moment")
+        return self._lease.id
+
     def absence_of(self, number: int) -> Sequence[Unchanged]:
-        """The condition that a node is not announced at the moment of a transaction."""
+        """The condition that a node is not registered at the moment of a transaction."""
         return (Unchanged(_key(number), ABSENT),)
 
     # This node's place
@@ -152,14 +193,14 @@ class Membership:
         """Reads who is there, then follows. Raises `CoordinationDown`."""
         await self._mirror.start()
 
-    async def announce(self, describe: Callable[[], Member]) -> None:
+    async def register(self, describe: Callable[[], Member]) -> None:
         """Makes this node known, until `stop`; returns when it is."""
         known = asyncio.Event()
-        self._holding = asyncio.create_task(self._hold(describe, known))
+        self._tasks.start(self._hold(describe, known), name="lease")
         await known.wait()
 
     def renew(self) -> None:
-        """What this node says of itself has changed: tells it now."""
+        """This node's description has changed: publishes it now."""
         self._renew.set()
 
     def decline(self) -> None:
@@ -168,7 +209,7 @@ class Membership:
         self.renew()
 
     async def leave(self) -> None:
-        """Tells the others that this node is about to go; returns when it is known here."""
+        """Deregisters: this node gets nothing new from now on; returns when that is known here."""
         self.leaving = True
         self.renew()
         try:
@@ -177,13 +218,11 @@ class Membership:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            _log.warning("the coordination service does not hear that this node leaves")
+            _log.warning("this node was not deregistered; the coordination service does not answer")
 
     async def stop(self) -> None:
-        """Leaves, so that others need not wait for the lease to end."""
-        if self._holding is not None:
-            self._holding.cancel()
-            await asyncio.gather(self._holding, return_exceptions=True)
+        """Gives the lease back, so that others need not wait for its end."""
+        await self._tasks.stop()
         await self._mirror.stop()
 
     async def _hold(self, describe: Callable[[], Member], known: asyncio.Event) -> None:
@@ -192,13 +231,14 @@ class Membership:
                 async with LeaseKeeper(
                     self._coordinator, ttl_ms=self._ttl_ms, clock=self._clock
                 ) as lease:
+                    self._tasks.start(self._note_loss(lease), name="loss")
                     await self._hold_once(describe, known, lease)
             except DovetailError as error:
-                _log.warning("not announced; trying again", error=str(error))
+                _log.warning("not registered; trying again", error=str(error))
             except Exception as error:  # noqa: BLE001 - without a lease the node is none
-                _log.error("announcing met a defect", error=repr(error))
+                _log.error("registering met a defect", error=repr(error))
             finally:
-                self._lease = None
+                self._set_lease(None)
             await asyncio.sleep(RETRY_MS / 1000)
 
     async def _hold_once(
@@ -206,14 +246,7 @@ class Membership:
     ) -> None:
         key, revision = _key(self._node_id), await self._take_number(first=not known.is_set())
         while not lease.lost.is_set() and not self.replaced.is_set():
-            member = msgspec.structs.replace(
-                describe(),
-                incarnation=self._incarnation,
-                lease=lease.id,
-                leaving=self.leaving,
-                declining=self._clock.monotonic_ms() < self._declines_until_ms,
-            )
-            value = msgspec.json.encode(member)
+            value = msgspec.json.encode(self._described(describe(), lease))
             self._renew.clear()
             try:
                 outcome = await self._coordinator.transact(
@@ -225,22 +258,48 @@ class Membership:
             if not applied:
                 revision = await self._take_number(first=not known.is_set())
                 continue
+
             self._mirror.note(key, value, revision)
-            if self._lease is None:
-                for look_again in self.before_lease:
-                    await look_again()
-                self._lease = lease
-            self._tell()
+            if self._lease is None and not lease.lost.is_set():
+                for read_again in self.before_lease:
+                    await read_again()
+                self._set_lease(lease)
+            self._settle()
             known.set()
-            await self._until_news(lease)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOAD_MS / 1000):
+                    await first_of(lease.lost.wait(), self._renew.wait())
+
         if lease.lost.is_set():
-            _log.warning("lease lost; announcing this node anew")
+            _log.warning("lease lost; registering this node anew")
+
+    def _described(self, member: Member, lease: LeaseKeeper) -> Member:
+        return msgspec.structs.replace(
+            member,
+            incarnation=self._incarnation,
+            lease=lease.id,
+            leaving=self.leaving,
+            declining=self._clock.monotonic_ms() < self._declines_until_ms,
+        )
+
+    async def _note_loss(self, lease: LeaseKeeper) -> None:
+        """Reports a lost lease at once, also while the service does not answer."""
+        await lease.lost.wait()
+        if lease is self._lease:
+            self._set_lease(None)
+
+    def _set_lease(self, lease: LeaseKeeper | None) -> None:
+        if lease is self._lease:
+            return
+        self._lease = lease
+        for listener in self.on_lease:
+            listener()
 
     async def _take_number(self, *, first: bool) -> Revision:
         """The revision under which this node's key can be written by this process."""
         found = await self._coordinator.get(_key(self._node_id))
         if found is None:
-            self._lease = None  # It was removed: who saw that may have claimed what is ours.
+            self._set_lease(None)  # It was removed: who saw that may have claimed what is ours.
             return ABSENT
         member = msgspec.json.decode(found.value, type=Member)
         if member.incarnation != self._incarnation and not first:
@@ -248,18 +307,7 @@ class Membership:
             self.replaced.set()
         return found.revision
 
-    async def _until_news(self, lease: LeaseKeeper) -> None:
-        lost = asyncio.create_task(lease.lost.wait())
-        asked = asyncio.create_task(self._renew.wait())
-        try:
-            await asyncio.wait(
-                {lost, asked}, timeout=LOAD_MS / 1000, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for task in (lost, asked):
-                task.cancel()
-
-    # What the mirror tells
+    # What the mirror reports
 
     def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
         number = int(key.removeprefix(NODES))
@@ -270,13 +318,14 @@ class Membership:
         else:
             self._members[number] = msgspec.json.decode(value, type=Member)
 
-    def _tell(self) -> None:
+    def _settle(self) -> None:
         alive = [m for m in self._members.values() if BROKER_ROLE in m.roles]
         staying = [m for m in alive if not m.leaving]
         fit = [m for m in staying if not m.declining] or staying
         self._brokers = LiveBrokers(
             frozenset(m.node_id for m in alive), frozenset(m.node_id for m in fit)
         )
+
         lives = {
             (m.node_id, m.incarnation, m.leaving or m.declining or m.storage_out, m.roles)
             for m in self._members.values()

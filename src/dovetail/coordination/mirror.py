@@ -10,6 +10,7 @@ Survives: the service being away (the mirror stays as it was), gaps and compacti
 import asyncio
 from collections.abc import Callable
 
+from dovetail.background import start_task
 from dovetail.coordination.protocol import Coordinator, Revision, Snapshot
 from dovetail.errors import DovetailError, WatchGap
 from dovetail.logging import get_logger
@@ -19,7 +20,7 @@ _log = get_logger("coordination")
 #: Pause before everything is read again after the service was away.
 RETRY_MS = 200
 
-#: Told of a key with its value, or None when it is gone.
+#: Gets a key with its value, or None when it is gone.
 Apply = Callable[[str, bytes | None, Revision], None]
 
 
@@ -40,16 +41,16 @@ class Mirror:
         self._apply = apply
         self._settled = settled
         self._revisions: dict[str, Revision] = {}
-        #: All changes up to this revision were told; what is noted of them comes late.
-        self._told = Revision(0)
-        #: Keys that this caller removed, until the watch has told of it too.
+        #: All changes up to this revision were applied; what is noted of them comes late.
+        self._applied = Revision(0)
+        #: Keys that this caller removed, until the watch has shown it too.
         self._removed: dict[str, Revision] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Reads everything, then follows. Raises `CoordinationDown`."""
         revision = await self._read_all()
-        self._task = asyncio.create_task(self._follow(revision))
+        self._task = start_task(self._follow(revision), name=f"coordination/mirror {self._prefix}")
 
     async def stop(self) -> None:
         """Follows no more."""
@@ -59,7 +60,7 @@ class Mirror:
 
     def note(self, key: str, value: bytes | None, revision: Revision) -> None:
         """The caller changed a key itself, and need not wait for the watch to say so."""
-        if revision <= self._told:
+        if revision <= self._applied:
             return
         if value is None:
             self._removed[key] = revision
@@ -90,10 +91,10 @@ class Mirror:
             self._take(key, None, snapshot.revision)
         for item in snapshot.items:
             self._take(item.key, item.value, item.revision)
-        self._told_up_to(snapshot.revision)
+        self._applied_up_to(snapshot.revision)
 
-    def _told_up_to(self, revision: Revision) -> None:
-        self._told = max(self._told, revision)
+    def _applied_up_to(self, revision: Revision) -> None:
+        self._applied = max(self._applied, revision)
         self._removed = {key: at for key, at in self._removed.items() if at > revision}
 
     async def _follow(self, revision: Revision) -> None:
@@ -103,20 +104,21 @@ class Mirror:
                     async for changes in events:
                         for change in changes:
                             self._take(change.key, change.value, change.revision)
-                        self._told_up_to(changes[0].revision)
+                        self._applied_up_to(changes[0].revision)
                         self._settled()
             except WatchGap:
                 pass
             except DovetailError as error:
-                _log.warning("not followed for a while", prefix=self._prefix, error=str(error))
+                _log.warning("watch ended; reading again", prefix=self._prefix, error=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
             except Exception as error:  # noqa: BLE001 - a node that follows no more is blind
-                _log.error("following met a defect", prefix=self._prefix, error=repr(error))
+                _log.error("watch met a defect", prefix=self._prefix, error=repr(error))
                 await asyncio.sleep(RETRY_MS / 1000)
+
             try:
                 revision = await self._read_all()
             except Exception as error:  # noqa: BLE001 - as above
-                _log.warning("not read; trying again", prefix=self._prefix, error=repr(error))
+                _log.warning("cannot read; trying again", prefix=self._prefix, error=repr(error))
                 await asyncio.sleep(RETRY_MS / 1000)
 
     def _take(self, key: str, value: bytes | None, revision: Revision) -> None:

@@ -16,7 +16,8 @@ Survives: the loss of either member, a cut between them, the primary's return.
 import random
 from hashlib import blake2b
 
-from dovetail.election.election import Effect, Election, Identity, Renew, Role, Times
+from dovetail.election.effects import Effect, Renew
+from dovetail.election.election import Election, Identity, Role, Times
 from dovetail.election.fold import LogState, Report
 from dovetail.election.identifiers import MemberName, Term
 from dovetail.election.messages import Ping, PingAnswer

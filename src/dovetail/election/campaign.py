@@ -6,22 +6,24 @@ answer that was lost is looked up before it is believed to have failed.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
-from dovetail.clock import Clock
+from dovetail.background import Tasks
+from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import ABSENT, Coordinator, LeaseKeeper, Put, Unchanged
-from dovetail.election.election import Effect, Identity
-from dovetail.election.identifiers import Term
+from dovetail.election.effects import Effect
+from dovetail.election.election import Identity
+from dovetail.election.identifiers import Algorithm, Term
 from dovetail.election.lease import LeaseElection
-from dovetail.errors import DovetailError, Uncertain
+from dovetail.election.settings import ElectionSettings
+from dovetail.errors import DovetailError, InvalidSetting, Uncertain
 from dovetail.logging import get_logger
 
 #: Pause before a watch that ended is opened again.
 WATCH_PAUSE_S = 0.2
 
-_log = get_logger("stream")
+_log = get_logger("election")
 
 #: Lets the election decide: it is called with the time and gives effects.
 Do = Callable[[Callable[[float], list[Effect]]], None]
@@ -48,12 +50,12 @@ class Campaigner:
         self._clock = clock
         self._stack: AsyncExitStack | None = None
         self._keeper: LeaseKeeper | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("election/lease")
 
     def start(self, election: LeaseElection, do: Do) -> None:
         """Begins to watch the holder."""
         self._election, self._do = election, do
-        self._spawn(self._watch())
+        self._tasks.start(self._watch(), name="watch")
 
     @property
     def valid_until_ms(self) -> float | None:
@@ -61,18 +63,19 @@ class Campaigner:
         return None if self._keeper is None else self._keeper.valid_until_ms
 
     async def campaign(self, term_min: Term) -> None:
-        """Tries to take the lease, and tells the election."""
+        """Tries to take the lease, and reports the outcome to the election."""
         try:
             term = await self._take(term_min)
         except DovetailError as error:
-            _log.warning("the lease could not be asked for", reason=str(error))
+            _log.warning("cannot ask for the lease", reason=str(error))
             term = None
         if term is None or self._keeper is None:
             await self.release()
             self._do(lambda now: self._election.on_taken(now_ms=now))
             return
+
         keeper, won = self._keeper, term
-        self._spawn(self._wait_lost(keeper))
+        self._tasks.start(self._wait_lost(keeper), name="wait-lost")
         self._do(
             lambda now: self._election.on_held(
                 won, valid_until_ms=keeper.valid_until_ms, now_ms=now
@@ -87,15 +90,8 @@ class Campaigner:
 
     async def close(self) -> None:
         """Gives the lease back and ends all tasks."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self.release()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _take(self, term_min: Term) -> Term | None:
         holder = await self._coordinator.get(self._holder_key)
@@ -104,6 +100,7 @@ class Campaigner:
         found = await self._coordinator.get(self._term_key)
         known = 0 if found is None else int(found.value)
         term = Term(max(known + 1, term_min))
+
         self._stack = AsyncExitStack()
         self._keeper = await self._stack.enter_async_context(
             LeaseKeeper(self._coordinator, ttl_ms=self._timeout_ms, clock=self._clock)
@@ -131,7 +128,7 @@ class Campaigner:
             self._do(lambda now: self._election.on_lease_lost(now_ms=now))
 
     async def _watch(self) -> None:
-        """Tells the election when the holder is gone; a hint, it also looks by itself."""
+        """Reports to the election when the holder is gone; a hint, it also looks by itself."""
         while True:
             try:
                 seen = await self._coordinator.range(self._holder_key)
@@ -141,5 +138,31 @@ class Campaigner:
                         if any(event.value is None for event in events):
                             self._do(lambda now: self._election.on_free(now_ms=now))
             except DovetailError as error:
-                _log.warning("the lease is watched again", reason=str(error))
+                _log.warning("watching the lease again", reason=str(error))
             await asyncio.sleep(WATCH_PAUSE_S)
+
+
+def campaigner_of(
+    settings: ElectionSettings, coordinator: Coordinator | None, clock: Clock | None = None
+) -> Callable[[Identity], Campaigner] | None:
+    """What a `ClusterMember` needs for COORDINATOR. Raises `InvalidSetting` without a service."""
+    if settings.algorithm is not Algorithm.COORDINATOR:
+        return None
+    if coordinator is None:
+        raise InvalidSetting(
+            "algorithm COORDINATOR needs a coordinator, for example "
+            "EtcdCoordinator.open(EtcdSettings(endpoints=('127.0.0.1:2379',)))"
+        )
+    service = coordinator
+
+    def make(me: Identity) -> Campaigner:
+        return Campaigner(
+            service,
+            name=settings.coordination_stream_id,
+            environment=settings.environment_identifier,
+            me=me,
+            timeout_ms=settings.timeout_ms,
+            clock=clock or SystemClock(),
+        )
+
+    return make

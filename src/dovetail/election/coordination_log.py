@@ -9,10 +9,11 @@ Survives: what the coordination service survives. A watch that fell behind reads
 
 import asyncio
 
-from dovetail.clock import Clock, SystemClock
+from dovetail.background import start_task
+from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Revision, Unchanged
-from dovetail.election.fold import LogState, Record, decode_record, encode_record
-from dovetail.election.shared_log import LogFollower, OnEntry, fenced
+from dovetail.election.fold import Record, decode_record, encode_record
+from dovetail.election.shared_log import FollowedLog, OnEntry, fenced
 from dovetail.errors import CoordinationDown, DovetailError, Unavailable, WatchGap
 from dovetail.logging import get_logger
 
@@ -23,10 +24,10 @@ DELETES_MAX = 100
 #: Pause before a watch that ended is opened again.
 WATCH_PAUSE_S = 0.2
 
-_log = get_logger("stream")
+_log = get_logger("election")
 
 
-class CoordinationSharedLog:
+class CoordinationSharedLog(FollowedLog):
     """The log of one environment below `/streams/<topic>/<environment>/`."""
 
     def __init__(
@@ -38,27 +39,17 @@ class CoordinationSharedLog:
         timeout_ms: int,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(clock)
         self._coordinator = coordinator
         root = f"/streams/{name}/{environment}/"
         self._prefix, self._head = f"{root}log/", f"{root}head"
         self._timeout_s = timeout_ms / 1000
-        self._clock = clock or SystemClock()
-        self._follower = LogFollower(self._clock)
-        self._first = 0
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def state(self) -> LogState:
-        return self._follower.state
-
-    @property
-    def untrimmed_count(self) -> int:
-        return self._follower.index_next - self._first
 
     async def open(self, on_entry: OnEntry) -> None:
         revision = await self._read_range()
         self._follower.follow(on_entry)
-        self._task = asyncio.create_task(self._watch(revision), name="stream-log")
+        self._task = start_task(self._watch(revision), name="election/shared-log")
 
     async def append(self, record: Record) -> None:
         for _ in range(ATTEMPTS_MAX):
@@ -72,7 +63,8 @@ class CoordinationSharedLog:
                 await self._follower.verdict(index, timeout_s=self._timeout_s)
                 return
         raise Unavailable(
-            f"the shared log {self._prefix} was written by others {ATTEMPTS_MAX} times in a row"
+            f"cannot append to the shared log {self._prefix}: other members were faster "
+            f"{ATTEMPTS_MAX} times in a row"
         )
 
     async def trim(self) -> None:
@@ -120,12 +112,12 @@ class CoordinationSharedLog:
                             if event.value is not None:
                                 self._take(event.key, event.value)
             except (WatchGap, CoordinationDown) as error:
-                _log.warning("the shared log is read again", reason=str(error))
+                _log.warning("reading the shared log again", reason=str(error))
             await asyncio.sleep(WATCH_PAUSE_S)
             try:
                 revision = await self._read_range()
             except DovetailError as error:
-                _log.warning("the shared log cannot be read", reason=str(error))
+                _log.warning("cannot read the shared log", reason=str(error))
 
     def _take(self, key: str, value: bytes) -> None:
         wall, _, payload = value.partition(b"\n")

@@ -13,7 +13,7 @@ The algorithm decides who tries, and when: it keeps the number of tries low and 
 Survives, by itself: a claim whose fate is unknown (it is given up; should it turn up in the log
 later, its term is taken and nobody leads under it), a leader that was paused (it reads the higher
 claim, or a ping of the higher term, and gives way), a member that was left out of the count (it
-announces itself again).
+registers again).
 
 Events are calls with the time, effects are what they return; the same calls give the same
 effects. `wake_ms` says when the next tick is worth making.
@@ -25,13 +25,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dovetail.election.fold import Announce, Challenge, Claim, LogState, Record, Report
+from dovetail.election.effects import Append, Effect, Lead, Reply, Send, StepDown
+from dovetail.election.fold import Challenge, Claim, LogState, Record, Register, Report
 from dovetail.election.identifiers import NO_TERM, Incarnation, MemberName, Position, Term
 from dovetail.election.messages import Message, Ping, PingAnswer, Resign
 from dovetail.election.watch import LeaderWatch
 
-#: Announcements in one interval: two can fail and the third still comes in time.
-ANNOUNCEMENTS_PER_INTERVAL = 3
+#: Registrations in one interval: two can fail and the third still comes in time.
+REGISTRATIONS_PER_INTERVAL = 3
 #: One life of a silent member is challenged at most once in so many timeouts.
 TIMEOUTS_PER_CHALLENGE = 4
 #: A claim whose fate is not known after so many timeouts is given up; a vote's sync and the append
@@ -83,82 +84,6 @@ class Times:
         return GRACE_TIMEOUTS * self.timeout_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """What must be on disk before it is said: the last term that was voted in, and for whom."""
-
-    term: Term = NO_TERM
-    candidate: MemberName | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Write the vote to disk and sync it before any effect behind this one."""
-
-    vote: Vote
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a message to a member."""
-
-    to: MemberName
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer the message that caused this."""
-
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Append a record to the shared log; tell `on_appended` what became of it."""
-
-    record: Record
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """Append a report of the leader that commits nothing: a ping through the log."""
-
-    term: Term
-    received: dict[int, int]
-    busy: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Campaign:
-    """Try to take the coordinator's lease, with a term that is at least this."""
-
-    term_min: Term
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Give the coordinator's lease back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """This member leads from now on."""
-
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """This member no longer leads."""
-
-    term: Term
-    reason: str
-
-
-Effect = Persist | Send | Reply | Append | Renew | Campaign | Release | Lead | StepDown
-
-
 class Election(ABC):
     """One member's part; the algorithms fill in how a leader is found and kept."""
 
@@ -178,7 +103,7 @@ class Election(ABC):
         self._source_alive = True
         self._busy = False
         self._stopped = False
-        self._announced_ms = now_ms
+        self._registered_ms = now_ms
         self._challenged_ms: dict[Incarnation, float] = {}
         self._claim_until_ms = float("inf")
 
@@ -188,7 +113,7 @@ class Election(ABC):
         """Time went on."""
         if self._stopped:
             return []
-        effects = self._announce_if_due(now_ms)
+        effects = self._register_if_due(now_ms)
         if self.role is Role.CLAIMING and now_ms >= self._claim_until_ms:
             effects += self._give_up(now_ms)
         return effects + self._tick(now_ms)
@@ -216,7 +141,7 @@ class Election(ABC):
         if isinstance(record, Claim):
             return self._on_claim(record, now_ms)
         if isinstance(record, Challenge) and record.member == self.me.name:
-            return self._announce(now_ms)
+            return self._register(now_ms)
         if isinstance(record, Report):
             return self._on_report(record, now_ms)
         return []
@@ -263,9 +188,9 @@ class Election(ABC):
 
     def wake_ms(self) -> float:
         """When the next tick is worth making; ticks in between do no harm."""
-        announce = self._announced_ms + self.times.interval_ms / ANNOUNCEMENTS_PER_INTERVAL
+        register = self._registered_ms + self.times.interval_ms / REGISTRATIONS_PER_INTERVAL
         claim = self._claim_until_ms if self.role is Role.CLAIMING else float("inf")
-        return min(announce, claim, self._algorithm_wake_ms())
+        return min(register, claim, self._algorithm_wake_ms())
 
     # --- what the algorithms fill in ----------------------------------------------------------
 
@@ -363,8 +288,8 @@ class Election(ABC):
         return [StepDown(self.term, reason), *self._on_stepped_down(now_ms)]
 
     def _resign(self, reason: str, now_ms: float) -> list[Effect]:
-        told = Resign(sender=self.me.name, incarnation=self.me.incarnation, term=self.term)
-        sends: list[Effect] = [Send(member, told) for member in self.others(now_ms)]
+        resign = Resign(sender=self.me.name, incarnation=self.me.incarnation, term=self.term)
+        sends: list[Effect] = [Send(member, resign) for member in self.others(now_ms)]
         return [*self._step_down(reason, now_ms), *sends]
 
     def _on_ping(self, ping: Ping, now_ms: float) -> list[Effect]:
@@ -376,6 +301,7 @@ class Election(ABC):
             effects += self._step_down(f"{ping.sender} leads under term {ping.term}", now_ms)
         if self.role is Role.CLAIMING and ping.term >= self.term:
             effects += self._give_up(now_ms)
+
         self.watch.on_ping(ping.position, busy=ping.busy, now_ms=now_ms)
         answer = PingAnswer(
             sender=self.me.name,
@@ -391,6 +317,7 @@ class Election(ABC):
             self.role = Role.LEADER
             self.watch.on_new_leader(now_ms)
             return [Lead(self.term), *self._on_led(now_ms)]
+
         effects: list[Effect] = []
         if self.role is Role.LEADER:
             effects = self._step_down(f"{claim.member} claimed term {claim.term}", now_ms)
@@ -402,19 +329,19 @@ class Election(ABC):
         self._reset_timer(now_ms)
         return effects
 
-    def _announce_if_due(self, now_ms: float) -> list[Effect]:
-        waited_ms = now_ms - self._announced_ms
-        if waited_ms >= self.times.interval_ms / ANNOUNCEMENTS_PER_INTERVAL:
-            return self._announce(now_ms)
+    def _register_if_due(self, now_ms: float) -> list[Effect]:
+        waited_ms = now_ms - self._registered_ms
+        if waited_ms >= self.times.interval_ms / REGISTRATIONS_PER_INTERVAL:
+            return self._register(now_ms)
         heard = self.state.heard_of(self.me.name)
         left_out = heard is None or heard.challenged_ms is not None
         if left_out and waited_ms >= self.times.timeout_ms:
-            return self._announce(now_ms)
+            return self._register(now_ms)
         return []
 
-    def _announce(self, now_ms: float) -> list[Effect]:
-        self._announced_ms = now_ms
-        return [Append(Announce(self.me.name, self.me.incarnation))]
+    def _register(self, now_ms: float) -> list[Effect]:
+        self._registered_ms = now_ms
+        return [Append(Register(self.me.name, self.me.incarnation))]
 
     def _challenge(self, silent: Sequence[MemberName], now_ms: float) -> list[Effect]:
         """Asks the silent ones to show themselves in the log; each not too often."""
@@ -423,6 +350,7 @@ class Election(ABC):
         self._challenged_ms = {
             life: at_ms for life, at_ms in self._challenged_ms.items() if now_ms - at_ms < pause_ms
         }
+
         for name in silent:
             heard = self.state.heard_of(name)
             if heard is None or heard.challenged_ms is not None:

@@ -8,14 +8,14 @@ The log stores every record; this fold decides which of them count:
     record      counts if                                         then
     Claim       its term is higher than that of every claim       its writer leads
     Report      its term and writer are those of the last claim   the position moves, in order
-    Announce    always                                            the member is counted
+    Register    always                                            the member is counted
     Leave       it is of the life that is counted                 the member is not counted
     Challenge   it is of the life that is counted                 the member must show itself
 
 So the first writer of a term wins, an older leader's commit is void from the moment at which a
 higher claim stands before it, and nobody's clock takes part in it. Time only decides who is
 *counted*: who was not heard of within the interval, or did not answer a challenge within the
-grace, is left out until it announces itself again.
+grace, is left out until it registers again.
 
 Survives: lost disks of members (two winners of one vote still claim one after the other), writes
 that arrive late or twice, writers that were paused.
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from dovetail.election.identifiers import NO_TERM, Incarnation, MemberName, Position, Term
+from dovetail.election.identifiers import NO_TERM, Incarnation, MemberName, Term
 
 #: Elections that are remembered for people to look at.
 ELECTIONS_KEPT = 20
@@ -39,7 +39,7 @@ class _Record(msgspec.Struct, frozen=True, tag_field="kind"):
     """Something in the log."""
 
 
-class Announce(_Record, frozen=True, tag="announce"):
+class Register(_Record, frozen=True, tag="register"):
     """I am here. `position` is where the stream, `source`, was when its writer started."""
 
     member: MemberName
@@ -56,7 +56,7 @@ class Leave(_Record, frozen=True, tag="leave"):
 
 
 class Challenge(_Record, frozen=True, tag="challenge"):
-    """`member` does not answer `by`: let it announce itself, or be left out of the count."""
+    """`member` does not answer `by`: it must register again, or it is left out of the count."""
 
     member: MemberName
     incarnation: Incarnation
@@ -115,7 +115,7 @@ class Snapshot(_Record, frozen=True, tag="snapshot"):
     elections: tuple[PastElection, ...]
 
 
-Record = Announce | Leave | Challenge | Claim | Report | Snapshot
+Record = Register | Leave | Challenge | Claim | Report | Snapshot
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
@@ -183,8 +183,8 @@ class LogState:
             return self._claim(record, moment)
         if isinstance(record, Report):
             return self._report(record, moment)
-        if isinstance(record, Announce):
-            return self._announce(record, moment)
+        if isinstance(record, Register):
+            return self._register(record, moment)
         if isinstance(record, Snapshot):
             return True
         heard = self._members.get(record.member)
@@ -276,16 +276,16 @@ class LogState:
         self._hear(report.member, report.incarnation, moment)
         return True
 
-    def _announce(self, announce: Announce, moment: Moment) -> bool:
-        if self.position is None and announce.position is not None:
-            self.position = dict(announce.position)
-        if announce.source is not None:
-            self.source = announce.source
-        self._members[announce.member] = Heard(announce.incarnation, moment)
+    def _register(self, register: Register, moment: Moment) -> bool:
+        if self.position is None and register.position is not None:
+            self.position = dict(register.position)
+        if register.source is not None:
+            self.source = register.source
+        self._members[register.member] = Heard(register.incarnation, moment)
         return True
 
     def _hear(self, member: MemberName, incarnation: Incarnation, moment: Moment) -> None:
-        """Whoever writes is alive; only an announcement begins a new life."""
+        """Whoever writes is alive; only a registration begins a new life."""
         heard = self._members.get(member)
         if heard is not None and heard.incarnation == incarnation:
             heard.moment, heard.challenged_ms = moment, None
@@ -294,8 +294,3 @@ class LogState:
 def moment_of(wall_ms: int, now: Moment) -> Moment:
     """A stored wall time on the reader's monotonic clock; what lies in the future is now."""
     return Moment(wall_ms, now.monotonic_ms - max(0, now.wall_ms - wall_ms))
-
-
-def covers(position: Position, lane: int, offset: int) -> bool:
-    """Whether the event at `offset` of `lane` lies before the position."""
-    return position.get(lane, 0) > offset

@@ -1,8 +1,8 @@
 """Messages between members over HTTP, signed with a shared secret.
 
-One POST is one message, and its response the answer. What is not signed, too large, meant for
-somebody else or seen before is refused, and a line is logged, not more than one a second of a kind.
-The same server answers `/health` and `/metrics`, which are not secret and not signed.
+One POST is one message, and its response the answer. The transport refuses what is not signed, too
+large, meant for somebody else or seen before, and logs a few such lines a second. The same server
+answers the `routes` it is given, such as `/health` and `/metrics`, which need no signature.
 """
 
 import ssl
@@ -15,17 +15,20 @@ from starlette.routing import BaseRoute, Route
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.election.election import Identity
-from dovetail.election.endpoint import serve
 from dovetail.election.identifiers import MemberName
 from dovetail.election.messages import MESSAGE_BYTES_MAX, Message
-from dovetail.election.settings import StreamSettings
+from dovetail.election.settings import ElectionSettings
 from dovetail.election.signature import Sealer
 from dovetail.election.transport import Directory, Receive
 from dovetail.errors import DovetailError, InvalidSetting, ProtocolViolation, Refused, Unavailable
 from dovetail.logging import RateLimitedLog, get_logger
-from dovetail.web import WebServer
+from dovetail.web import WebServer, serve_web
 
 SIGNATURE_HEADER = "x-dovetail-signature"
+#: Requests served at once: a hundred members that ping, and a scrape.
+REQUESTS_CONCURRENT_MAX = 200
+#: How long answers under way are waited for at the end.
+STOP_GRACE_S = 1
 #: A message and its envelope.
 BODY_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * 1024
 
@@ -35,7 +38,7 @@ class HttpTransport:
 
     def __init__(
         self,
-        settings: StreamSettings,
+        settings: ElectionSettings,
         *,
         routes: Sequence[BaseRoute] = (),
         clock: Clock | None = None,
@@ -45,7 +48,7 @@ class HttpTransport:
         self._settings = settings
         self._routes = list(routes)
         self._clock = clock or SystemClock()
-        self._log = RateLimitedLog(get_logger("stream"), self._clock)
+        self._log = RateLimitedLog(get_logger("election"), self._clock)
         self._sealer: Sealer | None = None
         self._receive: Receive | None = None
         self._endpoint: WebServer | None = None
@@ -58,6 +61,7 @@ class HttpTransport:
                 "the HTTP transport needs httpx: install dovetail with its extra `stream` "
                 "(pip install 'dovetail[stream]')"
             ) from error
+
         self._sealer = Sealer(me, self._settings.shared_secret.encode(), directory)
         self._receive = receive
         self._client = httpx.AsyncClient(
@@ -66,12 +70,17 @@ class HttpTransport:
             verify=self._authority(),
         )
         self._client_errors = (httpx.HTTPError, httpx.InvalidURL)
+
         host, port = self._settings.listen_address
         route = Route(self._settings.endpoint_path, self._on_request, methods=["POST"])
-        self._endpoint = await serve(
+        self._endpoint = await serve_web(
             Starlette(routes=[route, *self._routes]),
             host,
             port,
+            requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
+            stop_grace_s=STOP_GRACE_S,
+            hint="choose another address with endpoint_host_and_port, or listen_host and "
+            "listen_port behind a proxy",
             certificate=self._settings.certificate_path,
             key=self._settings.key_path,
         )
@@ -89,11 +98,12 @@ class HttpTransport:
             raise Unavailable(f"{to} does not answer: {type(error).__name__} {error}") from error
         if response.status_code != 200:
             raise Unavailable(f"{to} refused a message: {response.status_code} {response.text}")
+
         answered = response.headers.get(SIGNATURE_HEADER, "").encode()
         try:
             return self._sealer.open_answer(response.content, answered, signature)
         except DovetailError as error:
-            raise Unavailable(f"the answer of {to} is not to be trusted: {error}") from error
+            raise Unavailable(f"cannot trust the answer of {to}: {error}") from error
 
     async def close(self) -> None:
         endpoint, self._endpoint = self._endpoint, None
@@ -116,11 +126,13 @@ class HttpTransport:
             body += part
             if len(body) > BODY_BYTES_MAX:
                 return Response("too large", status_code=413)
+
         try:
             message = self._sealer.open(bytes(body), signature)
         except (Refused, ProtocolViolation) as error:
-            self._log.tell("refused", "a message was refused", reason=str(error))
+            self._log.report("refused", "message refused", reason=str(error))
             return Response(str(error), status_code=403)
+
         answer = await self._receive(message)
         content, signed = self._sealer.seal_answer(answer, signature)
         return Response(content, headers={SIGNATURE_HEADER: signed.decode()})

@@ -1,6 +1,7 @@
-"""The words of the shared stream: who, under which term, up to where.
+"""The words of an election: who, under which term, up to where.
 
-A `Position` says for every lane of the stream (a partition of a topic) which offset comes next.
+A `Position` says for every lane of a stream (a partition of a topic) which offset comes next; an
+election that is not about a stream has none.
 """
 
 from collections.abc import Mapping
@@ -25,12 +26,3 @@ class Algorithm(Enum):
     MAJORITY = "MAJORITY"
     BULLY = "BULLY"
     COORDINATOR = "COORDINATOR"
-
-
-class Takeover(Enum):
-    """Where a new leader begins."""
-
-    #: With what comes after it was chosen, as the source of this design does.
-    SKIP = "skip"
-    #: Where the last leader's committed position is.
-    RESUME = "resume"

@@ -1,4 +1,4 @@
-"""What the shared stream's Kafka clients have in common: settings, and one thread that polls.
+"""What librdkafka clients here have in common: their configuration, and one thread that polls.
 
 librdkafka's defaults suit a service that can wait a minute. Here a connection that has gone silent
 must be noticed within about a timeout, and a broker that is back must be found again as fast.
@@ -7,6 +7,7 @@ must be noticed within about a timeout, and a broker that is back must be found 
 import threading
 from collections.abc import Callable, Mapping
 
+from dovetail.background import start_thread
 from dovetail.logging import get_logger
 
 #: librdkafka takes no socket timeout below this; also room for a long poll.
@@ -18,7 +19,7 @@ RECONNECT_MS_MAX = 500
 #: A thread that met a defect does not spin.
 DEFECT_PAUSE_S = 0.2
 
-_log = get_logger("stream")
+_log = get_logger("election")
 
 Value = str | int | float | bool
 ClientConfig = Mapping[str, Value]
@@ -57,20 +58,21 @@ def consumer_config(
 class Poller:
     """A thread that repeats one blocking call until it is stopped.
 
-    A call that raises is a defect: `on_defect` is told, and decides whether the thread goes on.
+    A call that raises is a defect: `on_defect` gets it, and decides whether the thread goes on.
     """
 
     def __init__(
         self, name: str, poll: Callable[[], object], on_defect: Callable[[Exception], None]
     ) -> None:
+        self._name = name
         self._poll = poll
         self._on_defect = on_defect
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begins."""
-        self._thread.start()
+        self._thread = start_thread(self._run, name=self._name)
 
     @property
     def stopping(self) -> bool:
@@ -83,13 +85,14 @@ class Poller:
 
     def join(self) -> None:
         """Waits for the thread. Not from the event loop: the call may take its time."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self._poll()
             except Exception as error:  # noqa: BLE001 - a thread that dies silently is an outage
-                _log.exception("a client thread met a defect", thread=self._thread.name)
+                _log.exception("a client thread met a defect", thread=self._name)
                 self._on_defect(error)
                 self._stop.wait(DEFECT_PAUSE_S)

@@ -32,10 +32,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from dovetail.clock import Clock, SystemClock
-from dovetail.election.fold import LogState, Record, decode_record, encode_record
+from dovetail.clock import Clock
+from dovetail.election.fold import Record, decode_record, encode_record
 from dovetail.election.kafka_client import ClientConfig, Poller, base_config, consumer_config
-from dovetail.election.shared_log import LogFollower, OnEntry, fenced
+from dovetail.election.shared_log import FollowedLog, LogFollower, OnEntry, fenced
 from dovetail.errors import InvalidSetting, TopicUnknown, Unavailable, Uncertain
 from dovetail.logging import get_logger
 
@@ -56,10 +56,10 @@ _NOT_YET = (
     KafkaError.LEADER_NOT_AVAILABLE,
 )
 
-_log = get_logger("stream")
+_log = get_logger("election")
 
 
-class KafkaSharedLog:
+class KafkaSharedLog(FollowedLog):
     """The shared log of one environment in a topic."""
 
     def __init__(
@@ -73,6 +73,7 @@ class KafkaSharedLog:
         clock: Clock | None = None,
         create: bool = True,
     ) -> None:
+        super().__init__(clock)
         self._topic = topic
         self._create = create
         self._environment = environment
@@ -81,25 +82,11 @@ class KafkaSharedLog:
         self._consumer_config = consumer_config(
             bootstrap, timeout_ms, config or {}, group=f"dovetail-stream-{environment}"
         )
-        self._clock = clock or SystemClock()
-        self._followers = {environment: LogFollower(self._clock)}
-        self._first = 0
+        self._followers = {environment: self._follower}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pollers: list[Poller] = []
         self._end_at_open: asyncio.Future[None] | None = None
         self._open_until = 0
-
-    @property
-    def state(self) -> LogState:
-        return self._follower.state
-
-    @property
-    def untrimmed_count(self) -> int:
-        return self._follower.index_next - self._first
-
-    @property
-    def _follower(self) -> LogFollower:
-        return self._followers[self._environment]
 
     async def open(self, on_entry: OnEntry) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,14 +100,16 @@ class KafkaSharedLog:
                 "message.timeout.ms": self._append_ms,
             }
         )
+
         self._consumer = Consumer({**self._consumer_config, "auto.offset.reset": "earliest"})
         try:
             self._first, self._open_until = await asyncio.to_thread(self._bounds)
         except KafkaException as error:
             await asyncio.to_thread(self._consumer.close)
             raise Unavailable(
-                f"the shared log {self._topic!r} cannot be read: {error.args[0].str()}"
+                f"cannot read the shared log {self._topic!r}: {error.args[0].str()}"
             ) from error
+
         self._end_at_open = self._loop.create_future()
         self._consumer.assign([TopicPartition(self._topic, _PARTITION, OFFSET_BEGINNING)])
         self._pollers = [
@@ -129,6 +118,7 @@ class KafkaSharedLog:
         ]
         for poller in self._pollers:
             poller.start()
+
         self._check_opened()
         try:
             async with asyncio.timeout(OPEN_S_MAX):
@@ -136,9 +126,9 @@ class KafkaSharedLog:
         except TimeoutError as error:
             await self.close()
             raise Unavailable(
-                f"the shared log {self._topic!r} could not be read to its end within "
-                f"{OPEN_S_MAX:g} s"
+                f"cannot read the shared log {self._topic!r} to its end within {OPEN_S_MAX:g} s"
             ) from error
+
         for follower in self._followers.values():
             follower.close_gap()
         self._follower.follow(on_entry)
@@ -189,7 +179,8 @@ class KafkaSharedLog:
                 on_delivery=delivered,
             )
         except (BufferError, KafkaException) as error:
-            raise Unavailable(f"the shared log {self._topic!r} takes no record: {error}") from error
+            raise Unavailable(f"cannot append to shared log {self._topic!r}: {error}") from error
+
         try:
             async with asyncio.timeout(self._append_ms / 1000):
                 return await stored
@@ -215,7 +206,7 @@ class KafkaSharedLog:
                 record = decode_record(message.value() or b"")
                 taken.append((offset, key, record, message.timestamp()[1]))
             elif error is not None:
-                _log.warning("the shared log is read again", reason=error.str())
+                _log.warning("reading the shared log again", reason=error.str())
         if taken and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take, taken)
 
@@ -264,8 +255,8 @@ class KafkaSharedLog:
             topics = admin.list_topics(timeout=OPEN_S_MAX).topics
             if self._topic not in topics and not self._create:
                 raise TopicUnknown(
-                    f"no topic {self._topic!r} on {self._config['bootstrap.servers']}: no shared "
-                    "stream has begun there, or its log has another name"
+                    f"no topic {self._topic!r} on {self._config['bootstrap.servers']}: no member "
+                    "has started there yet, or the shared log has another name"
                 )
             if self._topic not in topics:
                 kept = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -274,9 +265,10 @@ class KafkaSharedLog:
                 topics = admin.list_topics(timeout=OPEN_S_MAX).topics
         except KafkaException as error:
             raise Unavailable(
-                f"the shared log {self._topic!r} cannot be reached: {error.args[0].str()}. Is "
+                f"cannot reach the shared log {self._topic!r}: {error.args[0].str()}. Is "
                 f"{self._config['bootstrap.servers']} the address of a broker?"
             ) from error
+
         found = topics.get(self._topic)
         if found is not None and len(found.partitions) > 1:
             raise InvalidSetting(
@@ -292,7 +284,7 @@ class KafkaSharedLog:
                 future.result(OPEN_S_MAX)
         except KafkaException as error:
             raise Unavailable(
-                f"old records of {self._topic!r} were not deleted: {error.args[0].str()}"
+                f"cannot delete old records of {self._topic!r}: {error.args[0].str()}"
             ) from error
 
 
@@ -306,7 +298,7 @@ def _settle(stored: "asyncio.Future[int]", error: KafkaError | None, offset: int
     if error is None and offset is not None:
         stored.set_result(offset)
     else:
-        reason = "no offset was told" if error is None else error.str()
+        reason = "the broker gave no offset" if error is None else error.str()
         stored.set_exception(Uncertain(f"the record may or may not be in the shared log: {reason}"))
 
 

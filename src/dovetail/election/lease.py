@@ -14,15 +14,8 @@ coordination service is away, nobody new is elected, and the leader's lease ends
 
 import random
 
-from dovetail.election.election import (
-    Campaign,
-    Effect,
-    Election,
-    Identity,
-    Release,
-    Role,
-    Times,
-)
+from dovetail.election.effects import Campaign, Effect, Release
+from dovetail.election.election import Election, Identity, Role, Times
 from dovetail.election.fold import LogState
 from dovetail.election.identifiers import Term
 

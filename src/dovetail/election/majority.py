@@ -22,26 +22,11 @@ candidate that lost follows the old leader again and disturbs nothing.
 
 import random
 
-from dovetail.election.election import (
-    Effect,
-    Election,
-    Identity,
-    Persist,
-    Reply,
-    Role,
-    Send,
-    Times,
-    Vote,
-)
+from dovetail.election.effects import Effect, Persist, Reply, Send, Vote
+from dovetail.election.election import Election, Identity, Role, Times
 from dovetail.election.fold import LogState
 from dovetail.election.identifiers import MemberName, Term
-from dovetail.election.messages import (
-    Message,
-    Ping,
-    PingAnswer,
-    VoteAnswer,
-    VoteRequest,
-)
+from dovetail.election.messages import Message, Ping, PingAnswer, VoteAnswer, VoteRequest
 from dovetail.election.pinging import Pinging
 
 #: A follower stands after so many timeouts without the leader, drawn anew each time.
@@ -131,6 +116,7 @@ class MajorityElection(Election):
         else:
             self.vote = Vote(self._round_term, self.me.name)
             effects.append(Persist(self.vote))
+
         request = VoteRequest(
             sender=self.me.name,
             incarnation=self.me.incarnation,
@@ -197,9 +183,11 @@ class MajorityElection(Election):
             if granted and self.role is Role.FOLLOWER:
                 self._put_off(now_ms)
             return [self._vote_answer(request, granted=granted, known_term=known_term)]
+
         again = self.vote == Vote(request.term, request.sender)
         if not again and not self._may_vote(request, known_term):
             return [self._vote_answer(request, granted=False, known_term=known_term)]
+
         effects: list[Effect] = []
         if self.role is not Role.FOLLOWER:
             self.role = Role.FOLLOWER

@@ -1,4 +1,4 @@
-"""A member of a cluster: elect me, tell me my term, tell me when I lost it.
+"""A member of a cluster: takes part in elections, and knows when it leads and when it has lost.
 
     async with ClusterMember(...) as member:
         leadership = await member.lead()          waits until this member leads
@@ -7,51 +7,36 @@
         await leadership.confirm()                raises `Fenced` if somebody leads after you
         await leadership.lost.wait()
 
-Nothing here knows of a stream: masters of other things are elected with it as well.
+Nothing here knows of a stream: the drivers of a team elect their master with it as well.
 
-The machine decides (`election`); here its effects are performed: votes are synced before anything
-that rests on them is said, messages are sent, records appended, time is watched. A leadership is
-lost at once when the machine says so, whatever is still waiting to be performed. A disk that does
-not take a vote ends the member, loudly: it must not speak any more.
+The machine decides (`election`). The member performs its effects: it syncs a vote before it sends
+anything that rests on it, sends messages, appends records and watches the time. A leadership is
+lost as soon as the machine says so, whatever still waits to be performed. If the disk refuses a
+vote, the member logs an error and ends: it must not speak any more.
 """
 
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
+from dovetail.background import Tasks
 from dovetail.clock import Clock, SystemClock
+from dovetail.election import effects
 from dovetail.election.bully import BullyElection
 from dovetail.election.campaign import Campaigner
-from dovetail.election.election import (
-    Append,
-    AppendOutcome,
-    Campaign,
-    Effect,
-    Election,
-    Identity,
-    Lead,
-    Persist,
-    Release,
-    Renew,
-    Reply,
-    Role,
-    Send,
-    StepDown,
-    Times,
-    Vote,
-)
-from dovetail.election.fold import Announce, Claim, Leave, Record, Report
+from dovetail.election.effects import Effect, Vote
+from dovetail.election.election import AppendOutcome, Election, Identity, Role, Times
+from dovetail.election.fold import Claim, Leave, Record, Register, Report
 from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Position, Term
 from dovetail.election.leadership import Leadership, MemberStatus
 from dovetail.election.lease import LeaseElection
 from dovetail.election.majority import MajorityElection
 from dovetail.election.messages import Message
-from dovetail.election.metrics import StreamMetrics
+from dovetail.election.metrics import ElectionMetrics
 from dovetail.election.shared_log import Entry, SharedLog
 from dovetail.election.transport import Transport
 from dovetail.election.vote_file import VoteFile
@@ -67,7 +52,7 @@ FAREWELL_S_MAX = 1.0
 #: How often a lease that is held is looked at, in timeouts.
 LEASE_LOOK = 0.1
 
-_log = get_logger("stream")
+_log = get_logger("election")
 
 
 @dataclass(slots=True)
@@ -91,13 +76,13 @@ class ClusterMember:
         transport: Transport | None = None,
         vote_file: VoteFile | None = None,
         campaigner: Callable[[Identity], Campaigner] | None = None,
-        metrics: StreamMetrics | None = None,
+        metrics: ElectionMetrics | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.me = Identity(name, Incarnation(uuid.uuid4().hex))
         self.algorithm = algorithm
-        self.metrics = metrics or StreamMetrics()
+        self.metrics = metrics or ElectionMetrics()
         #: Called with the status after every change of role, term or leader.
         self.on_change: list[Callable[[MemberStatus], None]] = []
         self.failure: BaseException | None = None
@@ -109,16 +94,18 @@ class ClusterMember:
         self._rng = rng or random.Random()  # noqa: S311 - staggers elections, guards nothing
         self._campaigner = None if campaigner is None else campaigner(self.me)
         self._check_parts()
+
         self._leadership: Leadership | None = None
         self._led = asyncio.Condition()
         self._outbox: asyncio.Queue[_Work] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks("election")
+        self._sends = Tasks("election")
         self._in_flight: dict[MemberName, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._sequence = 0
         self._running = False
         self._trimming = False
-        self._told: tuple[Role, Term, MemberName | None] | None = None
+        self._reported: tuple[Role, Term, MemberName | None] | None = None
 
     def _check_parts(self) -> None:
         if self.algorithm is Algorithm.MAJORITY and self._vote_file is None:
@@ -134,34 +121,30 @@ class ClusterMember:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self, position: Position | None = None, source: str | None = None) -> None:
-        """Reads the log, announces this member, and takes part in elections.
+        """Reads the log, registers this member, and takes part in elections.
 
         `position` is where the stream is now and `source` its name, if this is about a stream.
 
-        Raises `Unavailable` if it cannot announce itself, `Damaged` for a vote that does not
-        check; then nothing is left running.
+        Raises `Unavailable` if it cannot register, `Damaged` if the vote file fails its checksum;
+        then nothing is left running.
         """
         try:
             vote = await asyncio.to_thread(self._vote_file.read) if self._vote_file else Vote()
             await self._shared_log.open(self._on_entry)
             if self._transport is not None:
                 await self._transport.start(self.me, self._receive, self._life_of)
-            await self._announce(position, source)
+            await self._register(position, source)
         except BaseException:
             await self._end()
             raise
+
         self.election = self._make_election(vote)
         self._running = True
-        self._spawn(self._perform_all())
+        self._tasks.start(self._perform_all(), name="effects")
         if self._campaigner is not None:
             assert isinstance(self.election, LeaseElection)
             self._campaigner.start(self.election, self.do)
@@ -175,7 +158,7 @@ class ClusterMember:
             with suppress(DovetailError, TimeoutError):
                 async with asyncio.timeout(FAREWELL_S_MAX):
                     await self._outbox.join()
-                    await asyncio.gather(*self._sends(), return_exceptions=True)
+                    await self._sends.finish()
                     await self._shared_log.append(Leave(self.me.name, self.me.incarnation))
         await self._end()
 
@@ -232,16 +215,17 @@ class ClusterMember:
         call: Callable[[float], list[Effect]],
         reply: "asyncio.Future[Message | None] | None",
     ) -> None:
-        effects = call(self._clock.monotonic_ms())
-        for effect in effects:
-            if isinstance(effect, Lead):
+        decided = call(self._clock.monotonic_ms())
+        for effect in decided:
+            if isinstance(effect, effects.Lead):
                 self._on_lead(effect)
-            elif isinstance(effect, StepDown):
+            elif isinstance(effect, effects.StepDown):
                 self._on_step_down(effect)
-        if effects or reply is not None:
-            self._outbox.put_nowait(_Work(effects, reply))
+
+        if decided or reply is not None:
+            self._outbox.put_nowait(_Work(decided, reply))
         self._arm()
-        self._tell()
+        self._report_change()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -261,14 +245,14 @@ class ClusterMember:
                 self.election.on_kept(valid_until_ms=held_until_ms)
         self.do(lambda now: self.election.on_tick(now_ms=now))
 
-    def _on_lead(self, effect: Lead) -> None:
+    def _on_lead(self, effect: effects.Lead) -> None:
         self._sequence = 0
         self._leadership = Leadership(effect.term, self.election, self._clock, self._report)
         self.metrics.leaderships.inc()
         _log.info("this member leads", member=self.me.name, term=effect.term)
-        self._spawn(self._wake_leads())
+        self._tasks.start(self._wake_leads(), name="wake")
 
-    def _on_step_down(self, effect: StepDown) -> None:
+    def _on_step_down(self, effect: effects.StepDown) -> None:
         leadership, self._leadership = self._leadership, None
         if leadership is not None:
             leadership.end()
@@ -283,19 +267,20 @@ class ClusterMember:
         async with self._led:
             self._led.notify_all()
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         state, role = self._shared_log.state, self.election.role
         now = (role, state.term, state.leader)
-        if now == self._told:
+        if now == self._reported:
             return
-        self._told = now
+        self._reported = now
+
+        status = self.status()
         self.metrics.leading.set(role is Role.LEADER)
         self.metrics.term.set(state.term)
-        status = self.status()
         self.metrics.members.set(len(status.members))
-        for told in self.on_change:
+        for callback in self.on_change:
             try:
-                told(status)
+                callback(status)
             except Exception:  # noqa: BLE001 - a user's callback must not end the member
                 _log.exception("a callback raised")
 
@@ -315,53 +300,42 @@ class ClusterMember:
 
     async def _perform(self, work: _Work) -> None:
         for effect in work.effects:
-            if isinstance(effect, Persist):
+            if isinstance(effect, effects.Persist):
                 assert self._vote_file is not None
                 await asyncio.to_thread(self._vote_file.write, effect.vote)
-            elif isinstance(effect, Send):
-                self._spawn_send(effect)
-            elif isinstance(effect, Reply):
+            elif isinstance(effect, effects.Send):
+                self._start_send(effect)
+            elif isinstance(effect, effects.Reply):
                 if work.reply is not None and not work.reply.done():
                     work.reply.set_result(effect.message)
-            elif isinstance(effect, Append):
-                self._spawn(self._append_and_tell(effect.record))
-            elif isinstance(effect, Renew):
-                self._spawn(self._renew(effect))
-            elif isinstance(effect, Campaign):
+
+            elif isinstance(effect, effects.Append):
+                self._tasks.start(self._append(effect.record), name="append")
+            elif isinstance(effect, effects.Renew):
+                self._tasks.start(self._renew(effect), name="renew")
+
+            elif isinstance(effect, effects.Campaign):
                 assert self._campaigner is not None
-                self._spawn(self._campaigner.campaign(effect.term_min))
-            elif isinstance(effect, Release):
+                self._tasks.start(self._campaigner.campaign(effect.term_min), name="campaign")
+            elif isinstance(effect, effects.Release):
                 assert self._campaigner is not None
-                self._spawn(self._campaigner.release())
+                self._tasks.start(self._campaigner.release(), name="release")
 
     def _fail(self, error: BaseException) -> None:
         """The vote cannot be kept: this member must not say anything any more."""
         self.failure = error
-        _log.error("this member ends: its vote cannot be written", reason=str(error))
+        _log.error("this member ends: it cannot write its vote", reason=str(error))
         self.do(lambda now: self.election.on_stop(now_ms=now))
-        self._spawn(self._wake_leads())
+        self._tasks.start(self._wake_leads(), name="wake")
 
-    def _spawn(self, work: Coroutine[Any, Any, None], *, name: str = "stream") -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the member met a defect", reason=repr(task.exception()))
-
-    def _sends(self) -> "list[asyncio.Task[Any]]":
-        return [task for task in self._tasks if task.get_name() == "send"]
-
-    def _spawn_send(self, effect: Send) -> None:
+    def _start_send(self, effect: effects.Send) -> None:
         in_flight = self._in_flight.get(effect.to, 0)
         if self._transport is None or in_flight >= IN_FLIGHT_MAX:
             return
         self._in_flight[effect.to] = in_flight + 1
-        self._spawn(self._send(self._transport, effect), name="send")
+        self._sends.start(self._send(self._transport, effect), name="send")
 
-    async def _send(self, transport: Transport, effect: Send) -> None:
+    async def _send(self, transport: Transport, effect: effects.Send) -> None:
         self.metrics.messages_sent.inc()
         try:
             answer = await transport.send(effect.to, effect.message)
@@ -391,37 +365,37 @@ class ClusterMember:
         if not self._running:
             return
         if isinstance(entry.record, Claim) and entry.counts:
-            self.metrics.elections.inc()
+            self.metrics.claims.inc()
         self.do(lambda now: self.election.on_record(entry.record, counts=entry.counts, now_ms=now))
         long = self._shared_log.untrimmed_count > TRIM_RECORDS
         if long and self._leadership is not None and not self._trimming:
             self._trimming = True
-            self._spawn(self._trim())
+            self._tasks.start(self._trim(), name="trim")
 
-    async def _announce(self, position: Position | None, source: str | None) -> None:
+    async def _register(self, position: Position | None, source: str | None) -> None:
         where = None if position is None else dict(position)
         try:
             await self._shared_log.append(
-                Announce(self.me.name, self.me.incarnation, where, source)
+                Register(self.me.name, self.me.incarnation, where, source)
             )
         except DovetailError as error:
             raise Unavailable(
-                f"{self.me.name} cannot announce itself in the shared log, so no other member "
-                f"would know of it; it does not start. {error}"
+                f"{self.me.name} cannot register in the shared log, so the other members would "
+                f"not know it; it does not start: {error}"
             ) from error
 
-    async def _append_and_tell(self, record: Record) -> None:
+    async def _append(self, record: Record) -> None:
         outcome = AppendOutcome.ACCEPTED
         try:
             await self._shared_log.append(record)
         except Fenced:
             outcome = AppendOutcome.REFUSED
         except DovetailError as error:
-            _log.warning("the shared log was not written", reason=str(error))
+            _log.warning("cannot append to the shared log", reason=str(error))
             outcome = AppendOutcome.UNKNOWN
         self.do(lambda now: self.election.on_appended(record, outcome, now_ms=now))
 
-    async def _renew(self, effect: Renew) -> None:
+    async def _renew(self, effect: effects.Renew) -> None:
         with suppress(DovetailError):
             await self._append_report(effect.term, received=effect.received, busy=effect.busy)
 
@@ -446,7 +420,7 @@ class ClusterMember:
         try:
             await self._shared_log.trim()
         except DovetailError as error:
-            _log.warning("the shared log was not trimmed", reason=str(error))
+            _log.warning("cannot trim the shared log", reason=str(error))
         finally:
             self._trimming = False
 
@@ -456,9 +430,8 @@ class ClusterMember:
             self._timer.cancel()
         if self._campaigner is not None:
             await self._campaigner.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
+        await self._sends.stop()
         if self._transport is not None:
             await self._transport.close()
         await self._shared_log.close()

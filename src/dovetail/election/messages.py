@@ -69,9 +69,9 @@ def decode_message(payload: bytes) -> Message:
     """The message of these bytes. Raises `ProtocolViolation`."""
     if len(payload) > MESSAGE_BYTES_MAX:
         raise ProtocolViolation(
-            f"a message of {len(payload)} bytes; members send {MESSAGE_BYTES_MAX} at most"
+            f"the message has {len(payload)} bytes; members send at most {MESSAGE_BYTES_MAX}"
         )
     try:
         return _DECODER.decode(payload)
     except msgspec.DecodeError as error:
-        raise ProtocolViolation(f"these bytes are no message between members: {error}") from error
+        raise ProtocolViolation(f"these bytes are not a message of a member: {error}") from error

@@ -1,18 +1,19 @@
-"""What can be set on a shared stream: the source's settings under its names, and ours.
+"""What can be set for the members of an election: the source's settings under its names, and ours.
 
-`docs/stream.md` maps them. Everything is checked before anything is started: a heartbeat that does
-not fit its timeout, an endpoint without a secret, a path that is none.
+`docs/stream.md` maps them. Everything is checked before anything starts: a heartbeat that does not
+fit its timeout, an endpoint without a secret, a path that is not one.
 """
 
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+from dovetail.addresses import Address, parse_address
 from dovetail.election.election import Times
-from dovetail.election.identifiers import Algorithm, MemberName, Takeover
-from dovetail.errors import InvalidSetting
+from dovetail.election.identifiers import Algorithm, MemberName
+from dovetail.errors import InvalidInput, InvalidSetting
 
 #: Port of the endpoint if none is given; the source's default.
 PORT_DEFAULT = 8080
@@ -28,56 +29,44 @@ TIMEOUT_MS_MIN = 50
 SECRET_BYTES_MIN = 16
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The settings of one replica; only the endpoint differs between replicas."""
+@dataclass(frozen=True)
+class ElectionSettings:
+    """The settings of one member; only the endpoint differs between members."""
 
     #: The topic (or the key prefix) of the shared log.
     coordination_stream_id: str
     #: Name of the cluster: several can share one log.
     environment_identifier: str = "test"
-    #: Members must report in within this time to be counted.
+    #: A member that does not report within this time is not counted.
     participant_write_interval_millis: int = 24 * 60 * 60 * 1000
     algorithm: Algorithm = Algorithm.BULLY
     endpoint_scheme: Literal["http", "https"] = "http"
     endpoint_path: str = "/symphony-api/cluster-communication"
-    #: Where the others reach this replica; empty: this machine's name and port 8080.
+    #: Where the others reach this member; empty: this machine's name and port 8080.
     endpoint_host_and_port: str = ""
     #: The leader is replaced after about this time of silence.
     timeout_ms: int = 5_000
-    #: Whether `async with` also starts to consume; else `start` does.
-    start_immediately: bool = True
 
-    takeover: Takeover = Takeover.SKIP
     #: Longest time between two pings; 0: a quarter of the timeout.
     heartbeat_ms: int = 0
-    #: What all replicas know and nobody else.
+    #: What all members know and nobody else.
     shared_secret: str = field(default="", repr=False)
     #: Address to listen on; empty: the endpoint's own host.
     listen_host: str = ""
     #: Port to listen on; 0: the endpoint's own port. Another one stands behind a proxy.
     listen_port: int = 0
-    #: File of term and vote (MAJORITY), one for each replica.
+    #: File of term and vote (MAJORITY), one for each member.
     vote_path: Path = Path("dovetail-stream.vote")
-    #: For https: this replica's certificate and key, and who signed those of the others.
+    #: For https: this member's certificate and key, and who signed those of the others.
     certificate_path: str = ""
     key_path: str = ""
     authority_path: str = ""
-    #: Most events between two reports to the shared log.
-    batch_events_max: int = 500
-    #: Longest time between two reports while events are handled.
-    report_interval_ms: int = 1_000
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "StreamSettings":
-        """From the section `stream` of the settings: `StreamSettings.of(section.model_dump())`."""
-        return cls(
-            **{
-                **values,
-                "algorithm": Algorithm(values["algorithm"]),
-                "takeover": Takeover(values["takeover"]),
-            }
-        )
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From `model_dump()` of the section `stream` of the settings, which may hold more."""
+        known = {item.name: values[item.name] for item in fields(cls)}
+        return cls(**{**known, "algorithm": Algorithm(values["algorithm"])})
 
     def check(self) -> None:
         """Raises `InvalidSetting` for a value that cannot work."""
@@ -105,16 +94,15 @@ class StreamSettings:
 
     @property
     def endpoint(self) -> MemberName:
-        """The address of this replica, which is its name too."""
-        where = self.endpoint_host_and_port or f"{socket.gethostname()}:{PORT_DEFAULT}"
-        return MemberName(f"{self.endpoint_scheme}://{where}{self.endpoint_path}")
+        """The address of this member, which is its name too."""
+        return MemberName(f"{self.endpoint_scheme}://{self._address}{self.endpoint_path}")
 
     @property
-    def listen_address(self) -> tuple[str, int]:
+    def listen_address(self) -> Address:
         """Where to listen."""
-        where = self.endpoint_host_and_port or f"{socket.gethostname()}:{PORT_DEFAULT}"
-        host, _, port = where.rpartition(":")
-        return self.listen_host or host.strip("[]"), self.listen_port or int(port)
+        return Address(
+            self.listen_host or self._address.host, self.listen_port or self._address.port
+        )
 
     @property
     def times(self) -> Times:
@@ -127,6 +115,14 @@ class StreamSettings:
             interval_ms=self.participant_write_interval_millis,
         )
 
+    @property
+    def _address(self) -> Address:
+        given = self.endpoint_host_and_port or f"{socket.gethostname()}:{PORT_DEFAULT}"
+        try:
+            return parse_address(given, what="endpoint_host_and_port")
+        except InvalidInput as error:
+            raise InvalidSetting(str(error)) from error
+
     def _check_times(self) -> None:
         if self.timeout_ms < TIMEOUT_MS_MIN:
             raise InvalidSetting(
@@ -138,29 +134,23 @@ class StreamSettings:
         if self.heartbeat_ms * HEARTBEATS_PER_TIMEOUT_MIN > self.timeout_ms:
             raise InvalidSetting(
                 f"heartbeat_ms = {self.heartbeat_ms} does not fit timeout_ms = {self.timeout_ms}: "
-                "one late ping would be an election. Make the heartbeat at most "
+                "one late ping would cause an election. Set heartbeat_ms to at most "
                 f"{self.timeout_ms // HEARTBEATS_PER_TIMEOUT_MIN}"
             )
+
         if self.participant_write_interval_millis < 2 * self.timeout_ms:
             raise InvalidSetting(
                 "participant_write_interval_millis = "
                 f"{self.participant_write_interval_millis} is shorter than two timeouts "
                 f"({self.timeout_ms} ms each): members would leave the count while they live"
             )
-        if self.batch_events_max < 1 or self.report_interval_ms < 1:
-            raise InvalidSetting("batch_events_max and report_interval_ms must be above 0")
 
     def _check_endpoint(self) -> None:
-        where = self.endpoint_host_and_port
-        if where and not where.rpartition(":")[2].isdigit():
-            raise InvalidSetting(
-                f"endpoint_host_and_port {where!r} is not of the form host:port; it is the "
-                "address at which the other replicas reach this one"
-            )
+        _ = self._address
         if not self.endpoint_path.startswith("/") or self.endpoint_path in ("/health", "/metrics"):
             raise InvalidSetting(
-                f"endpoint_path {self.endpoint_path!r} must begin with a slash, and /health and "
-                "/metrics are taken"
+                f"endpoint_path {self.endpoint_path!r} must begin with a slash, and must be "
+                "neither /health nor /metrics, which are taken"
             )
         if self.endpoint_scheme == "https" and not (self.certificate_path and self.key_path):
             raise InvalidSetting("endpoint_scheme https needs certificate_path and key_path")

@@ -1,7 +1,7 @@
 """The shared log: where members find each other, and where it is decided who leads.
 
 A `SharedLog` keeps records in one order that all members see alike, and folds them (`fold`). It
-decides; elections only propose. Three are there, and one conformance suite runs on all of them:
+decides; elections only propose. There are three, and one conformance suite runs on all of them:
 
     MemorySharedLog         here; for tests, also those of users
     KafkaSharedLog          a topic with one partition, on Dovetail or on Kafka
@@ -107,6 +107,7 @@ class LogFollower:
         if record is None:
             self._settle(index, counts=False)
             return
+
         moment = moment_of(wall_ms, self.now())
         if self._behind_gap is None:
             self._fold(index, record, moment)
@@ -159,18 +160,30 @@ class LogFollower:
             waiting.set_result(counts)
 
 
+class FollowedLog:
+    """What all shared logs have: one follower, and the index of the first record that is kept."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock or SystemClock()
+        self._follower = LogFollower(self._clock)
+        self._first = 0
+
+    @property
+    def state(self) -> LogState:
+        return self._follower.state
+
+    @property
+    def untrimmed_count(self) -> int:
+        return self._follower.index_next - self._first
+
+
 def fenced(record: Record, state: LogState) -> Fenced:
     """The error for a record that does not count."""
-    kind = type(record).__name__.lower()
+    kind, member = type(record).__name__.lower(), getattr(record, "member", "nobody")
     return Fenced(
-        f"{kind} of term {getattr(record, 'term', '-')} by {record_member(record)} refused: "
+        f"{kind} of term {getattr(record, 'term', '-')} by {member} refused: "
         f"the shared log is at term {state.term}, led by {state.leader}"
     )
-
-
-def record_member(record: Record) -> str:
-    """Who a record is about."""
-    return getattr(record, "member", "nobody")
 
 
 class MemoryLog:
@@ -182,17 +195,13 @@ class MemoryLog:
         self.readers: list[MemorySharedLog] = []
 
 
-class MemorySharedLog:
+class MemorySharedLog(FollowedLog):
     """A shared log in memory; `connected = False` cuts this one member off from it."""
 
     def __init__(self, log: MemoryLog, clock: Clock | None = None) -> None:
+        super().__init__(clock)
         self._log = log
-        self._follower = LogFollower(clock or SystemClock())
         self._connected = True
-
-    @property
-    def state(self) -> LogState:
-        return self._follower.state
 
     @property
     def untrimmed_count(self) -> int:

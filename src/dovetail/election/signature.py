@@ -5,7 +5,7 @@ in which life, and a number that grows. The receiver takes it only if
 
 - the signature (HMAC-SHA-256 with the shared secret) is right,
 - it is meant for the receiver, in this life: a restarted one has forgotten which numbers it saw,
-- the sender's life is the one that the shared log announces,
+- the sender's life is the one that is registered in the shared log,
 - the number was not seen before in that life, and is not older than the window.
 
 The answer is sealed together with the signature of the message, so that it answers no other. No
@@ -77,7 +77,7 @@ class Sealer:
         """The body for a member and its signature. Raises `Refused` if its life is not known."""
         life = self.directory(to)
         if life is None:
-            raise Refused(f"{to} has not announced itself in the shared log")
+            raise Refused(f"{to} is not registered in the shared log")
         self._number += 1
         body = msgspec.msgpack.encode(
             Envelope(
@@ -93,17 +93,20 @@ class Sealer:
         try:
             envelope = msgspec.msgpack.decode(body, type=Envelope)
         except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"these bytes are no envelope: {error}") from error
+            raise ProtocolViolation(f"these bytes are not an envelope: {error}") from error
+
         if (envelope.to, envelope.to_life) != (self.me.name, self.me.incarnation):
             raise Refused("the message is meant for another member, or for an earlier life")
         if self.directory(envelope.sender) != envelope.sender_life:
             raise Refused(f"this life of {envelope.sender} is not in the shared log (yet)")
+
         life, seen = self._seen.get(envelope.sender, (None, _Seen()))
         if life != envelope.sender_life:
             seen = _Seen()
             self._seen[envelope.sender] = (envelope.sender_life, seen)
         if not seen.take(envelope.number):
-            raise Refused(f"message {envelope.number} of {envelope.sender} came before")
+            raise Refused(f"message {envelope.number} of {envelope.sender} arrived before")
+
         message = decode_message(envelope.payload)
         if (message.sender, message.incarnation) != (envelope.sender, envelope.sender_life):
             raise ProtocolViolation("the message names another sender than its envelope")

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
-from dovetail.election.election import Vote
+from dovetail.election.effects import Vote
 from dovetail.election.identifiers import MemberName, Term
 from dovetail.errors import Damaged
 

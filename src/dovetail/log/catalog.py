@@ -25,7 +25,7 @@ from dovetail.coordination.protocol import (
     Unchanged,
 )
 from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncertain
-from dovetail.log.claims import DELETED, NOBODY, Holding, Place
+from dovetail.log.claims import DELETED, NOBODY, Ownership, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
 from dovetail.storage.chain import PARTITIONS, PartitionRecord
@@ -65,7 +65,7 @@ class Catalog:
         self._coordinator = coordinator
         self._topics: dict[str, tuple[TopicRecord, Revision]] = {}
         self._names: dict[str, str] = {}
-        self._holdings: dict[Place, Holding] = {}
+        self._owners: dict[Place, Ownership] = {}
         self._topic_mirror = Mirror(coordinator, TOPICS, apply=self._apply_topic, settled=on_change)
         self._partition_mirror = Mirror(
             coordinator, PARTITIONS, apply=self._apply_partition, settled=on_change
@@ -117,31 +117,31 @@ class Catalog:
             return None
         return found[0]
 
-    def holding(self, place: Place) -> Holding:
+    def ownership(self, place: Place) -> Ownership:
         """Who owns a partition, as last seen."""
-        return self._holdings.get(place, Holding(0, NOBODY))
+        return self._owners.get(place, Ownership(0, NOBODY))
 
-    def holdings(self) -> Mapping[Place, Holding]:
+    def owners(self) -> Mapping[Place, Ownership]:
         """The partitions of all topics that live, registered ones only."""
         living = {r.id for r, _ in self._topics.values() if r.state is not TopicState.DELETING}
         return {
-            place: holding
-            for place, holding in self._holdings.items()
-            if place.topic_id in living and holding.owner != DELETED
+            place: ownership
+            for place, ownership in self._owners.items()
+            if place.topic_id in living and ownership.owner != DELETED
         }
 
     def unregistered(self, record: TopicRecord) -> list[int]:
         """The partitions of a topic that have no key yet."""
-        return [n for n in range(record.partitions) if Place(record.id, n) not in self._holdings]
+        return [n for n in range(record.partitions) if Place(record.id, n) not in self._owners]
 
     async def check_free(self, name: str) -> None:
         """Raises `TopicExists` if the name is taken; a view that may be old does not decide it."""
         if name in self._topics and await self._fresh(name) is not None:
-            raise TopicExists(f"topic {name!r} exists, or its deletion is not complete yet")
+            raise TopicExists(f"topic {name!r} exists, or is still being deleted")
 
     # Changes
 
-    async def announce(self, record: TopicRecord) -> None:
+    async def register(self, record: TopicRecord) -> None:
         """First step of a creation. Raises `TopicExists`, also while an old one is deleted."""
         key, value = topic_key(record.name), msgspec.json.encode(record)
         try:
@@ -169,6 +169,7 @@ class Catalog:
             decided = decide(known[0])
             if decided == known[0]:
                 return decided
+
             key, value = topic_key(record.name), msgspec.json.encode(decided)
             try:
                 outcome = await self._coordinator.transact(
@@ -205,7 +206,9 @@ class Catalog:
                 raise TopicUnknown(f"topic {record.name!r} was deleted meanwhile")
             await self._register(missing, owners(missing), topic)
             await self._fresh(record.name)
-        raise CoordinationDown(f"topic {record.name!r}: others change it all the time")
+        raise CoordinationDown(
+            f"cannot register the partitions of topic {record.name!r}: others keep changing it"
+        )
 
     async def _register(
         self,
@@ -272,7 +275,7 @@ class Catalog:
         self._topic_mirror.note(key, found.value, found.revision)
         return _decode(found.value)
 
-    # What the mirrors tell
+    # What the mirrors show
 
     def _apply_topic(self, key: str, value: bytes | None, revision: Revision) -> None:
         name = key.removeprefix(TOPICS)
@@ -287,10 +290,10 @@ class Catalog:
     def _apply_partition(self, key: str, value: bytes | None, revision: Revision) -> None:
         if value is None:
             topic_id, _, number = key.removeprefix(PARTITIONS).rpartition("/")
-            self._holdings.pop(Place(topic_id, int(number)), None)
+            self._owners.pop(Place(topic_id, int(number)), None)
         else:
             owned = msgspec.json.decode(value, type=_Owned)
-            self._holdings[Place(owned.topic_id, owned.partition)] = Holding(
+            self._owners[Place(owned.topic_id, owned.partition)] = Ownership(
                 owned.term, owned.owner
             )
 
@@ -329,4 +332,4 @@ class IdBlocks:
             if outcome.applied:
                 self._next, self._end = start, start + self._block
                 return
-        raise CoordinationDown(f"no block of {self._key} after {_ATTEMPTS_MAX} attempts")
+        raise CoordinationDown(f"cannot take a block of {self._key}, {_ATTEMPTS_MAX} times")

@@ -1,4 +1,4 @@
-"""Checkpoints: what a ledger tells about itself, inside itself.
+"""Checkpoints: what a ledger says about itself, inside itself.
 
 Every ledger starts with a checkpoint entry, and every so many entries comes another. It holds the
 producers as of now, sums, the rows of the sparse index since the checkpoint before it, and where
@@ -20,8 +20,8 @@ import msgspec
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged
-from dovetail.log.batch import BatchHeader
 from dovetail.log.producers import Producer
+from dovetail.record_batch import BatchHeader
 from dovetail.storage import NO_ENTRY, EntryId
 
 _MARK = b"\xff" * 8
@@ -56,11 +56,11 @@ def is_checkpoint(payload: Buffer) -> bool:
 
 
 def decode_checkpoint(payload: Buffer) -> Checkpoint:
-    """Raises `Damaged` if it is none, which the entry's checksum should have told."""
+    """Raises `Damaged` if it is none, which the entry's checksum should have shown."""
     try:
         return msgspec.msgpack.decode(memoryview(payload)[8:], type=Checkpoint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Damaged(f"a checkpoint does not decode: {error}") from error
+        raise Damaged(f"cannot decode a checkpoint: {error}") from error
 
 
 class LedgerIndex:

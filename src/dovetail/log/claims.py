@@ -2,18 +2,18 @@
 
 A partition belongs to the node that its record names, for as long as that node is *alive*. One
 whose owner is not alive is *vacant*. Every broker sees about the same records and the same
-brokers, and computes the same plan: vacant partitions are dealt, in order, to the broker that the
-strategy puts first. That one claims at once (after a small random wait, so that views settle); the
-next in order only if the partition is still vacant a while later, and so on. So usually one tries,
-and when the first is stuck somebody else does. Two that claim at once are no harm: the record is
-changed by compare-and-set, and the storage refuses the lower term.
+brokers, and computes the same plan: each vacant partition is assigned, in order, to the broker that
+the strategy puts first. That one claims at once (after a small random wait, so that views settle);
+the next in order only if the partition is still vacant a while later, and so on. So usually one
+tries, and when the first is stuck somebody else does. Two that claim at once do no harm: the record
+is changed by compare-and-set, and the storage refuses the lower term.
 
 Balance: when nothing is vacant and the brokers have not changed for a while, the fewest moves that
 bring all within one partition of each other are planned; each giver closes its ledgers and then
 names the taker in the record. A broker that is leaving is alive but not *willing*: it gives, and
 is given nothing.
 
-Not here: claiming itself (`ownership.py`), doing what is decided (`holdings.py`).
+Not here: claiming itself (`ownership.py`), doing what is decided (`owned.py`).
 """
 
 import random
@@ -53,7 +53,7 @@ class Place(NamedTuple):
     number: int
 
 
-class Holding(NamedTuple):
+class Ownership(NamedTuple):
     """What a partition's record says about its owner."""
 
     term: int
@@ -77,31 +77,32 @@ def turn_of(place: Place) -> int:
     return zlib.crc32(f"{place.topic_id}/{place.number}".encode())
 
 
-def deal(
+def assign(
     vacant: Collection[Place],
-    holdings: Mapping[Place, Holding],
+    owners: Mapping[Place, Ownership],
     takers: Collection[int],
     select: Selection,
 ) -> dict[Place, list[int]]:
     """For each vacant partition the takers in order, as everybody computes it."""
     if not takers:
         return {}
-    total = Counter(h.owner for h in holdings.values())
-    of_topic = Counter((h.owner, place.topic_id) for place, h in holdings.items())
-    dealt = {}
+    total = Counter(h.owner for h in owners.values())
+    of_topic = Counter((h.owner, place.topic_id) for place, h in owners.items())
+
+    assigned = {}
     for place in sorted(vacant):
         candidates = [
             Candidate(node, total[node] * _WEIGHT + of_topic[node, place.topic_id])
             for node in sorted(takers)
         ]
-        order = dealt[place] = list(select(candidates, turn_of(place)))
+        order = assigned[place] = list(select(candidates, turn_of(place)))
         total[order[0]] += 1
         of_topic[order[0], place.topic_id] += 1
-    return dealt
+    return assigned
 
 
 def moves(
-    holdings: Mapping[Place, Holding], brokers: Collection[int], *, giver: int
+    owners: Mapping[Place, Ownership], brokers: Collection[int], *, giver: int
 ) -> list[tuple[Place, int]]:
     """What `giver` gives to whom, so that all end within one partition of each other.
 
@@ -109,11 +110,12 @@ def moves(
     """
     owned: dict[int, dict[str, list[Place]]] = {node: {} for node in brokers}
     total = dict.fromkeys(brokers, 0)
-    for place in sorted(holdings):
-        owner = holdings[place].owner
+    for place in sorted(owners):
+        owner = owners[place].owner
         if owner in owned:
             owned[owner].setdefault(place.topic_id, []).append(place)
             total[owner] += 1
+
     mine: list[tuple[Place, int]] = []
     while total and len(mine) < MOVES_MAX:
         most = max(sorted(total), key=lambda node: total[node])
@@ -147,47 +149,49 @@ class Claims:
 
     def decide(
         self,
-        holdings: Mapping[Place, Holding],
+        owners: Mapping[Place, Ownership],
         brokers: LiveBrokers,
-        held: Collection[Place],
+        owned: Collection[Place],
         *,
         now_ms: float,
     ) -> Decision:
-        """`held` are the partitions that this broker has, or is working on."""
+        """`owned` are the partitions that this broker owns, or is working on."""
         decision = Decision()
         if brokers != self._brokers:
             self._brokers, self._since_ms = brokers, now_ms
         if self._node_id not in brokers.alive:
             return decision
-        for place, holding in holdings.items():
+        for place, ownership in owners.items():
             # Also when it wants nothing new: nobody else may take what has its name on it.
-            if holding.owner == self._node_id and place not in held:
+            if ownership.owner == self._node_id and place not in owned:
                 decision.claim.append(place)
+
         if self._node_id not in brokers.willing:
             return decision
-        vacant = [p for p, h in holdings.items() if h.owner not in brokers.alive]
-        self._claim_vacant(decision, vacant, holdings, brokers, held, now_ms)
+        vacant = [p for p, h in owners.items() if h.owner not in brokers.alive]
+        self._claim_vacant(decision, vacant, owners, brokers, owned, now_ms)
+
         if not vacant and len(brokers.willing) > 1:
             settled_ms = self._since_ms + SETTLE_MS
-            plan = moves(holdings, brokers.willing, giver=self._node_id)
+            plan = moves(owners, brokers.willing, giver=self._node_id)
             if plan and now_ms < settled_ms:
                 decision.wake_at(settled_ms)
             else:
-                decision.give += [move for move in plan if move[0] in held]
+                decision.give += [move for move in plan if move[0] in owned]
         return decision
 
     def _claim_vacant(
         self,
         decision: Decision,
         vacant: list[Place],
-        holdings: Mapping[Place, Holding],
+        owners: Mapping[Place, Ownership],
         brokers: LiveBrokers,
-        held: Collection[Place],
+        owned: Collection[Place],
         now_ms: float,
     ) -> None:
         self._vacant = {place: self._vacant[place] for place in vacant if place in self._vacant}
-        for place, order in deal(vacant, holdings, brokers.willing, self.select).items():
-            if place in held:
+        for place, order in assign(vacant, owners, brokers.willing, self.select).items():
+            if place in owned:
                 continue
             jitter_ms = self._rng.random() * JITTER_MS if len(order) > 1 else 0.0
             since_ms, jitter_ms = self._vacant.setdefault(place, (now_ms, jitter_ms))

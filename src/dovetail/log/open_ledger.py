@@ -18,6 +18,17 @@ class Appended(NamedTuple):
     append_time: int
 
 
+def copy_outcome(first: "asyncio.Future[Appended]", second: "asyncio.Future[Appended]") -> None:
+    """Gives the second what the first has got."""
+    if second.done():
+        return
+    error = first.exception()
+    if error is not None:
+        second.set_exception(error)
+    else:
+        second.set_result(first.result())
+
+
 class OpenLedger:
     """A ledger that is being written."""
 

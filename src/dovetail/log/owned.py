@@ -1,4 +1,4 @@
-"""The partitions that this broker holds: the doing part of `claims.py`.
+"""The partitions that this broker owns: the doing part of `claims.py`.
 
 Whenever the records or the brokers change it decides again, and then opens what it may claim,
 drops what another has claimed, and gives away what balance asks for. A partition that cannot be
@@ -15,10 +15,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
+from dovetail.background import start_task
 from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, deal
+from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, assign
 from dovetail.log.ownership import hand_on
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.peers import Peers
@@ -48,18 +49,18 @@ _STUCK_MS = 5000
 #: Pause after losing a race for a partition; by then the view has the winner.
 _RACE_MS = 100
 
-#: How long a broker that has given everything away stays, to tell clients where it went. They ask
-#: every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and with
-#: librdkafka that is a second later.
+#: How long a broker that has given everything away stays, so that clients learn where it went. They
+#: ask every 20 to 100 ms; one that is cut off before asks others when its own timer says so, and
+#: with librdkafka that is a second later.
 _LINGER_MS = 300
 
-#: Told of a partition that is served from now on, or no more.
+#: Called with a partition that is served from now on, or no more.
 Opened = Callable[[TopicRecord, int, Partition], None]
 Gone = Callable[[str, int], None]
 
 
 @dataclass(slots=True)
-class _Held:
+class _Owned:
     """A partition that this broker has, or is working on."""
 
     name: str
@@ -70,7 +71,7 @@ class _Held:
     work: "asyncio.Task[None] | None" = None
 
 
-class Holdings:
+class OwnedPartitions:
     """Opens, serves and gives back partitions."""
 
     def __init__(
@@ -86,7 +87,7 @@ class Holdings:
         self._claims = claims
         self._config_of = config_of
         self._context: PartitionContext
-        self._held: dict[Place, _Held] = {}
+        self._owned: dict[Place, _Owned] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._waiters: set[asyncio.Event] = set()
         self._deciding: asyncio.Handle | None = None
@@ -129,30 +130,32 @@ class Holdings:
 
     def busy(self, place: Place) -> bool:
         """Whether the partition is being opened or given away here."""
-        held = self._held.get(place)
-        return held is not None and held.work is not None and held.partition is None
+        owned = self._owned.get(place)
+        return owned is not None and owned.work is not None and owned.partition is None
 
     async def close(self) -> None:
         """Gives every partition back, to others where there are some."""
         self._closed = True
         if self._alarm is not None:
             self._alarm.cancel()
-        for held in self._held.values():
-            if held.work is not None and held.partition is None:
-                held.work.cancel()
-        at_work = [held.work for held in self._held.values() if held.work is not None]
+        for owned in self._owned.values():
+            if owned.work is not None and owned.partition is None:
+                owned.work.cancel()
+        at_work = [owned.work for owned in self._owned.values() if owned.work is not None]
         await asyncio.gather(*at_work, return_exceptions=True)
+
         successors = self._successors()
         for key in [*self.open]:
             self._withdraw(*key)
         await asyncio.gather(
             *(
-                self._close(held.partition, successors.get(place))
-                for place, held in self._held.items()
-                if held.partition is not None
+                self._close(owned.partition, successors.get(place))
+                for place, owned in self._owned.items()
+                if owned.partition is not None
             )
         )
-        self._held.clear()
+
+        self._owned.clear()
         if successors:
             await asyncio.sleep(_LINGER_MS / 1000)
 
@@ -163,22 +166,25 @@ class Holdings:
         if self._closed:
             return
         self.drop_what_is_not_ours()
+
         now_ms = self._now()
         try:
             decision = self._claims.decide(
-                self._catalog.holdings(), self._peers.brokers(), self._held.keys(), now_ms=now_ms
+                self._catalog.owners(), self._peers.brokers(), self._owned.keys(), now_ms=now_ms
             )
         except DovetailError as error:  # The user's own strategy failed.
-            _log.error("nothing is claimed", error=str(error))
+            _log.error("cannot decide what to claim", error=str(error))
             decision = Decision(again_ms=now_ms + REOPEN_MS)
+
         for place in decision.claim:
             record = self._catalog.living(place.topic_id)
-            if record is not None and place not in self._held:
-                held = _Held(record.name, place.number, record.config)
-                self._held[place] = held
-                self._start(place, held, self._open(place, held))
+            if record is not None and place not in self._owned:
+                owned = _Owned(record.name, place.number, record.config)
+                self._owned[place] = owned
+                self._start(place, owned, self._open(place, owned))
         for place, taker in decision.give:
             self._give(place, taker)
+
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -190,33 +196,33 @@ class Holdings:
         """Nothing is served that another has, by the records as last seen."""
         if self._closed:
             return
-        for place, held in [*self._held.items()]:
+        for place, owned in [*self._owned.items()]:
             record = self._catalog.living(place.topic_id)
-            holding = self._catalog.holding(place)
-            partition = held.partition
+            ownership = self._catalog.ownership(place)
+            partition = owned.partition
             if record is None:
-                self._forget(place, held)
+                self._forget(place, owned)
             elif partition is None:
                 continue
-            elif holding.term > partition.term and not (
-                partition.mending and holding.owner == self._context.node_id
+            elif ownership.term > partition.term and not (
+                partition.mending and ownership.owner == self._context.node_id
             ):
                 # Also under our own number: a former life, or one that has replaced us, claimed it.
                 # Unless it is being mended: then the claim may be our own.
-                partition.lose(NotOwner(f"{partition.name} belongs to node {holding.owner} now"))
-            elif record.config != held.config:
-                held.config = record.config
+                partition.lose(NotOwner(f"{partition.name} belongs to node {ownership.owner} now"))
+            elif record.config != owned.config:
+                owned.config = record.config
                 partition.config = self._config_of(record)
 
-    def _forget(self, place: Place, held: _Held) -> None:
+    def _forget(self, place: Place, owned: _Owned) -> None:
         """The topic was deleted."""
-        del self._held[place]
-        self._withdraw(held.name, held.number)
-        self.broken.pop((held.name, held.number), None)
-        if held.partition is not None:
-            held.partition.lose(NotOwner(f"topic {held.name!r} was deleted"))
-        if held.work is not None:
-            held.work.cancel()
+        del self._owned[place]
+        self._withdraw(owned.name, owned.number)
+        self.broken.pop((owned.name, owned.number), None)
+        if owned.partition is not None:
+            owned.partition.lose(NotOwner(f"topic {owned.name!r} was deleted"))
+        if owned.work is not None:
+            owned.work.cancel()
 
     def _withdraw(self, name: str, number: int) -> None:
         if self.open.pop((name, number), None) is not None:
@@ -225,23 +231,23 @@ class Holdings:
 
     def lost(self, partition: Partition, error: NotOwner) -> None:
         """A partition found out by itself that it is another's."""
-        for place, held in self._held.items():
-            if held.partition is partition:
+        for place, owned in self._owned.items():
+            if owned.partition is partition:
                 _log.warning("partition lost", partition=partition.name, error=str(error))
-                held.partition = None
-                self._withdraw(held.name, held.number)
-                self._start(place, held, self._forget_later(place, held))
+                owned.partition = None
+                self._withdraw(owned.name, owned.number)
+                self._start(place, owned, self._forget_later(place, owned))
                 return
 
-    async def _forget_later(self, place: Place, held: _Held) -> None:
+    async def _forget_later(self, place: Place, owned: _Owned) -> None:
         await asyncio.sleep(_RACE_MS / 1000)
-        self._done(place, held)
+        self._done(place, owned)
 
     # Opening
 
-    async def _open(self, place: Place, held: _Held) -> None:
+    async def _open(self, place: Place, owned: _Owned) -> None:
         """Opens a partition, however long that takes, or finds that it is not ours."""
-        attempts, name = 0, f"{held.name}-{held.number}"
+        attempts, name = 0, f"{owned.name}-{owned.number}"
         while True:
             record = self._catalog.living(place.topic_id)
             if record is None:
@@ -256,14 +262,15 @@ class Holdings:
                         may_claim=self._may_claim,
                         only_if=self._owner_is_gone,
                     )
-                if self._catalog.holding(place).term > partition.term:
+                if self._catalog.ownership(place).term > partition.term:
                     raise NotOwner(f"{name} was claimed by another while it was opened")
+
             except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
                 _log.info("partition not taken", partition=name, why=str(error))
                 await asyncio.sleep(_RACE_MS / 1000)
                 break
             except DovetailError as error:
-                self._out_of_service(held, error)
+                self._out_of_service(owned, error)
                 if not error.retriable:
                     await asyncio.sleep(_DAMAGED_AGAIN_MS / 1000)
                     continue
@@ -271,27 +278,31 @@ class Holdings:
                 if attempts >= _ATTEMPTS_ALONE and await self._hand_on(place):
                     break
                 await asyncio.sleep(REOPEN_MS / 1000)
+
             else:
                 _log.info("partition taken", partition=name, term=partition.term)
-                held.work, held.partition, held.config = None, partition, record.config
-                self._serve(record, held, partition)
+                owned.work, owned.partition, owned.config = None, partition, record.config
+                self._serve(record, owned, partition)
                 return
-        self.broken.pop((held.name, held.number), None)
-        self._done(place, held)
 
-    def _serve(self, record: TopicRecord, held: _Held, partition: Partition) -> None:
-        if self.broken.pop((held.name, held.number), None) is not None:
+        self.broken.pop((owned.name, owned.number), None)
+        self._done(place, owned)
+
+    def _serve(self, record: TopicRecord, owned: _Owned, partition: Partition) -> None:
+        if self.broken.pop((owned.name, owned.number), None) is not None:
             _log.info("partition back in service", partition=partition.name)
-        self.open[held.name, held.number] = partition
+        self.open[owned.name, owned.number] = partition
         for listener in self.on_opened:
-            listener(record, held.number, partition)
+            listener(record, owned.number, partition)
         self.reconsider()
 
-    def _out_of_service(self, held: _Held, error: DovetailError) -> None:
-        key = (held.name, held.number)
+    def _out_of_service(self, owned: _Owned, error: DovetailError) -> None:
+        key = (owned.name, owned.number)
         if key not in self.broken:
             _log.error(
-                "partition out of service", partition=f"{held.name}-{held.number}", error=str(error)
+                "partition out of service",
+                partition=f"{owned.name}-{owned.number}",
+                error=str(error),
             )
         self.broken[key] = error
         self.reconsider()
@@ -310,25 +321,26 @@ class Holdings:
     # Giving
 
     def _give(self, place: Place, taker: int) -> None:
-        held = self._held.get(place)
-        if held is None or held.partition is None or held.work is not None:
+        owned = self._owned.get(place)
+        if owned is None or owned.partition is None or owned.work is not None:
             return
-        partition = held.partition
+        partition = owned.partition
         _log.info("partition given", partition=partition.name, to=taker)
-        self._withdraw(held.name, held.number)
+        self._withdraw(owned.name, owned.number)
 
         async def give() -> None:
             await self._close(partition, taker)
-            self._done(place, held)
+            self._done(place, owned)
 
-        self._start(place, held, give())
+        self._start(place, owned, give())
 
     def hand_on_stuck(self) -> None:
         """Hands on what could not be mended for a while; called from time to time."""
-        for place, held in [*self._held.items()]:
-            partition = held.partition
-            if partition is None or partition.stuck_since_ms is None or held.work is not None:
+        for place, owned in [*self._owned.items()]:
+            partition = owned.partition
+            if partition is None or partition.stuck_since_ms is None or owned.work is not None:
                 continue
+
             if self._now() - partition.stuck_since_ms >= _STUCK_MS:
                 successor = self._successors().get(place)
                 if successor is not None:
@@ -353,15 +365,15 @@ class Holdings:
         return True
 
     def _successors(self) -> dict[Place, int]:
-        """Who should have what is held here, if this node had it no more."""
+        """Who should have what is owned here, if this node had it no more."""
         others = self._peers.brokers().willing - {self._context.node_id}
-        known = self._catalog.holdings()
+        known = self._catalog.owners()
         try:
-            dealt = deal(self._held.keys(), known, others, self._claims.select)
+            assigned = assign(self._owned.keys(), known, others, self._claims.select)
         except DovetailError as error:  # The user's own strategy failed; giving back must not.
-            _log.error("successors by load, not by the strategy", error=str(error))
-            dealt = deal(self._held.keys(), known, others, least_loaded)
-        return {place: order[0] for place, order in dealt.items()}
+            _log.error("strategy failed; choosing successors by load", error=str(error))
+            assigned = assign(self._owned.keys(), known, others, least_loaded)
+        return {place: order[0] for place, order in assigned.items()}
 
     async def _close(self, partition: Partition, successor: int | None) -> None:
         try:
@@ -370,22 +382,20 @@ class Holdings:
         except DovetailError as error:
             _log.warning("partition not closed cleanly", partition=partition.name, error=str(error))
 
-    def _done(self, place: Place, held: _Held) -> None:
-        if self._held.get(place) is held:
-            del self._held[place]
+    def _done(self, place: Place, owned: _Owned) -> None:
+        if self._owned.get(place) is owned:
+            del self._owned[place]
         self.reconsider()
 
     def _now(self) -> float:
         return self._context.clock.monotonic_ms()
 
-    def _start(self, place: Place, held: _Held, work: Coroutine[None, None, None]) -> None:
+    def _start(self, place: Place, owned: _Owned, work: Coroutine[None, None, None]) -> None:
         """Works on a partition; a defect leaves it free to be claimed again, not forgotten."""
-        task = held.work = asyncio.get_running_loop().create_task(work)
+        task = owned.work = start_task(work, name="log/ownership")
 
         def ended(task: "asyncio.Task[None]") -> None:
-            if task.cancelled() or task.exception() is None:
-                return
-            _log.error("a partition met a defect", error=repr(task.exception()))
-            asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, held)
+            if not task.cancelled() and task.exception() is not None:
+                asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, owned)
 
         task.add_done_callback(ended)

@@ -8,7 +8,7 @@ Survives: a crash between any two steps. The next owner finds the open ledgers s
 the same with a higher term; closing twice gives the same end, because fenced ledgers do not grow.
 
 Reads need no fence: another's partition is claimed in a transaction that holds only while its owner
-is not announced (`only_if`). So an owner that surely is announced, since before it last looked at
+is not registered (`only_if`). So an owner that surely is registered, since before it last looked at
 the record, has no successor, and its end is the end (docs/decisions/0017).
 """
 
@@ -28,14 +28,9 @@ from dovetail.errors import (
     TopicUnknown,
     Uncertain,
 )
-from dovetail.log.batch import BatchHeader, read_header
-from dovetail.log.checkpoint import (
-    Checkpoint,
-    LedgerIndex,
-    decode_checkpoint,
-    is_checkpoint,
-)
+from dovetail.log.checkpoint import Checkpoint, LedgerIndex, decode_checkpoint, is_checkpoint
 from dovetail.log.producers import ProducerTable
+from dovetail.record_batch import BatchHeader, read_header
 from dovetail.storage import NO_ENTRY, Ensembles, EntryId, Placement, Term, chain
 from dovetail.storage.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
 
@@ -73,7 +68,7 @@ class ChainKeeper:
                         self.record, self._revision = record, outcome.revision
                         return
                 except Uncertain:
-                    pass  # What is stored tells; `decide` makes nothing new of its own work.
+                    pass  # What is stored decides; `decide` makes nothing new of its own work.
                 await self._adopt()
 
     async def _adopt(self) -> None:
@@ -122,6 +117,7 @@ async def claim(
     before = chain.decode(found.value)
     if not may_claim(before):
         raise NotOwner(f"{key} belongs to node {before.owner} under term {before.term}")
+
     claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
     outcome = await coordinator.transact(
         [Put(key, chain.encode(claimed))],
@@ -136,7 +132,7 @@ async def hand_on(coordinator: Coordinator, key: str, *, owner: int, successor: 
     """Names the node that is to claim the partition next, as long as `owner` has it.
 
     Under the next term, which nobody writes with: clients know the newer of two leaders by the term
-    alone. Answers about leaders come out of order from three brokers, and a client that was told of
+    alone. Answers about leaders come out of order from three brokers, and a client that heard of
     two under one term went back and forth, and could stay with the wrong one for good.
     """
     while True:
@@ -208,10 +204,12 @@ async def _close(
     info = msgspec.structs.replace(info, placement=placement)
     if entry_last == NO_ENTRY:
         return _empty(info, first_offset), None
+
     first = await ensembles.read(placement, EntryId(0), last=EntryId(0), bytes_max=1)
     if decode_checkpoint(first[0].payload).offset_next > first_offset:
         # Entries of the ledger before it failed, so nothing in this one was ever confirmed.
         return _empty(info, first_offset), None
+
     newest = await _last_checkpoint(ensembles, placement, entry_last)
     at, checkpoint = newest.entry, newest.checkpoint
     index, producers = LedgerIndex(), ProducerTable(checkpoint.producers)
@@ -226,6 +224,7 @@ async def _close(
         index.note_batch(entry, header, header.size)
         producers.note(header, now_ms=now_ms)
         offset_end = header.offset_end
+
     if info.first_offset not in (UNKNOWN_OFFSET, first_offset):
         raise Damaged(f"ledger {ledger} starts at {info.first_offset}, not at {first_offset}")
     closed = msgspec.structs.replace(
@@ -265,6 +264,7 @@ async def _last_checkpoint(
                 block.clear()
             else:
                 block.append((entry.entry, read_header(memoryview(entry.payload))))
+
         behind[:0] = block
         if found is not None:
             return _Newest(*found, behind)
@@ -305,6 +305,7 @@ async def load_index(ensembles: Ensembles, info: LedgerInfo) -> LedgerIndex:
         at = checkpoint.previous
     if newest is None:
         raise Damaged(f"ledger {info.ledger} has no checkpoint")
+
     index = LedgerIndex()
     index.adopt(EntryId(info.checkpoint_last), newest, rows)
     behind = EntryId(info.checkpoint_last + 1)

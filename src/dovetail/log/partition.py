@@ -25,17 +25,18 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 
+from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
-from dovetail.log.batch import BatchHeader, stamp, stamp_append_time
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
-from dovetail.log.open_ledger import Appended, InFlight, OpenLedger
+from dovetail.log.open_ledger import Appended, InFlight, OpenLedger, copy_outcome
 from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
+from dovetail.record_batch import BatchHeader, stamp, stamp_append_time
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
@@ -55,7 +56,7 @@ class PartitionContext:
     clock: Clock
     tail_budget: TailBudget
     next_ledger_id: Callable[[], Awaitable[LedgerId]]
-    #: Told when a partition turns out to have another owner.
+    #: Called when a partition turns out to have another owner.
     on_lost: Callable[["Partition", NotOwner], None]
 
 
@@ -84,6 +85,7 @@ class Partition:
         self._in_flight: deque[InFlight] = deque()
         self._rolling: asyncio.Task[None] | None = None
         self._mending: asyncio.Task[None] | None = None
+
         #: A ledger that may be in the chain already: the service did not answer. It is used next.
         self._placed: LedgerInfo | None = None
         self.open_ledgers: list[OpenLedger] = []
@@ -94,6 +96,7 @@ class Partition:
         self.stuck_since_ms: float | None = None
         #: Called whenever something new can be read.
         self.on_confirmed: set[Callable[[], None]] = set()
+
         self._keeper = taken.keeper
         self._producers = taken.producers
         self.high_watermark = taken.keeper.record.closed_end
@@ -124,7 +127,7 @@ class Partition:
 
     @property
     def config(self) -> TopicConfig:
-        """The topic's settings, as last told."""
+        """The topic's settings, as last seen."""
         return self._config
 
     @config.setter
@@ -203,15 +206,18 @@ class Partition:
         if duplicate is not None:
             self._answer_duplicate(duplicate, duplicate + header.record_count, future)
             return
+
         append_time = -1
         if self.config.stamps_append_time:
             header = stamp_append_time(batch, header, now_ms)
             append_time = now_ms
+
         base_offset = self._offset_next
         stamp(batch, base_offset=base_offset, leader_epoch=self.term)
         header = header._replace(base_offset=base_offset)
         self._offset_next = header.offset_end
         self._producers.note(header, now_ms=now_ms)
+
         ledger = self.open_ledgers[-1]
         item = InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
         ledger.index.note_batch(item.entry, header, len(batch))
@@ -227,7 +233,7 @@ class Partition:
         """The batch is stored, or on its way: the answer waits for the same confirmation."""
         for item in self._in_flight:
             if item.offset_end == offset_end and item.future is not None:
-                item.future.add_done_callback(lambda first: _copy_outcome(first, future))
+                item.future.add_done_callback(lambda first: copy_outcome(first, future))
                 return
         future.set_result(Appended(base_offset, -1))
 
@@ -251,6 +257,7 @@ class Partition:
             if item in self._in_flight:
                 self._break(item, error)
             return
+
         item.done = True
         confirmed = False
         while self._in_flight and self._in_flight[0].done:
@@ -276,12 +283,11 @@ class Partition:
                 item.future.set_exception(
                     error if item is cause else Uncertain(f"may or may not be stored: {error}")
                 )
+
         if isinstance(error, Fenced):
             self.lose(NotOwner(f"{self.name} has another owner now: {error}"))
         elif self.serving:
-            _log.warning(
-                "an append failed; taking over anew", partition=self.name, error=str(error)
-            )
+            _log.warning("append failed; taking over anew", partition=self.name, error=str(error))
             self._state = _State.BROKEN
             self._mending = self._begin(self._mend(error))
 
@@ -304,6 +310,7 @@ class Partition:
             self.stuck_since_ms = self.stuck_since_ms or self._now()
             asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
             return
+
         self._keeper, self._producers = taken.keeper, taken.producers
         self._placed = None
         self.stuck_since_ms = None
@@ -356,9 +363,10 @@ class Partition:
                 self._state = _State.IDLE
                 self._refuse_for_a_while(error)
                 if self.stuck_since_ms is None:
-                    _log.warning("no ledger to write to", partition=self.name, error=str(error))
+                    _log.warning("cannot open a ledger", partition=self.name, error=str(error))
                     self.stuck_since_ms = self._now()
             return
+
         if self._state is not _State.OPENING:
             return
         self._state = _State.WRITING
@@ -454,12 +462,14 @@ class Partition:
         if self._state is _State.BROKEN and self._mending is not None:
             self._mending.cancel()
             await asyncio.wait([self._mending])
+
         if self._state is _State.WRITING:
             self._send_checkpoint(self.open_ledgers[-1])
             self._state = _State.CLOSED
             await asyncio.wait([ledger.finish() for ledger in self.open_ledgers])
             while self.open_ledgers and not self.open_ledgers[0].finished.cancelled():
                 await self._close_first_ledger()
+
         lost = self._state is _State.LOST
         self._state = _State.CLOSED
         self._refuse_waiting(NotOwner(f"{self.name} was given back"))
@@ -472,15 +482,14 @@ class Partition:
             )
 
     def _begin(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        """Works beside the callers. A defect ends this object; its holder takes the partition anew.
+        """Works beside the callers. A defect ends this object; the broker takes the partition anew.
 
         Else it would stay between two states, and appends wait for ever.
         """
-        task = asyncio.create_task(work)
+        task = start_task(work, name="log/partition")
 
         def ended(task: "asyncio.Task[None]") -> None:
             if not task.cancelled() and (defect := task.exception()) is not None:
-                _log.error("a partition met a defect", partition=self.name, error=repr(defect))
                 self.lose(NotOwner(f"{self.name} met a defect: {defect!r}"))
 
         task.add_done_callback(ended)
@@ -488,13 +497,3 @@ class Partition:
 
     def _now(self) -> float:
         return self.context.clock.monotonic_ms()
-
-
-def _copy_outcome(first: "asyncio.Future[Appended]", second: "asyncio.Future[Appended]") -> None:
-    if second.done():
-        return
-    error = first.exception()
-    if error is not None:
-        second.set_exception(error)
-    else:
-        second.set_result(first.result())

@@ -8,11 +8,11 @@ from dovetail.coordination.protocol import Unchanged
 
 
 class Peers(Protocol):
-    """Who else carries, and whether this node may still answer for what it owns."""
+    """The other brokers, and whether this node may still answer for what it owns."""
 
     #: Called whenever somebody came, went, or is about to leave.
     on_change: list[Callable[[], None]]
-    #: Awaited when this node is announced under a new lease, before `holds_lease` says so: what it
+    #: Awaited when this node is registered under a new lease, before `holds_lease` says so: what it
     #: owned under the one before may be another's by now.
     before_lease: list[Callable[[], Awaitable[None]]]
 
@@ -21,11 +21,11 @@ class Peers(Protocol):
         ...
 
     def holds_lease(self) -> bool:
-        """Whether this node surely is announced, so that nobody claims what it owns."""
+        """Whether this node surely is registered, so that nobody claims what it owns."""
         ...
 
     def absence_of(self, number: int) -> Sequence[Unchanged]:
-        """The condition that a node is not announced at the moment of a transaction."""
+        """The condition that a node is not registered at the moment of a transaction."""
         ...
 
     def decline(self) -> None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import msgspec
 
 from dovetail.errors import ProducerFenced, SequenceGap, Unavailable
-from dovetail.log.batch import BatchHeader
+from dovetail.record_batch import BatchHeader
 
 #: As many as a client may have in flight.
 BATCHES_KEPT = 5
@@ -81,6 +81,7 @@ class ProducerTable:
         """
         if header.producer_id < 0:
             return None
+
         known = self._producers.get(header.producer_id)
         expected = 0
         if known is not None and header.producer_epoch < known.epoch:
@@ -94,8 +95,10 @@ class ProducerTable:
                 if batch.sequence_first == header.base_sequence and batch.sequence_last == last:
                     return batch.base_offset
             expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
+
         if header.base_sequence == expected:
             return None
+
         gap = (
             f"producer {header.producer_id} sends sequence {header.base_sequence}, "
             f"expected {expected}"

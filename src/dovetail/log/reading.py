@@ -16,11 +16,10 @@ from dovetail.errors import (
     LedgerUnknown,
     OffsetOutOfRange,
 )
-from dovetail.log.batch import read_header
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
-from dovetail.log.records import decode_batch
+from dovetail.record_batch import decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
 
 #: Places of readers that are remembered for a partition.
@@ -86,6 +85,7 @@ async def _read_span(
         entry = EntryId(known[1])
     else:
         entry = (await _index_of(partition, span)).entry_for_offset(offset)
+
     batches: list[Buffer] = []
     size, offset_end = 0, offset
     while not batches and entry <= span.entry_last:
@@ -105,6 +105,7 @@ async def _read_span(
             batches.append(found.payload)
             size += len(found.payload)
             offset_end = header.offset_end
+
     if not batches:
         raise OffsetOutOfRange(f"{partition.name}: offset {offset} is gone")
     partition.cursors[offset_end] = (span.ledger, entry)
@@ -129,6 +130,7 @@ async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset |
                 if span.offset_end > partition.log_start:
                     raise Damaged(f"{partition.name}: an entry is missing on the disk") from None
                 break  # It was trimmed meanwhile; the next ledger has the answer.
+
             for found in entries:
                 hit = _first_in_batch(found, timestamp, partition.log_start)
                 if hit is not None:
@@ -184,6 +186,7 @@ def _spans(partition: Partition) -> list[_Span]:
         )
         for info in partition.record.closed
     ]
+
     end = spans[-1].offset_end if spans else -1
     for ledger in partition.open_ledgers:
         if ledger.first_offset >= end:

@@ -1,7 +1,7 @@
 """The log as one broker has it: all topics, the partitions that it owns, and their upkeep.
 
 Every broker knows every topic and who owns which partition (`catalog.py`); which ones are its own
-is decided in `claims.py` and done in `holdings.py`; topics come and go in `topic_work.py`. A
+is decided in `claims.py` and done in `owned.py`; topics come and go in `topic_work.py`. A
 broker that is alone is the same thing with nobody to share with.
 """
 
@@ -15,8 +15,8 @@ from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, IdBlocks
-from dovetail.log.claims import Claims, Holding, Place
-from dovetail.log.owned import Holdings
+from dovetail.log.claims import Claims, Ownership, Place
+from dovetail.log.owned import OwnedPartitions
 from dovetail.log.partition import Partition, PartitionContext
 from dovetail.log.peers import Alone, Peers
 from dovetail.log.tail import TailBudget
@@ -66,15 +66,17 @@ class Log:
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
         self.catalog = Catalog(coordinator, on_change=self._on_change)
+
         self._ledger_ids = IdBlocks(coordinator, "ledger", block=_LEDGER_BLOCK)
         self._producer_ids = IdBlocks(coordinator, "producer", block=_PRODUCER_BLOCK)
         claims = Claims(node_id, select=select, rng=rng or random.SystemRandom())
-        self.holdings = Holdings(self.catalog, self._peers, claims, config_of=self.config)
+        self.owned = OwnedPartitions(self.catalog, self._peers, claims, config_of=self.config)
+
         self._work = TopicWork(
             node_id,
             coordinator,
             self.catalog,
-            self.holdings,
+            self.owned,
             ensembles,
             self._peers,
             select=select,
@@ -87,8 +89,9 @@ class Log:
             clock,
             TailBudget(tail_bytes_max),
             self._next_ledger_id,
-            self.holdings.lost,
+            self.owned.lost,
         )
+
         self._visible: dict[str, str] = {}
         self._started = False
         #: Called with the topic's name when it is deleted.
@@ -110,28 +113,28 @@ class Log:
     async def start(self) -> None:
         """Takes over what is this broker's; serves that when it returns."""
         self._started = True
-        self.holdings.start(self._context)
+        self.owned.start(self._context)
         self._peers.on_change.append(self._work.reconsider)
         self._peers.before_lease.append(self._catch_up)
         self._on_change()
-        await self.holdings.settled(self._all_tried)
+        await self.owned.settled(self._all_tried)
 
     async def _catch_up(self) -> None:
-        """Lets go what others took while this node was not announced."""
+        """Lets go what others took while this node was not registered."""
         await self.catalog.catch_up()
-        self.holdings.drop_what_is_not_ours()
+        self.owned.drop_what_is_not_ours()
 
     def _all_tried(self) -> bool:
         if self._work.creating:
             return False
-        for place, holding in self.catalog.holdings().items():
+        for place, ownership in self.catalog.owners().items():
             record = self.catalog.living(place.topic_id)
             key = (record.name if record else "", place.number)
-            if holding.owner == self._node_id and not (
-                key in self.holdings.open or key in self.holdings.broken
+            if ownership.owner == self._node_id and not (
+                key in self.owned.open or key in self.owned.broken
             ):
                 return False
-            if holding.owner not in self._peers.brokers().alive and (
+            if ownership.owner not in self._peers.brokers().alive and (
                 len(self._peers.brokers().willing) == 1
             ):
                 return False
@@ -141,7 +144,7 @@ class Log:
         """Gives every partition back."""
         self._started = False
         await self._work.close()
-        await self.holdings.close()
+        await self.owned.close()
         await self.catalog.stop()
         await self._ensembles.close()
 
@@ -155,7 +158,7 @@ class Log:
             for listener in self.on_deleted:
                 listener(name)
         self._work.reconsider()
-        self.holdings.reconsider()
+        self.owned.reconsider()
 
     # Topics
 
@@ -175,9 +178,9 @@ class Log:
         """The topic's settings with defaults filled in."""
         return self.defaults.with_overrides(record.config)
 
-    def holding(self, record: TopicRecord, number: int) -> Holding:
+    def ownership(self, record: TopicRecord, number: int) -> Ownership:
         """Who owns a partition, as last seen."""
-        return self.catalog.holding(Place(record.id, number))
+        return self.catalog.ownership(Place(record.id, number))
 
     def holds_lease(self) -> bool:
         """Whether what is open here is surely this broker's; asked again after every wait."""
@@ -185,26 +188,26 @@ class Log:
 
     def partition(self, name: str, number: int) -> Partition:
         """Raises `TopicUnknown`, `NotOwner`, or what keeps the partition out of service."""
-        found = self.holdings.open.get((name, number))
+        found = self.owned.open.get((name, number))
         if found is not None and self._peers.holds_lease():
             return found
         if found is not None:
             raise NotOwner("this node's lease has ended; the partition may have another owner")
-        if (name, number) in self.holdings.broken:
-            raise self.holdings.broken[name, number]
+        if (name, number) in self.owned.broken:
+            raise self.owned.broken[name, number]
         record = self.topic(name)
         if not 0 <= number < record.partitions:
             raise TopicUnknown(f"topic {name!r} has partitions 0 to {record.partitions - 1}")
-        owner = self.holding(record, number).owner
+        owner = self.ownership(record, number).owner
         raise NotOwner(f"partition {name}-{number} is served by node {owner}, or will be soon")
 
     def partitions(self) -> list[Partition]:
         """All partitions that are served here."""
-        return list(self.holdings.open.values())
+        return list(self.owned.open.values())
 
     def broken(self) -> dict[tuple[str, int], DovetailError]:
         """Partitions that are out of service, and why."""
-        return self.holdings.broken
+        return self.owned.broken
 
     async def create_topic(
         self,
@@ -305,6 +308,7 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
         )
         if ledger.index.payload_bytes and (age_ms >= config.ledger_age_ms_max or expired):
             partition.roll()
+
     log_start = chain.expired_before(
         partition.record,
         now_ms=now_ms,

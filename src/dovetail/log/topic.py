@@ -2,7 +2,7 @@
 
     CREATING → READY → DELETING → (gone; the name is free again)
 
-A topic is announced in state CREATING, its partitions are registered, then it is READY. Deletion
+A topic is registered in state CREATING, then its partitions are, then it is READY. Deletion
 makes it DELETING in one step; clients see it no more, its ledgers go, then its keys. One node is
 the master of that work; when it dies, another takes its place (`topic_work.py`).
 """
@@ -172,14 +172,15 @@ def check_name(name: str) -> None:
     """Raises `InvalidInput` if a topic cannot be called so."""
     if not name or len(name) > NAME_LENGTH_MAX or name in (".", "..") or not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"topic name {name[:80]!r}: 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-'"
+            f"topic name {name[:80]!r} is not 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' "
+            "or '-'"
         )
 
 
 def check_partitions(count: int) -> None:
     """Raises `InvalidInput` if a topic cannot have so many."""
     if not 1 <= count <= PARTITIONS_MAX:
-        raise InvalidInput(f"{count} partitions: a topic has 1 to {PARTITIONS_MAX}")
+        raise InvalidInput(f"a topic cannot have {count} partitions, only 1 to {PARTITIONS_MAX}")
 
 
 def config_key(name: str) -> ConfigKey:
@@ -189,7 +190,7 @@ def config_key(name: str) -> ConfigKey:
         near = difflib.get_close_matches(name, CONFIG_KEYS, n=1)
         hint = f", the nearest is {near[0]!r}" if near else ""
         known = ", ".join(sorted(CONFIG_KEYS))
-        raise InvalidInput(f"topic setting {name!r} is unknown{hint}; known are {known}")
+        raise InvalidInput(f"unknown topic setting {name!r}{hint}; known are {known}")
     return key
 
 
@@ -214,11 +215,11 @@ def check_config(config: dict[str, str], defaults: TopicConfig | None = None) ->
         key = config_key(name)
         if key.kind is int:
             if not re.fullmatch(r"-?\d{1,19}", value):
-                raise InvalidInput(f"{name} = {value!r} is no whole number")
+                raise InvalidInput(f"{name} = {value!r} is not a whole number")
             if not key.lowest <= int(value) <= key.highest:
                 raise InvalidInput(f"{name} = {value} is not in [{key.lowest}, {key.highest}]")
         elif value not in key.choices:
-            raise InvalidInput(f"{name} = {value!r}: must be one of {', '.join(key.choices)}")
+            raise InvalidInput(f"{name} = {value!r} is not one of {', '.join(key.choices)}")
     if defaults is not None:
         own = defaults.with_overrides(config)
         check_quorum(own.quorum, read=own.read_quorum)

@@ -4,7 +4,7 @@ Each piece of work has one *master*, named in the topic's record. It does the st
 be done again, by anybody, without harm. When the master is not alive any more, the brokers take
 its place in an order that all compute alike, by compare-and-set on the record.
 
-    create      announce (CREATING) → register partitions → owners claim them → READY
+    create      register (CREATING) → register partitions → owners claim them → READY
     delete      DELETING → per partition: claim, so that no owner adds to it; remove its ledgers on
                 every node → remove its keys → remove the topic's key: the name is free
     more        the record says how many partitions there are; who has no key yet gets one
@@ -18,12 +18,13 @@ from collections.abc import Callable, Coroutine, Mapping
 
 import msgspec
 
+from dovetail.background import start_task
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import DELETED, TURN_MS, Place, deal
-from dovetail.log.owned import Holdings
+from dovetail.log.claims import DELETED, TURN_MS, Place, assign
+from dovetail.log.owned import OwnedPartitions
 from dovetail.log.ownership import claim
 from dovetail.log.peers import Peers
 from dovetail.log.topic import TopicRecord, TopicState
@@ -47,7 +48,7 @@ _REGISTER_MS = 2000
 #: Partitions of a topic whose ledgers are removed at the same time.
 _AT_ONCE = 32
 
-#: Stands for a topic itself where a partition is dealt.
+#: Stands for a topic itself where a partition is assigned.
 _WHOLE_TOPIC = -1
 
 
@@ -59,7 +60,7 @@ class TopicWork:
         node_id: int,
         coordinator: Coordinator,
         catalog: Catalog,
-        holdings: Holdings,
+        owned: OwnedPartitions,
         ensembles: Ensembles,
         peers: Peers,
         *,
@@ -69,7 +70,7 @@ class TopicWork:
         self._node_id = node_id
         self._coordinator = coordinator
         self._catalog = catalog
-        self._holdings = holdings
+        self._owned = owned
         self._ensembles = ensembles
         self._peers = peers
         self._select = select
@@ -97,7 +98,7 @@ class TopicWork:
         record = msgspec.structs.replace(record, master=self._node_id)
         self._working[record.id] = task = _current_task()
         try:
-            await self._catalog.announce(record)
+            await self._catalog.register(record)
             return await self._create(record)
         finally:
             # Another broker may have finished it, and this one be deleting it by now.
@@ -128,19 +129,19 @@ class TopicWork:
     async def register(self, record: TopicRecord) -> None:
         """Gives partitions that have none their keys, and waits for their owners."""
         await self._catalog.register_partitions(record, self._owners)
-        self._holdings.reconsider()
+        self._owned.reconsider()
         places = [Place(record.id, number) for number in range(record.partitions)]
-        await self._holdings.settled(
+        await self._owned.settled(
             lambda: all(self._is_owned(place) for place in places), timeout_ms=_OWNERS_WAIT_MS
         )
 
     def _owners(self, places: list[Place]) -> Mapping[Place, int]:
         takers = self._peers.brokers().willing
-        dealt = deal(places, self._catalog.holdings(), takers, self._select)
-        return {place: order[0] for place, order in dealt.items()}
+        assigned = assign(places, self._catalog.owners(), takers, self._select)
+        return {place: order[0] for place, order in assigned.items()}
 
     def _is_owned(self, place: Place) -> bool:
-        return self._catalog.holding(place).term > 0 and not self._holdings.busy(place)
+        return self._catalog.ownership(place).term > 0 and not self._owned.busy(place)
 
     # The steps
 
@@ -182,7 +183,7 @@ class TopicWork:
         await self._catalog.remove(record)
 
     def _start_deletion(self, record: TopicRecord) -> None:
-        self._holdings.reconsider()
+        self._owned.reconsider()
         self._note_deletion(self._start(record, lambda: self._delete(record)))
 
     def _note_deletion(self, task: "asyncio.Task[None]") -> None:
@@ -192,18 +193,15 @@ class TopicWork:
     def _start(
         self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
     ) -> "asyncio.Task[None]":
-        task = asyncio.create_task(self._until_done(record, step))
+        task = start_task(self._until_done(record, step), name="log/topic-work")
         self._working[record.id] = task
 
         def ended(task: "asyncio.Task[None]") -> None:
             if self._working.get(record.id) is task:
                 del self._working[record.id]
-            if task.cancelled():
-                return
-            if task.exception() is not None:
-                _log.error("work on a topic met a defect", error=repr(task.exception()))
-            self.reconsider()
-            self._holdings.reconsider()
+            if not task.cancelled():
+                self.reconsider()
+                self._owned.reconsider()
 
         task.add_done_callback(ended)
         return task
@@ -230,7 +228,7 @@ class TopicWork:
                 await asyncio.sleep(0)  # Its owner was faster by one change; again.
             except DovetailError as error:
                 _log.warning(
-                    "work on a topic goes on later",
+                    "cannot finish work on a topic now",
                     topic=record.name,
                     state=record.state.value,
                     error=str(error),
@@ -256,6 +254,7 @@ class TopicWork:
                 self._adopt(record)
             else:
                 due.append(due_ms)
+
         self._orphans = orphans
         if self._alarm is not None:
             self._alarm.cancel()
@@ -280,13 +279,13 @@ class TopicWork:
             return wait_ms
         place = Place(record.id, _WHOLE_TOPIC)
         try:
-            order = deal([place], self._catalog.holdings(), takers, self._select)[place]
+            order = assign([place], self._catalog.owners(), takers, self._select)[place]
         except DovetailError:  # The user's own strategy failed; any order will do here.
             order = sorted(takers)
         return wait_ms + order.index(self._node_id) * TURN_MS
 
     def _adopt(self, record: TopicRecord) -> None:
-        _log.info("goes on with a topic", topic=record.name, state=record.state.value)
+        _log.info("taking over work on a topic", topic=record.name, state=record.state.value)
         if record.state is TopicState.READY:
             self._start(record, lambda: self.register(record))
             return

@@ -1,16 +1,17 @@
 """The broker's part of a node: the log, its groups, and their upkeep.
 
-Start, in two steps: entering reads what there is, so that clients can be told who is where; `start`
+Start, in two steps: entering reads what there is, so that clients learn who is where; `start`
 takes over what is this broker's, then its groups. In a cluster both may have to wait until enough
 storage nodes are there; what waits says so and goes on by itself.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from dovetail.access import AccessRegistry
+from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import InvalidInput, InvalidSetting
@@ -59,7 +60,8 @@ class Broker:
         self._clock = clock
         self._view = view
         self._stack = AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("broker")
+
         removed = frozenset if states is None else states.removed
         ensembles = Ensembles(nodes, removed=removed)
         self.repairer: Repairer | None = None
@@ -70,6 +72,7 @@ class Broker:
             )
             self.repairer = Repairer(nodes, view, clock=clock, settings=repair)
             ensembles.reader.on_damaged = self.repairer.doubt
+
         self.log = Log(
             node_id=settings.node.node_id,
             coordinator=coordinator,
@@ -95,7 +98,7 @@ class Broker:
             self._stack.push_async_callback(self.log.close)
             await self.log.load()
             self._stack.push_async_callback(self.groups.close)
-            self._stack.push_async_callback(self._end_tasks)
+            self._stack.push_async_callback(self._tasks.stop)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -110,10 +113,10 @@ class Broker:
         await self.log.start()
         await self.groups.start()
         self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
-        self._run(self._keep_up())
-        self._run(self._look_after())
+        self._tasks.start(self._keep_up(), name="upkeep")
+        self._tasks.start(self._look_after(), name="hand over")
         if self.repairer is not None:
-            self._run(self.repairer.run(self.log.partitions))
+            self._tasks.start(self.repairer.run(self.log.partitions), name="repair")
 
     def backend(
         self,
@@ -122,7 +125,7 @@ class Broker:
         storage_nodes: Callable[[], int],
         registry: AccessRegistry | None,
     ) -> Backend:
-        """What the Kafka front works on; clients are told these addresses."""
+        """What the Kafka handlers work on; clients get these addresses."""
         log = self._settings.log
         return Backend(
             log=self.log,
@@ -153,7 +156,7 @@ class Broker:
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
             try:
-                self.log.holdings.hand_on_stuck()
+                self.log.owned.hand_on_stuck()
                 self.welcome_back()
             except Exception as error:  # noqa: BLE001 - as above
                 _log.warning("nothing was handed on", error=repr(error))
@@ -171,16 +174,6 @@ class Broker:
             for ledger in partition.open_ledgers:
                 for number in present & ledger.writer.down:
                     ledger.writer.node_back(number)
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _end_tasks(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _defaults(settings: LogSettings) -> TopicConfig:

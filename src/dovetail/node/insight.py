@@ -75,18 +75,18 @@ class Insight:
         membership: Membership | None,
         *,
         describe: Callable[[], Member],
-        door: str,
+        listener: str,
         own_way: OwnWay,
         clock: Clock,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
-        `door` is the address (host:port) at which this machine reaches the node's Kafka door.
+        `listener` is the address (host:port) at which this machine reaches the node.
         """
         self._broker = broker
         self._membership = membership
         self._describe = describe
-        self.door = door
+        self.listener = listener
         self.own_way = own_way
         self._clock = clock
         self._sizes: dict[str, int] = {}
@@ -112,7 +112,7 @@ class Insight:
         return self._broker.log
 
     def topics(self) -> list[TopicFacts]:
-        """All topics by name. Raises `Unavailable` on a node that is no broker."""
+        """All topics by name. Raises `Unavailable` on a node that is not a broker."""
         alive = self._alive()
         records = sorted(self._log.catalog.all(), key=lambda record: record.name)
         return [self._facts(record, alive) for record in records]
@@ -137,7 +137,7 @@ class Insight:
             return False
         if not 0 <= number < record.partitions:
             return False
-        return self._log.holding(record, number).owner in self._alive()
+        return self._log.ownership(record, number).owner in self._alive()
 
     def _alive(self) -> frozenset[int]:
         return frozenset(m.node_id for m in self.members().values() if BROKER_ROLE in m.roles)
@@ -169,7 +169,7 @@ class Insight:
         return closed + sum(size or 0 for size in here)
 
     def _facts(self, record: TopicRecord, alive: frozenset[int]) -> TopicFacts:
-        holdings = [self._log.holding(record, number) for number in range(record.partitions)]
+        owners = [self._log.ownership(record, number) for number in range(record.partitions)]
         return TopicFacts(
             name=record.name,
             id=record.id,
@@ -177,8 +177,8 @@ class Insight:
             internal=record.internal,
             created_ms=record.created_ms,
             partitions=record.partitions,
-            partitions_without_owner=sum(holding.owner not in alive for holding in holdings),
-            term_highest=max((holding.term for holding in holdings), default=0),
+            partitions_without_owner=sum(ownership.owner not in alive for ownership in owners),
+            term_highest=max((ownership.term for ownership in owners), default=0),
             kept_for_ever={"retention.ms": "-1", "retention.bytes": "-1"}.items()
             <= record.config.items(),
         )
@@ -186,13 +186,13 @@ class Insight:
     def _partition(
         self, record: TopicRecord, number: int, chain: PartitionRecord | None, alive: frozenset[int]
     ) -> PartitionFacts:
-        holding = self._log.holding(record, number)
+        ownership = self._log.ownership(record, number)
         ledgers = () if chain is None else chain.ledgers
         newest = ledgers[-1].placement if ledgers else None
         return PartitionFacts(
             number=number,
-            owner=holding.owner if holding.owner in alive else None,
-            term=holding.term,
+            owner=ownership.owner if ownership.owner in alive else None,
+            term=ownership.term,
             ledgers=len(ledgers),
             bytes_closed=sum(info.payload_bytes for info in ledgers if info.closed),
             bytes_open=self._bytes_open(record.name, number),
@@ -202,5 +202,5 @@ class Insight:
         )
 
     def _bytes_open(self, name: str, number: int) -> int | None:
-        found = self._log.holdings.open.get((name, number))
+        found = self._log.owned.open.get((name, number))
         return None if found is None else found.open_bytes

@@ -6,7 +6,7 @@ service's own protocol adds is not known here.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Self, TypeVar
 
@@ -91,14 +91,9 @@ class MeasuredCoordinator:
         )
         return await self._timed("transact", self._inner.transact(changes, conditions=conditions))
 
-    def watch(
-        self, prefix: str, *, after: Revision
-    ) -> AbstractAsyncContextManager[AsyncIterator[tuple[WatchEvent, ...]]]:
-        return self._watched(prefix, after)
-
     @asynccontextmanager
-    async def _watched(
-        self, prefix: str, after: Revision
+    async def watch(
+        self, prefix: str, *, after: Revision
     ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
         async with self._inner.watch(prefix, after=after) as changes:
             yield _Counted(changes, self._metrics)

@@ -25,7 +25,7 @@ from dovetail.log.groups.types import GroupState
 from dovetail.log.service import Log
 from dovetail.node.measured import CoordinationMetrics
 from dovetail.settings import Settings
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.node import LocalStorageNode
 from dovetail.storage.repair.repairer import Repairer, RepairReport
 
@@ -42,6 +42,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+
         self._requests = self._histogram(
             "dovetail_request_seconds", "Time from a request to its answer.", ["api"]
         )
@@ -55,6 +56,7 @@ class Metrics:
         self._fetched_bytes = self._counter(
             "dovetail_fetched_bytes", "Bytes of batches given out.", ["topic"]
         )
+
         self._bytes_in = self._counter("dovetail_received_bytes", "Bytes read from clients.")
         self._bytes_out = self._counter("dovetail_sent_bytes", "Bytes written to clients.")
         self.connections = self._gauge("dovetail_connections", "Open client connections.")
@@ -64,6 +66,7 @@ class Metrics:
         self.failures = self._counter(
             "dovetail_internal_errors", "Requests that met a defect of the node."
         )
+
         self._write = self._histogram(
             "dovetail_storage_write_seconds", "Writing a group of entries, without the sync."
         )
@@ -76,6 +79,7 @@ class Metrics:
         self.storage_out = self._gauge(
             "dovetail_storage_out", "1 if the storage node took itself out."
         )
+
         self.coordination = CoordinationMetrics(self.registry)
         self._request_children: dict[str, Histogram] = {}
         self._topic_children: dict[str, tuple[Counter, Counter, Counter]] = {}
@@ -156,12 +160,14 @@ class LogCollector(Collector):
         end = GaugeMetricFamily("dovetail_partition_end_offset", "Next offset.", labels=labels)
         kept = GaugeMetricFamily("dovetail_partition_bytes", "Bytes that are kept.", labels=labels)
         term = GaugeMetricFamily("dovetail_partition_term", "Term of the owner.", labels=labels)
+
         for partition in self._log.partitions():
             topic, _, number = partition.name.rpartition("-")
             start.add_metric([topic, number], partition.log_start)
             end.add_metric([topic, number], partition.high_watermark)
             kept.add_metric([topic, number], partition.payload_bytes)
             term.add_metric([topic, number], partition.term)
+
         broken = GaugeMetricFamily("dovetail_partitions_broken", "Partitions out of service.")
         broken.add_metric([], len(self._log.broken()))
         yield from (start, end, kept, term, broken)
@@ -183,6 +189,7 @@ class LogCollector(Collector):
             "Records between a group's position and the end, where both are known.",
             labels=labels,
         )
+
         ends = {p.name: p.high_watermark for p in self._log.partitions()}
         for group_id, key, position in self._groups.positions():
             values = [group_id, key.topic, str(key.partition)]
@@ -190,6 +197,7 @@ class LogCollector(Collector):
             end = ends.get(f"{key.topic}-{key.partition}")
             if end is not None:
                 lag.add_metric(values, max(0, end - position.offset))
+
         groups = GaugeMetricFamily(
             "dovetail_groups", "Groups that are coordinated here, by state.", labels=["state"]
         )

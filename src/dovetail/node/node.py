@@ -1,10 +1,10 @@
 """One node in one process: every room, put together.
 
-Start, from the bottom up: coordination → storage → the door → the catalog of topics → announced to
-the others → partitions and groups. HTTP comes first, so that `/livez` answers while the rest
-recovers, and `/readyz` says what is still missing. Stop is the same backwards: the others are
-told, partitions are given back with their ledgers closed, what is on its way is answered, the door
-closes.
+Start, from the bottom up: coordination → storage → the listener → the catalog of topics →
+registered with the others → partitions and groups. HTTP comes first, so that `/livez` answers while
+the rest recovers, and `/readyz` says what is still missing. Stop is the same backwards: the node
+deregisters, gives partitions back with their ledgers closed, answers what is on its way, and stops
+listening.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail import __version__
+from dovetail.addresses import Address
+from dovetail.background import Tasks
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -27,12 +29,13 @@ from dovetail.coordination.membership import (
     Member,
     Membership,
 )
-from dovetail.errors import InvalidSetting, ProtocolViolation
+from dovetail.errors import InvalidSetting
 from dovetail.kafka.handlers import BrokerAddress, FrontDoor
 from dovetail.log.catalog import Catalog
-from dovetail.logging import RateLimitedLog, get_logger
+from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
 from dovetail.node.insight import Insight
+from dovetail.node.listener import Listener
 from dovetail.node.measured import MeasuredCoordinator
 from dovetail.node.metrics import Metrics, NodeCollector
 from dovetail.node.overseer import ClusterReport, Overseer
@@ -65,23 +68,19 @@ from dovetail.storage.repair.decommission import (
 )
 from dovetail.storage.repair.upkeep import StorageUpkeep
 from dovetail.storage.selection import selection_named
-from dovetail.storage.service import StorageService, is_private
-from dovetail.timeline.frame_codec import is_timeline
+from dovetail.storage.service import StorageService
 from dovetail.timeline.service import TimelineService
-from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
+from dovetail.wire.probe import Prober
 
 _log = get_logger("node")
 
-#: Reasons of ill health that the others are told; the node's own `/readyz` has all.
-REASONS_TOLD_MAX = 5
-
-#: How often lines that were held back are summed up in the log.
-TELL_MS = 1000
+#: Reasons of ill health that a node registers; its own `/readyz` has all.
+REASONS_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a node listens. What clients are told is `settings.kafka.advertised`."""
+    """Where a node listens. Clients get `settings.kafka.advertised`."""
 
     kafka: str
     http: str | None
@@ -105,23 +104,27 @@ class Node:
         self._metrics = Metrics()
         self.registry = self._metrics.registry
         self._stack = AsyncExitStack()
+
         self._missing = ["starting"]
+        self._tasks = Tasks("node")
         self._storage: LocalStorageNode | None = None
+        self._disk_identity = ""
         self._report_damage: list[str] = []
         self._security = Security()
+
         self._broker: Broker | None = None
-        self._front: FrontDoor | None = None
         self._overseer: Overseer | None = None
         self._membership: Membership | None = None
         self._disks: Disks | None = None
         self._states: StorageStates | None = None
         self._view: SeenStorage | None = None
         self._timelines: TimelineService | None = None
-        #: What the console shows beyond health; None until the door is open.
+
+        #: What the console shows beyond health; None until the node listens.
         self.insight: Insight | None = None
         #: Set when this node must not serve any more.
         self.lost = asyncio.Event()
-        self._loud = RateLimitedLog(get_logger("wire"), self._clock)
+
         self.registry.register(NodeCollector(settings, self.ready, lambda: self._storage))
 
     # What `/livez` and `/readyz` ask
@@ -167,54 +170,45 @@ class Node:
 
     async def _start(self) -> Endpoints:
         settings = self._settings
+
+        self._stack.push_async_callback(self._tasks.stop)
         _raise_file_limit()
         data_dir = settings.node.data_dir
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+
         http_url = None
         if self._http is not None and settings.http.enabled:
             http_url = await self._stack.enter_async_context(self._http(self, settings))
+
         coordinator = await self._start_coordination(data_dir)
         self._security = await start_security(settings, coordinator)
         self._stack.push_async_callback(self._security.stop)
+
         roles = settings.node.roles.split(",")
-        service = None
         if STORAGE_ROLE in roles:
-            ledgers = data_dir / "ledgers"
-            self._stack.callback(lock_folder(ledgers))
-            identity = disk_identity(ledgers)
-            await bind_disk(
-                coordinator,
-                settings.node.node_id,
-                identity,
-                holds_ledgers=holds_ledgers(ledgers),
-            )
-            await check_may_start(coordinator, settings.node.node_id)
-            self._storage = await self._start_storage(data_dir / "ledgers")
-            upkeep = StorageUpkeep(self._storage, settings.node.node_id, coordinator)
-            await upkeep.once()
-            keeping = asyncio.create_task(upkeep.run())
-            self._stack.callback(keeping.cancel)
-            service = StorageService(self._storage, identity=identity)
+            await self._open_disk(coordinator, data_dir / "ledgers")
+
         nodes = await self._start_nodes(coordinator, roles)
-        port_bound = await self._start_door(service)
+        listener, port_bound = await self._listen()
         host, port = settings.kafka.advertised(port_bound=port_bound)
         here = BrokerAddress(settings.node.node_id, host, port)
         if BROKER_ROLE in roles:
-            self._broker = await self._load_broker(coordinator, nodes, here)
-        telling = asyncio.create_task(self._tell_held_back())
-        self._stack.callback(telling.cancel)
+            self._broker = await self._load_broker(coordinator, nodes, here, listener)
+
         insight = self.insight = Insight(
             self._broker,
             self._membership,
             describe=lambda: self._describe(here, http_url),
-            door=settings.kafka.door(port_bound=port_bound),
+            listener=str(settings.kafka.local_address(port_bound=port_bound)),
             own_way=self._security.own_way,
             clock=self._clock,
         )
+        prober = self._start_prober(insight, here.node_id)
+
         if OVERSEER_ROLE in roles:
-            await self._start_overseer(coordinator, insight, here.node_id)
+            await self._start_overseer(coordinator, insight, prober)
         if self._membership is not None:
-            await self._announce(self._membership, coordinator, here, http_url)
+            await self._register(self._membership, coordinator, here, http_url)
         if self._broker is not None:
             self._missing = ["taking partitions over"]
             await self._broker.start()
@@ -225,9 +219,13 @@ class Node:
                     data_dir=data_dir,
                     clock=self._clock,
                     registry=self.registry,
-                    address=f"{host}:{port}",
+                    address=str(Address(host, port)),
+                    leases=self._membership,
+                    prober=prober,
                 )
             )
+            listener.timelines = self._timelines
+
         # What lives now lives long: the collector need not look at it again.
         gc.collect()
         gc.freeze()
@@ -236,8 +234,38 @@ class Node:
             kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
         )
 
+    async def _open_disk(self, coordinator: Coordinator, folder: Path) -> None:
+        """Opens this node's ledgers, if the disk is the one that is known under its number."""
+        node_id = self._settings.node.node_id
+        self._stack.callback(lock_folder(folder))
+        self._disk_identity = disk_identity(folder)
+        await bind_disk(
+            coordinator, node_id, self._disk_identity, holds_ledgers=holds_ledgers(folder)
+        )
+        await check_may_start(coordinator, node_id)
+        self._storage = await self._start_storage(folder)
+        upkeep = StorageUpkeep(self._storage, node_id, coordinator)
+        await upkeep.once()
+        self._tasks.start(upkeep.run(), name="storage upkeep")
+
+    async def _listen(self) -> tuple[Listener, int]:
+        """Serves storage from now on, the rest when it is there; also returns the port."""
+        listener = Listener(
+            self._settings,
+            security=self._security,
+            membership=self._membership,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+        if self._storage is not None:
+            listener.storage = StorageService(self._storage)
+            listener.identity = self._disk_identity
+        port = await listener.start()
+        self._stack.push_async_callback(listener.stop)
+        return listener, port
+
     async def _start_nodes(self, coordinator: Coordinator, roles: list[str]) -> Nodes:
-        """The storage nodes that ledgers are dealt to."""
+        """The storage nodes that ledgers are placed on."""
         settings = self._settings
         if settings.coordination.kind == "etcd":
             return await self._join_cluster(coordinator)
@@ -272,9 +300,11 @@ class Node:
         )
         await self._membership.start()
         self._stack.push_async_callback(self._membership.stop)
+
         disks = self._disks = Disks(coordinator)
         await disks.start()
         self._stack.push_async_callback(disks.stop)
+
         nodes = ClusterNodes(
             self._membership,
             disks,
@@ -286,6 +316,7 @@ class Node:
             tls=self._security.client_tls,
         )
         self._stack.push_async_callback(nodes.close)
+
         self._states = StorageStates(coordinator, on_change=self._wake_repair)
         await self._states.start()
         self._stack.push_async_callback(self._states.stop)
@@ -301,27 +332,26 @@ class Node:
         if self._broker is not None and self._broker.repairer is not None:
             self._broker.repairer.wake()
 
-    async def _announce(
+    async def _register(
         self,
         membership: Membership,
         coordinator: Coordinator,
         here: BrokerAddress,
         http_url: str | None,
     ) -> None:
-        """Makes this node known; the others count on it from now on, until it says that it goes."""
+        """Makes this node known; the others count on it from now on, until it deregisters."""
 
         async def watch_number() -> None:
             await membership.replaced.wait()
             self.lost.set()
 
-        await membership.announce(lambda: self._describe(here, http_url))
+        await membership.register(lambda: self._describe(here, http_url))
         if self._broker is not None:
             sentry = Sentry(membership, coordinator, node_id=here.node_id)
             sentry.start()
             self._stack.push_async_callback(sentry.stop)
         self._stack.push_async_callback(membership.leave)
-        watching = asyncio.create_task(watch_number())
-        self._stack.callback(watching.cancel)
+        self._tasks.start(watch_number(), name="number")
 
     def _describe(self, here: BrokerAddress, http_url: str | None) -> Member:
         return Member(
@@ -335,11 +365,26 @@ class Node:
             stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
             partitions=0 if self._broker is None else len(self._broker.log.partitions()),
             storage_out=self._storage is not None and self._storage.out_because is not None,
-            reasons=tuple(self.ready()[1][:REASONS_TOLD_MAX]),
+            reasons=tuple(self.ready()[1][:REASONS_MAX]),
         )
 
+    def _start_prober(self, insight: Insight, node_id: int) -> Prober:
+        def others() -> list[Address]:
+            members = insight.members().values()
+            return [Address(m.host, m.port) for m in members if m.node_id != node_id]
+
+        prober = Prober(
+            others,
+            client_id=self._settings.node.name,
+            clock=self._clock,
+            tls=self._security.client_tls,
+        )
+        prober.start()
+        self._stack.push_async_callback(prober.stop)
+        return prober
+
     async def _start_overseer(
-        self, coordinator: Coordinator, insight: Insight, node_id: int
+        self, coordinator: Coordinator, insight: Insight, prober: Prober
     ) -> None:
         if self._broker is None:
             catalog = Catalog(coordinator, on_change=lambda: None)
@@ -347,9 +392,7 @@ class Node:
             self._stack.push_async_callback(catalog.stop)
         else:
             catalog = self._broker.log.catalog
-        self._overseer = Overseer(node_id, insight.members, catalog, tls=self._security.client_tls)
-        self._overseer.start()
-        self._stack.push_async_callback(self._overseer.stop)
+        self._overseer = Overseer(insight.members, catalog, prober)
 
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
@@ -360,7 +403,7 @@ class Node:
     # The rooms
 
     async def _load_broker(
-        self, coordinator: Coordinator, nodes: Nodes, here: BrokerAddress
+        self, coordinator: Coordinator, nodes: Nodes, here: BrokerAddress, listener: Listener
     ) -> Broker:
         membership = self._membership
 
@@ -381,12 +424,13 @@ class Node:
             states=self._states,
             view=self._view,
         )
+
         await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        self._front = FrontDoor(
+        listener.kafka = FrontDoor(
             broker.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
-            self._security.doorman,
+            self._security.authenticator,
         )
         return broker
 
@@ -398,9 +442,11 @@ class Node:
             disk_free_bytes_min=storage.disk_free_bytes_min,
             compaction_live_ratio=storage.compaction_live_ratio,
         )
+
         store = await asyncio.to_thread(
             lambda: LedgerStore(RealDisk(folder), settings, random.SystemRandom())
         )
+
         report = store.report
         self._report_damage = report.damaged
         if report.torn_bytes:
@@ -413,6 +459,7 @@ class Node:
             scanned=report.segments_scanned,
             bytes=store.bytes_on_disk(),
         )
+
         node = LocalStorageNode(store, on_group=self._metrics.group, on_out=self._on_out)
         self._stack.push_async_callback(node.close)
         return node
@@ -423,64 +470,6 @@ class Node:
             if self._membership is not None:
                 self._membership.renew()
         self._metrics.storage_out.set(1)
-
-    async def _start_door(self, service: StorageService | None) -> int:
-        kafka = self._settings.kafka
-
-        def dispatch(connection: Connection, frame: memoryview) -> Reply:
-            if self._timelines is not None and is_timeline(frame):
-                return self._timelines(connection, frame, self._security.access_of(connection))
-            if service is not None and is_private(frame):
-                self._security.demand_node(connection)
-                return service(connection, frame)
-            if self._front is None:
-                raise ProtocolViolation("this node serves no Kafka clients, or not yet")
-            if self._membership is not None and not self._membership.holds_lease():
-                # What it knows may be long past, and a client that is told so stays with it. Sent
-                # away, it asks another node.
-                connection.close()
-                return None
-            return self._front(connection, frame)
-
-        server = WireServer(
-            dispatch,
-            Limits(
-                frame_bytes_max=kafka.frame_bytes_max,
-                frame_read_ms=kafka.frame_read_ms,
-                idle_ms=kafka.idle_ms,
-                connections_max=kafka.connections_max,
-            ),
-            ByteBudget(kafka.request_bytes_in_flight_max),
-            self,
-        )
-        port_bound = await server.start(kafka.host, kafka.port, tls=self._security.server_tls)
-        self._stack.push_async_callback(server.stop)
-        return port_bound
-
-    async def _tell_held_back(self) -> None:
-        """Sums up lines that were held back because somebody caused too many of them."""
-        while True:
-            await asyncio.sleep(TELL_MS / 1000)
-            self._loud.flush()
-
-    # What the wire room tells
-
-    def opened(self, connection: Connection) -> None:
-        self._metrics.connections.inc()
-
-    def closed(self, connection: Connection) -> None:
-        self._metrics.connections.dec()
-
-    def violation(self, connection: Connection, error: ProtocolViolation) -> None:
-        self._metrics.violations.inc()
-        self._loud.tell("violation", "connection closed", peer=connection.peer, why=str(error))
-
-    def failed(self, connection: Connection, error: Exception) -> None:
-        self._metrics.failures.inc()
-        _log.error("a request met a defect", peer=connection.peer, error=repr(error))
-
-    def moved(self, bytes_in: int, bytes_out: int) -> None:
-        self._metrics.moved(bytes_in, bytes_out)
 
 
 def _brokers_of(members: Iterable[Member]) -> dict[int, BrokerAddress]:

@@ -1,6 +1,6 @@
 """A node's security, as its settings say it: TLS, who may come in, and what they may do (R4).
 
-Off unless it is set: then there is no doorman, and nothing is looked up.
+Off unless it is set: then there is no authenticator, and nothing is looked up.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dovetail.access import (
     EVERYTHING,
     Access,
     AccessRegistry,
-    Doorman,
+    Authenticator,
     Guard,
     Mechanism,
     make_credential,
@@ -28,13 +28,13 @@ from dovetail.wire import Connection
 _log = get_logger("access")
 
 
-#: Who the node is at its own door.
+#: The user that a node is to its own listener.
 _OWN_NAME = f"{HOUSE_PREFIX}node"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnWay:
-    """How clients inside the node, such as the console, come in at the doors of their cluster."""
+    """How clients inside the node, such as the console, log in to their cluster."""
 
     #: As librdkafka wants it.
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -45,25 +45,31 @@ class OwnWay:
 
 @dataclass(slots=True)
 class Security:
-    """What the door and the connections to other nodes need."""
+    """What the listener and the connections to other nodes need."""
 
     own_way: OwnWay = field(default_factory=OwnWay)
 
     server_tls: ssl.SSLContext | None = None
     client_tls: ssl.SSLContext | None = None
     registry: AccessRegistry | None = None
-    doorman: Doorman | None = None
+    authenticator: Authenticator | None = None
 
     def access_of(self, connection: Connection) -> Access:
         """What the client may do. Raises `ProtocolViolation` if it has not said who it is."""
-        access = EVERYTHING if self.doorman is None else self.doorman.access_of(connection)
+        access = (
+            EVERYTHING if self.authenticator is None else self.authenticator.access_of(connection)
+        )
         if access is None:
             raise ProtocolViolation("a request before the client has said who it is; log in first")
         return access
 
+    def is_node(self, connection: Connection) -> bool:
+        """Whether this is a node of the cluster; everybody is where nobody has to log in."""
+        return self.authenticator is None or self.authenticator.is_node(connection)
+
     def demand_node(self, connection: Connection) -> None:
-        """Raises `ProtocolViolation` if this is no node of the cluster, where that matters."""
-        if self.doorman is not None and not self.doorman.is_node(connection):
+        """Raises `ProtocolViolation` if this is not a node of the cluster."""
+        if not self.is_node(connection):
             raise ProtocolViolation(
                 "storage is for nodes: their certificates are named in security.nodes"
             )
@@ -83,48 +89,53 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     server_tls, client_tls = wanted.server_tls(), wanted.client_tls()
     if not wanted.on:
         return Security(_own_way(wanted, None), server_tls, client_tls)
-    doormen: list[Doorman] = []
+    authenticators: list[Authenticator] = []
 
     def changed() -> None:
-        for doorman in doormen:
-            doorman.look_again()
+        for authenticator in authenticators:
+            authenticator.look_again()
 
     registry = AccessRegistry(coordinator, on_change=changed)
     judge = registry.judge if wanted.authorize else _allow_everything
-    doorman = Doorman(
+    authenticator = Authenticator(
         registry,
         Guard(judge, {_OWN_NAME, *wanted.admin_names(), *wanted.node_names()}),
         mechanisms=wanted.mechanisms,
         certificates=wanted.tls_clients != "none",
         nodes=wanted.node_names(),
     )
-    doormen.append(doorman)
+    authenticators.append(authenticator)
     await registry.start()
     await _make_first_admin(settings, registry)
-    return Security(_own_way(wanted, doorman), server_tls, client_tls, registry, doorman)
+    return Security(
+        _own_way(wanted, authenticator), server_tls, client_tls, registry, authenticator
+    )
 
 
-def _own_way(wanted: SecuritySettings, doorman: Doorman | None) -> OwnWay:
+def _own_way(wanted: SecuritySettings, authenticator: Authenticator | None) -> OwnWay:
     """By its certificate where nodes have them, else as a user that only this process knows."""
     tls = wanted.client_tls()
     given: dict[str, str] = {}
     if tls is not None:
-        tls.check_hostname = False  # The door may be known to clients by another name than here.
+        tls.check_hostname = False  # Clients may know the node by another name.
         given = {
             "security.protocol": "SSL",
             "ssl.ca.location": wanted.tls_ca,
             "ssl.endpoint.identification.algorithm": "none",
         }
-    if doorman is None or wanted.nodes:
+
+    if authenticator is None or wanted.nodes:
         if wanted.nodes:
             given |= {
                 "ssl.certificate.location": wanted.tls_certificate,
                 "ssl.key.location": wanted.tls_key,
             }
         return OwnWay({name: value for name, value in given.items() if value}, tls)
+
     password = secrets.token_urlsafe(32)
     user = {mechanism: make_credential(mechanism, password) for mechanism in Mechanism}
-    doorman.take_in(_OWN_NAME, user)
+    authenticator.add_own_user(_OWN_NAME, user)
+
     given |= {
         "security.protocol": "SASL_SSL" if tls is not None else "SASL_PLAINTEXT",
         "sasl.mechanism": wanted.mechanisms[0] if wanted.mechanisms else "",

@@ -1,19 +1,23 @@
 """The sentry: notices that another node's process is gone before its lease ends.
 
 A lease says "not heard of for so long", which is all that can be known of a node behind a dead
-network or one that stands still. A process that was killed tells more: the system closes its
+network or one that stands still. The death of a process shows sooner: the system closes its
 connections at once, and refuses new ones. So each broker keeps an idle connection to every other
 node, and when one breaks and a new one is *refused*, it ends that node's lease. Takeover begins
 within milliseconds then, instead of seconds.
 
-Safe, because a lease is a hint: a node whose lease was ended wrongly announces itself anew, and
-what it owned is protected by terms. Bounded, because each life of a node is reported once at most,
-and only by somebody who was connected to it before: an address that was wrong from the start, or a
-wall that refuses everybody, ends nobody's lease again and again.
+This is no probe (`wire/probe.py`): nothing is sent, so a node that is slow or refuses logins is
+watched like any other.
+
+Safe, because a lease is a hint: a node whose lease was ended wrongly registers anew, and what it
+owned is protected by terms. Bounded, because each life of a node is reported once at most, and only
+by somebody who was connected to it before: an address that was wrong from the start, or a firewall
+that refuses everybody, ends nobody's lease again and again.
 """
 
 import asyncio
 
+from dovetail.background import start_task
 from dovetail.coordination import Coordinator, LeaseId
 from dovetail.coordination.membership import Member, Membership
 from dovetail.errors import DovetailError
@@ -57,7 +61,8 @@ class Sentry:
             self._watches.pop(life).cancel()
         for life, member in lives.items():
             if life not in self._watches:
-                self._watches[life] = asyncio.create_task(self._watch(member))
+                watch = start_task(self._watch(member), name=f"sentry of node {member.node_id}")
+                self._watches[life] = watch
 
     async def _watch(self, member: Member) -> None:
         """Holds a connection to the node; returns when its process is gone."""
@@ -80,9 +85,11 @@ class Sentry:
                     pass
                 finally:
                     writer.close()
+
                 if asyncio.get_running_loop().time() - connected_s > CONNECT_MS / 1000:
                     continue  # A long one broke: is there still somebody?
             await asyncio.sleep(RETRY_MS / 1000)
+
         now = self._membership.members().get(member.node_id)
         if now is None or now.incarnation != member.incarnation:
             return

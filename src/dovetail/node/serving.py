@@ -9,6 +9,7 @@ from collections.abc import Callable
 import uvloop
 
 from dovetail import tracing
+from dovetail.background import first_of
 from dovetail.logging import get_logger
 from dovetail.node.node import Endpoints, HttpStarter, Node
 from dovetail.settings import Settings
@@ -74,14 +75,11 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+
     async with Node(settings, http=http) as node:
         on_ready(node.endpoints)
         _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
-        lost = asyncio.create_task(node.lost.wait())
-        asked = asyncio.create_task(stopping.wait())
-        await asyncio.wait({lost, asked}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (lost, asked):
-            task.cancel()
+        await first_of(node.lost.wait(), stopping.wait())
         _log.info("stopping")
     _log.info("stopped")
     return _EXIT_LOST if node.lost.is_set() else 0

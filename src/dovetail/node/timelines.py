@@ -8,7 +8,7 @@ a cluster serves no timelines, and says so.
 import random
 import re
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -17,15 +17,16 @@ from dovetail import __version__
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator
 from dovetail.coordination.etcd import EtcdSettings
+from dovetail.coordination.membership import LeaseSource
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
 from dovetail.settings import Settings
 from dovetail.timeline.engine.selection import Crowd
 from dovetail.timeline.service import TimelineService
-from dovetail.timeline.standing import Standing
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import Stores
 from dovetail.timeline.stores.sqlite import SqliteStores
+from dovetail.wire.probe import Prober
 
 _log = get_logger("timeline")
 
@@ -57,11 +58,13 @@ async def running_timelines(
     data_dir: Path,
     clock: Clock,
     registry: CollectorRegistry,
-    address: str = "",
+    address: str,
+    leases: LeaseSource | None,
+    prober: Prober,
 ) -> AsyncIterator[TimelineService | None]:
     """Serves timelines inside; None where they are switched off or have no store.
 
-    `address` is where clients are told to reach this node.
+    `address` is where clients reach this node; `leases` is its membership in a cluster.
 
     Raises `InvalidSetting`, `Unavailable`.
     """
@@ -70,33 +73,29 @@ async def running_timelines(
     if stores is None:
         yield None
         return
-    async with AsyncExitStack() as stack:
-        standing = None
-        etcd = None
-        if settings.coordination.kind == "etcd":
-            etcd = EtcdSettings.of(settings.coordination)
-            standing = Standing(coordinator, ttl_ms=settings.coordination.lease_ms, clock=clock)
-            await stack.enter_async_context(standing)
-        service = TimelineService(
-            coordinator,
-            stores,
-            node=settings.node.name,
-            clock=clock,
-            registry=registry,
-            tags=tags,
-            drift_ms_max=settings.timeline.drift_ms_max,
-            # It chooses buckets, for each message: no secret, and the system's own takes a call.
-            rng=random.Random(random.SystemRandom().getrandbits(128)),  # noqa: S311
-            address=address,
-            version=__version__,
-            roles=settings.node.roles.split(","),
-            crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
-            standing=standing,
-            dated=etcd.addresses if etcd else (),
-            dated_tls=etcd.tls() if etcd else None,
-            tls=settings.security.client_tls(),
-        )
-        yield await stack.enter_async_context(service)
+
+    clustered = settings.coordination.kind == "etcd"
+    etcd = EtcdSettings.of(settings.coordination) if clustered else None
+    async with TimelineService(
+        coordinator,
+        stores,
+        node=settings.node.name,
+        clock=clock,
+        registry=registry,
+        tags=tags,
+        drift_ms_max=settings.timeline.drift_ms_max,
+        # It chooses buckets, for each message: no secret, and the system's own takes a call.
+        rng=random.Random(random.SystemRandom().getrandbits(128)),  # noqa: S311
+        address=address,
+        version=__version__,
+        roles=settings.node.roles.split(","),
+        crowd=Crowd(settings.timeline.consumers_best, settings.timeline.consumers_max),
+        leases=leases,
+        prober=prober,
+        dated=etcd.addresses if etcd else (),
+        dated_tls=etcd.tls() if etcd else None,
+    ) as service:
+        yield service
 
 
 async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
@@ -110,6 +109,7 @@ async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
                 "postgresql://user:password@host:5432/database"
             )
         return await PostgresStores.connect(timeline.dsn, schema=timeline.schema_name)
+
     if settings.coordination.kind != "embedded":
         _log.info(
             "this node serves no timelines: in a cluster they need timeline.store = 'postgres'"
@@ -125,7 +125,7 @@ def parse_tags(text: str) -> dict[str, str]:
         name, equals, value = part.strip().partition("=")
         if not equals or not _TAG.fullmatch(name):
             raise InvalidSetting(
-                f"timeline.tags: {part!r} is no label; write name=value,name=value"
+                f"timeline.tags: {part!r} is not a label; write name=value,name=value"
             )
         if name in _TAGS_TAKEN or name in tags:
             raise InvalidSetting(f"timeline.tags: the label {name!r} is taken")

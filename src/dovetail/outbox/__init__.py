@@ -35,12 +35,41 @@ sent, and whoever finds it written sends it again under the same numbers (`drain
 and on any Kafka it is stored once, although relays die, pause and wake. Every message carries its
 id as a header, for the one case that remains: a broker that has forgotten the producer.
 
-**Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the holder names
+**Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the owner names
 the term, and the database refuses an old one (`store.py`).
 
-Where to read on: `producer.py`, `publishing.py` (in the application), `schema.py` (tables),
-`drain.py` (the protocol, pure), `batch.py`, `store.py`, `reading.py`, `sender.py`, `worker.py`,
-`relay.py` (doing), `dead.py`, `poller.py`, `shards.py`, `status.py`.
+In the application:
+
+    producer.py     `Producer`: what an application publishes with
+    message.py      a message, checked where it enters
+    backends.py     where a published message goes: Kafka, the outbox, or a list for tests
+    publishing.py   writes messages into the caller's own transaction
+    poller.py       tables that are written without the outbox: backfill and polling
+    django/         an app with a migration, and a producer on Django's connections
+    alembic.py      the tables in an Alembic migration
+
+In the relay:
+
+    drain.py        the protocol of draining one (topic, shard), pure
+    batch.py        which messages go together, under which sequence numbers, pure
+    pace.py         how long to wait and how much to take, pure
+    claim.py        a lock that is held, and what was written down under it
+    store.py        the tables: locks with a term, recording what is done
+    reading.py      the messages of a claim, in order, as one snapshot shows them
+    sender.py       sends batches under the numbers that were written down
+    worker.py       finds topics with messages, locks one, drains it
+    relay.py        workers in threads, their wake-up, and a clean stop
+
+For both, and for operators:
+
+    schema.py       the tables, for PostgreSQL, MariaDB/MySQL and SQLite
+    dialects.py     what the databases write differently
+    database.py     addresses, drivers, and one error for a database that is down
+    shards.py       how many workers can drain a topic at once
+    dead.py         dead letters: look at them, send them again, drop them
+    status.py       what waits, who has the locks, what went wrong
+    metrics.py      metrics of a relay
+    spans.py        traces of what was published and sent
 """
 
 from typing import TYPE_CHECKING

@@ -12,7 +12,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dovetail.errors import InvalidInput, Uncertain
+from dovetail.errors import InvalidInput, InvalidSetting, Uncertain
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.partitioner import PARTITIONERS
 from dovetail.logging import get_logger
 from dovetail.outbox import publishing
 from dovetail.outbox.message import MESSAGE_ID_HEADER, Message
@@ -29,7 +31,7 @@ _PARTITIONERS = {"crc32": "consistent_random", "murmur2": "murmur2_random"}
 
 
 class Backend(Protocol):
-    """What publishes."""
+    """A way to publish."""
 
     def publish(self, messages: Sequence[Message], on: Any) -> None:
         """Publishes all, or raises. `on` is what the caller writes through, for `db`."""
@@ -78,13 +80,13 @@ class KafkaBackend:
 
         def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
-                self._tell(str(message.topic()), str(error))
+                self._report(str(message.topic()), str(error))
             answers.append(None if error is None else str(error))
 
         for message in messages:
             refused = self._produce(producer, message, on_delivery)
             if refused is not None:
-                self._tell(message.topic, refused)
+                self._report(message.topic, refused)
                 answers.append(refused)
         producer.poll(0)
         while self._wait and len(answers) < len(messages):
@@ -102,7 +104,7 @@ class KafkaBackend:
         await asyncio.to_thread(self.publish, messages, on)
 
     def flush(self, timeout_s: float = 30.0) -> int:
-        """Waits for what is on its way; returns how many are still not acknowledged."""
+        """Waits for outstanding messages; returns how many are still not acknowledged."""
         return 0 if self._producer is None else int(self._producer.flush(timeout_s))
 
     def _made(self) -> Any:
@@ -114,17 +116,19 @@ class KafkaBackend:
             return self._producer
 
     def _produce(self, producer: Any, message: Message, on_delivery: Any) -> str | None:
-        """Hands the message over; what the client itself says against it, or None."""
+        """Hands the message to librdkafka; returns its objection, or None."""
         from confluent_kafka import KafkaException
 
         headers: list[tuple[str, bytes | None]] = [
             (MESSAGE_ID_HEADER, message.id.encode()),
             *message.headers,
         ]
+
         # librdkafka chooses the partition by the key only, so a partition key needs the number.
         fixed: dict[str, Any] = {}
         if message.partition_key is not None:
             fixed["partition"] = self._partition(producer, message)
+
         while True:
             try:
                 producer.produce(
@@ -143,15 +147,13 @@ class KafkaBackend:
             return None
 
     def _partition(self, producer: Any, message: Message) -> int:
-        from dovetail.outbox.batch import PARTITIONERS
-
         known = producer.list_topics(message.topic, timeout=10).topics[message.topic]
         named = {value: name for name, value in _PARTITIONERS.items()}
         chosen = named.get(self._config.get("partitioner", "consistent_random"), "crc32")
         assert message.partition_key is not None
         return PARTITIONERS[chosen](message.partition_key, max(1, len(known.partitions)))
 
-    def _tell(self, topic: str, reason: str) -> None:
+    def _report(self, topic: str, reason: str) -> None:
         _log.error("message not delivered", topic=topic, reason=reason)
         if self._on_error is not None:
             self._on_error(topic, reason)
@@ -190,27 +192,24 @@ def backend_of(name: str, settings: "Settings") -> Backend:
         return TestBackend()
     if name in {"kafka", "kafka_async"}:
         return KafkaBackend(_client_config(settings), wait=name == "kafka")
-    raise InvalidInput(f"no backend {name!r}; there are kafka, kafka_async, db and test")
+    raise InvalidInput(f"there is no backend {name!r}; choose kafka, kafka_async, db or test")
+
+
+def brokers_of(settings: "Settings") -> Brokers:
+    """The Kafka of section `outbox`, for the relay too. Raises `InvalidSetting`."""
+    try:
+        return Brokers.at(settings.outbox_bootstrap(), settings.outbox.login())
+    except InvalidInput as error:
+        raise InvalidSetting(f"section outbox: {error}") from error
 
 
 def _client_config(settings: "Settings") -> dict[str, Any]:
-    outbox = settings.outbox
-    config = {
-        "bootstrap.servers": settings.outbox_bootstrap(),
-        "security.protocol": outbox.security_protocol,
-        "partitioner": _PARTITIONERS[outbox.partitioner],
-        "message.timeout.ms": outbox.delivery_ms,
+    return {
+        **brokers_of(settings).for_librdkafka(),
+        "partitioner": _PARTITIONERS[settings.outbox.partitioner],
+        "message.timeout.ms": settings.outbox.delivery_ms,
         "linger.ms": 0,
     }
-    if outbox.security_protocol.startswith("sasl"):
-        config |= {
-            "sasl.mechanism": outbox.sasl_mechanism,
-            "sasl.username": outbox.sasl_username,
-            "sasl.password": outbox.sasl_password,
-        }
-    if outbox.ssl_ca_file:
-        config["ssl.ca.location"] = outbox.ssl_ca_file
-    return config
 
 
 def _needed(on: Any) -> Any:

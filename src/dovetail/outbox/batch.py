@@ -9,24 +9,20 @@ For that to hold, a batch makes at most one record batch in each partition, and 
 `OPEN_MAX` batches are written down and not yet done: a broker remembers five.
 """
 
-import zlib
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from dovetail.kafka.client.partitioner import Partitioner
+from dovetail.record_batch import SEQUENCE_END
+
 #: Batches that may be open at once: one on its way while the next is being written down.
 OPEN_MAX = 2
-
-#: Sequence numbers are 31 bits and begin again at 0.
-SEQUENCE_END = 1 << 31
 
 #: What a record costs beside key, value and headers: lengths, time and offset as varints, and the
 #: header with the message id.
 RECORD_OVERHEAD_BYTES = 100
-
-Partitioner = Callable[[bytes, int], int]
 
 
 class Row(NamedTuple):
@@ -157,38 +153,6 @@ def encode_identity(identity: Identity) -> str:
 
 def decode_identity(text: str | None) -> Identity | None:
     return None if text is None else msgspec.json.decode(text, type=Identity)
-
-
-def crc32_partitioner(key: bytes, partitions: int) -> int:
-    """As librdkafka's `consistent`, its default for messages with a key."""
-    return zlib.crc32(key) % partitions
-
-
-def murmur2_partitioner(key: bytes, partitions: int) -> int:
-    """As the Java client's default."""
-    return (_murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-@lru_cache(maxsize=65_536)
-def _murmur2(data: bytes) -> int:
-    multiplier, mask = 0x5BD1E995, 0xFFFFFFFF
-    value = 0x9747B28C ^ len(data)
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * multiplier & mask
-        word = (word ^ word >> 24) * multiplier & mask
-        value = value * multiplier & mask ^ word
-    rest = data[whole:]
-    if rest:
-        value = (value ^ int.from_bytes(rest, "little")) * multiplier & mask
-    value = (value ^ value >> 13) * multiplier & mask
-    return value ^ value >> 15
-
-
-PARTITIONERS: dict[str, Partitioner] = {
-    "crc32": crc32_partitioner,
-    "murmur2": murmur2_partitioner,
-}
 
 
 def spread(rows: Iterable[Row], partitions: int, partitioner: Partitioner) -> dict[int, list[Row]]:

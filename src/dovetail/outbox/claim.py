@@ -1,4 +1,4 @@
-"""A lock that is held: on which topic and shard, under which term, and what was written down."""
+"""A lock that this relay owns: its topic, shard and term, and what was written down under it."""
 
 from dataclasses import dataclass
 

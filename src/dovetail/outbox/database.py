@@ -30,7 +30,7 @@ class DatabaseDown(Unavailable):
     """The database does not answer, or has broken off."""
 
 
-def told(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """The driver's words."""
     orig = getattr(error, "orig", None)
     return f"the database refused or broke off: {str(orig or error).strip()}"
@@ -44,7 +44,7 @@ def open_engine(url: str) -> Engine:
         engine = create_engine(_with_driver(parsed), poolclass=NullPool, **_arguments(parsed))
     except (ArgumentError, NoSuchModuleError, InvalidInput) as error:
         raise InvalidSetting(
-            f"outbox.database is no address of a database: {error}; write for example "
+            f"outbox.database is not the address of a database: {error}; write for example "
             "postgresql://user@host/name, mysql://user@host/name or sqlite:///file.db"
         ) from error
     except ModuleNotFoundError as error:

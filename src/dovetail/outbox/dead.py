@@ -42,7 +42,9 @@ def show_dead(engine: Engine, dead_id: int) -> DeadMessage:
     """One dead letter. Raises `NotFound`."""
     found = _select(engine, topic=None, limit=1, ids=[dead_id])
     if not found:
-        raise NotFound(f"no dead letter {dead_id}; `dovetail outbox dead list` shows what there is")
+        raise NotFound(
+            f"there is no dead letter {dead_id}; `dovetail outbox dead list` shows what there is"
+        )
     return found[0]
 
 
@@ -89,6 +91,7 @@ def _select(
     if ids is not None:
         conditions.append("id = :id")
         values |= {"id": ids[0]}
+
     with engine.connect() as connection:
         found = connection.execute(
             text(
@@ -110,6 +113,7 @@ def _chosen(connection: Connection, *, ids: Sequence[int] | None, topic: str | N
             {"topic": topic},
         )
         return [int(row[0]) for row in found]
+
     wanted = sorted(set(ids or ()))
     there: set[int] = set()
     for part in _parts(wanted):
@@ -120,9 +124,10 @@ def _chosen(connection: Connection, *, ids: Sequence[int] | None, topic: str | N
             {"ids": part},
         )
         there |= {int(row[0]) for row in found}
+
     missing = [dead_id for dead_id in wanted if dead_id not in there]
     if missing:
-        raise NotFound(f"no dead letter {missing[0]}; nothing was changed")
+        raise NotFound(f"there is no dead letter {missing[0]}; nothing was changed")
     return wanted
 
 

@@ -1,4 +1,4 @@
-"""What the databases say differently: time, marks of order, and reading in one piece.
+"""What the databases write differently: time, marks of order, and reading in one piece.
 
 The relay uses the database's clock only, so clocks of relays do not matter.
 """
@@ -75,7 +75,7 @@ def dialect_of(name: str) -> Dialect:
     """By SQLAlchemy's name. Raises `InvalidInput` for a database that is not supported."""
     if name not in _BY_NAME:
         raise InvalidInput(
-            f"the outbox knows no database {name!r}; it works on PostgreSQL, MariaDB, MySQL "
-            "and SQLite"
+            f"the outbox does not support the database {name!r}; it works on PostgreSQL, MariaDB, "
+            "MySQL and SQLite"
         )
     return _BY_NAME[name]

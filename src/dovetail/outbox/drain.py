@@ -41,11 +41,10 @@ from enum import Enum
 from typing import Any
 
 from dovetail.errors import InvalidInput
+from dovetail.kafka.client.partitioner import Partitioner
 from dovetail.outbox.batch import (
-    SEQUENCE_END,
     Batch,
     Identity,
-    Partitioner,
     Row,
     compact,
     cut,
@@ -54,6 +53,7 @@ from dovetail.outbox.batch import (
     spread,
 )
 from dovetail.outbox.message import headers_from_text
+from dovetail.record_batch import SEQUENCE_END
 
 
 class Fate(Enum):
@@ -228,12 +228,14 @@ def drain(
         identity = yield AskIdentity()
         continues = True
     state = _Drain(options, identity, partitions, options.batch_bytes_max)
+
     if batches:
         yield from _resume(state, batches)
         # Before the first fetch, which would show what was just sent once more.
         yield state.record([])
     if not continues:
         state.identity = yield AskIdentity()
+
     flight: _Flight | None = None
     buffer: deque[list[Row]] = deque()
     while True:
@@ -242,12 +244,14 @@ def drain(
             buffer.extend(cut(state.admit(fetched), bytes_max=state.bytes_max))
             if not fetched and flight is None:
                 break
+
         following: _Flight | None = None
         if buffer:
             following = _plan_next(state, buffer.popleft())
             open_batches = [flight.batch] if flight else []
             yield state.record([*open_batches, following.batch])
             yield Submit(following.batch, following.sets)
+
         if flight is not None:
             outcomes: dict[int, Outcome] = yield Collect()
             if not _all_acknowledged(outcomes):
@@ -276,6 +280,7 @@ def _resume(state: _Drain, batches: Sequence[Batch]) -> Steps:
             # Somebody has deleted rows of ours: the numbers cannot be the same any more.
             yield from _start_anew(state, there)
             return
+
         flight = _Flight(batch, spread(there, batch.partitions, state.options.partitioner))
         state.identity = Identity(batch.producer_id, batch.epoch, state.identity.next_by_partition)
         state.take(flight)
@@ -313,29 +318,33 @@ def _settle(
     by_fate: dict[Fate, dict[int, list[Row]]] = {}
     for partition, rows in flight.sets.items():
         by_fate.setdefault(outcomes[partition].fate, {})[partition] = rows
+
     acknowledged = by_fate.get(Fate.ACKNOWLEDGED, {})
     state.done += [row.id for rows in acknowledged.values() for row in rows]
     state.sent += sum(map(len, acknowledged.values()))
     unknown = {**by_fate.get(Fate.FAILED, {}), **by_fate.get(Fate.SKIPPED, {})}
     refused = by_fate.get(Fate.REFUSED, {})
     forgotten = by_fate.get(Fate.FORGOTTEN, {})
+
     if unknown:
         kept = {**unknown, **refused, **forgotten}
         batches = [remaining(flight.batch, kept), *waiting]
         yield state.record(batches)
-        raise DeliveryFailed(_reason(outcomes, next(iter(unknown))))
+        raise DeliveryFailed(outcomes[next(iter(unknown))].reason)
+
     state.done += flight.batch.dropped
     state.give_back(_Flight(flight.batch, refused))
     groups: list[list[Row]] = []
     for partition, rows in refused.items():
         if len(rows) == 1:
-            state.dead.append(Dead(rows[0].id, _reason(outcomes, partition)))
+            state.dead.append(Dead(rows[0].id, outcomes[partition].reason))
             continue
         # What is too large together may fit alone; the next batches begin smaller as well.
         size = sum(row.size_bytes for row in rows)
         state.bytes_max = max(1, min(state.bytes_max, size // 2))
         middle = len(rows) // 2
         groups += [rows[:middle], rows[middle:]]
+
     if forgotten:
         yield from _start_anew(state, [row for rows in forgotten.values() for row in rows])
     yield from _carefully(state, groups)
@@ -368,7 +377,3 @@ def _rows_of(flight: _Flight) -> list[Row]:
 
 def _all_acknowledged(outcomes: dict[int, Outcome]) -> bool:
     return all(outcome.fate is Fate.ACKNOWLEDGED for outcome in outcomes.values())
-
-
-def _reason(outcomes: dict[int, Outcome], partition: int) -> str:
-    return f"partition {partition}: {outcomes[partition].reason}"

@@ -5,8 +5,8 @@ text, so that other languages and people can write and read them:
 
     [["source", "shop"], ["trace", "AP8=", "base64"], ["empty", null]]
 
-A message has an id for life. It travels as the header `dovetail-message-id`, so whatever is sent
-twice can be told.
+A message keeps its id for life. It travels as the header `dovetail-message-id`, so that a consumer
+can recognise what was sent twice.
 """
 
 import base64
@@ -59,11 +59,11 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic):
             raise InvalidInput(
-                f"topic {self.topic!r} is no name for a topic: letters, digits, '.', '_' and '-', "
-                f"at most {TOPIC_CHARACTERS_MAX}"
+                f"{self.topic!r} is not a name for a topic; use at most {TOPIC_CHARACTERS_MAX} "
+                "letters, digits, '.', '_' and '-'"
             )
         if self.topic in {".", ".."}:
-            raise InvalidInput(f"topic {self.topic!r} is refused by every Kafka")
+            raise InvalidInput(f"topic {self.topic!r} is a name that every Kafka refuses")
         if not isinstance(self.id, str) or not _MESSAGE_ID.fullmatch(self.id):
             raise InvalidInput(
                 f"message id {self.id!r} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable ASCII "
@@ -152,7 +152,7 @@ def headers_from_text(text: str | None) -> Headers:
 def _header_from_json(item: Sequence[str | None]) -> tuple[str, bytes | None]:
     name, value, *coding = item
     if not isinstance(name, str) or not (value is None or isinstance(value, str)):
-        raise ValueError(f"{item!r} is no name and value")
+        raise ValueError(f"{item!r} is not a name and a value")
     if coding not in ([], ["base64"]):
         raise ValueError(f"unknown coding {coding!r}")
     if value is None:

@@ -82,7 +82,8 @@ def source_of(
     try:
         found = Table(table, MetaData(), autoload_with=engine)
     except NoSuchTableError as error:
-        raise NotFound(f"no table {table!r} in the database") from error
+        raise NotFound(f"the database has no table {table!r}") from error
+
     primary = list(found.primary_key.columns)
     names = [key] if key else [column.name for column in primary]
     if len(names) != 1:
@@ -90,6 +91,7 @@ def source_of(
             f"table {table!r} has a primary key of {len(primary)} columns, and one is needed; "
             "name a unique column as the key"
         )
+
     kind = "backfill" if updated_at is None else "poll"
     return Source(
         found,

@@ -159,6 +159,6 @@ def _checked(messages: Iterable[Message]) -> Sequence[Message]:
     for message in listed:
         if not isinstance(message, Message):
             raise InvalidInput(
-                f"{type(message).__name__} is no Message; make it with Producer.message(...)"
+                f"{type(message).__name__} is not a Message; make one with Producer.message(...)"
             )
     return listed

@@ -245,7 +245,7 @@ def _package_of(target: Any) -> str:
 def _unknown(target: Any) -> InvalidInput:
     kind = type(target)
     return InvalidInput(
-        f"{kind.__module__}.{kind.__qualname__} is nothing that the outbox can write through; give "
+        f"{kind.__module__}.{kind.__qualname__} is not a connection for the outbox; give "
         "a SQLAlchemy Session or Connection, a Django connection, or a connection of psycopg, "
         "psycopg2, sqlite3, PyMySQL, mysqlclient or mariadb (async ones to publish_list_async)"
     )

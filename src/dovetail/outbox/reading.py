@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dovetail.outbox.batch import Row
 from dovetail.outbox.claim import Claim
-from dovetail.outbox.database import DatabaseDown, told
+from dovetail.outbox.database import DatabaseDown, reason_of
 from dovetail.outbox.dialects import Dialect
 
 
@@ -93,7 +93,8 @@ class CursorPass:
         except self._error as error:
             self._connection.invalidate()
             self._ended = True
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
+
         self._ended = len(rows) < count
         return rows
 
@@ -143,7 +144,8 @@ class PagePass:
         except DBAPIError as error:
             self._connection.invalidate()
             self._ended = True
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
+
         if rows:
             self._reached = rows[-1].id
         self._ended = len(rows) < count

@@ -16,12 +16,15 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
+from dovetail.background import start_thread
 from dovetail.errors import InvalidSetting, NotFound
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
-from dovetail.outbox.database import DatabaseDown, open_engine, told
+from dovetail.outbox.backends import brokers_of
+from dovetail.outbox.database import DatabaseDown, open_engine, reason_of
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
-from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
@@ -44,7 +47,7 @@ class Relay:
     def __init__(
         self,
         engine: Engine,
-        connection: Connection,
+        brokers: Brokers,
         options: RelayOptions | None = None,
         *,
         registry: CollectorRegistry | None = None,
@@ -55,7 +58,8 @@ class Relay:
         self._stopping = threading.Event()
         self._woken = [threading.Event() for _ in range(self.options.workers)]
         self.metrics = RelayMetrics(registry)
-        self._sender = KafkaSender(connection, delivery_ms=self.options.delivery_ms)
+        self._sender = KafkaSender(brokers, delivery_ms=self.options.delivery_ms)
+
         memory = Memory()
         me = f"{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self.workers = [
@@ -72,13 +76,8 @@ class Relay:
             )
             for number, woken in enumerate(self._woken)
         ]
-        bodies = [(worker.run, "outbox-worker") for worker in self.workers]
-        bodies.append((self._keep_house, "outbox-housekeeping"))
-        if engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg":
-            bodies.append((self._listen, "outbox-listener"))
-        self._threads = [
-            threading.Thread(target=body, name=name, daemon=True) for body, name in bodies
-        ]
+
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> Self:
         """Starts the threads. Raises `NotFound` if the tables are not there, or `DatabaseDown`."""
@@ -86,12 +85,16 @@ class Relay:
             check_version(self._engine)
         except DBAPIError as error:
             self._sender.close()
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
         except NotFound:
             self._sender.close()
             raise
-        for thread in self._threads:
-            thread.start()
+
+        for number, worker in enumerate(self.workers):
+            self._threads.append(start_thread(worker.run, name=f"outbox-worker-{number}"))
+        self._threads.append(start_thread(self._keep_house, name="outbox-housekeeping"))
+        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "psycopg":
+            self._threads.append(start_thread(self._listen, name="outbox-listener"))
         return self
 
     def request_stop(self) -> None:
@@ -181,6 +184,7 @@ def relay_of(
             "outbox.database is not set; give the address of the database, for example "
             "--database postgresql://user@host/name, or outbox.database in dovetail.toml"
         )
+
     options = RelayOptions(
         workers=threads or outbox.workers,
         batch_messages_max=outbox.batch_messages_max,
@@ -194,16 +198,13 @@ def relay_of(
         partitioner=outbox.partitioner,
         compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
     )
-    connection = Connection(
-        settings.outbox_bootstrap(),
-        security_protocol=outbox.security_protocol.upper(),
-        sasl_mechanism=outbox.sasl_mechanism,
-        sasl_username=outbox.sasl_username or None,
-        sasl_password=outbox.sasl_password or None,
-        ssl_ca_file=outbox.ssl_ca_file or None,
-    )
+
     return Relay(
-        open_engine(outbox.database), connection, options, registry=registry, on_step=on_step
+        open_engine(outbox.database),
+        brokers_of(settings),
+        options,
+        registry=registry,
+        on_step=on_step,
     )
 
 

@@ -8,7 +8,7 @@
     kafka_commits         PostgreSQL: where in the order of commits a transaction stands
     kafka_order           MariaDB, MySQL: rows that publishers of one key lock
 
-How order comes about is told in `dovetail.outbox`. The statements are plain SQL, one list for each
+`dovetail.outbox` explains how order comes about. The statements are plain SQL, one list for each
 database; `create_tables`, the Alembic operations and the Django migration all run these.
 """
 

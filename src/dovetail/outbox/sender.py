@@ -1,58 +1,44 @@
 """Sending batches under sequence numbers that were chosen beforehand.
 
 An ordinary producer chooses its numbers in memory, and a restart begins with others, so the broker
-cannot know a batch again. Here the numbers are written down with the batch (`batch.py`) and put
-into the record batches by hand. aiokafka gives what that needs: a client that finds
-leaders, with TLS and login, and a builder of record batches.
+cannot recognise a batch. Here the numbers are written down with the batch (`batch.py`) and go into
+the record batches as they are. `kafka.client` finds leaders, logs in and sends.
 
-Promise: an outcome of `ACKNOWLEDGED` means that all replicas asked for have it. A lost answer, a
-moved leader or a broker that is starting is tried again, with the same bytes, until `delivery_ms`
-have passed; then the outcome is `FAILED`, which says nothing about whether it was stored.
+Promise: an outcome of `ACKNOWLEDGED` means that all replicas asked for have it. After a lost
+answer, a moved leader or while a broker starts, the same bytes are sent again until `delivery_ms`
+have passed; then the outcome is `FAILED`, which says nothing about whether the batch was stored.
 
-One event loop in a thread of its own serves all workers of a relay.
+All workers of a relay share one sender. A call has a client to itself for as long as it takes.
 """
 
-import asyncio
 import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
 
-from dovetail.errors import InvalidSetting, Unavailable
+from dovetail.errors import (
+    DovetailError,
+    InvalidBatch,
+    ProducerFenced,
+    SequenceGap,
+    Unavailable,
+)
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import KafkaClient, Partition
+from dovetail.kafka.client.producer import EncodedBatch, Producer
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import Fate, Outcome
 from dovetail.outbox.message import MESSAGE_ID_HEADER, headers_from_text
 from dovetail.outbox.spans import follow
+from dovetail.record_batch import NewRecord, build_batch
 
-#: Record batches are built for any size: the groups are cut before (`drain`), and what is too large
-#: is for the broker to say.
-_BATCH_BYTES_MAX = 1 << 30
 #: Time that an answer may take before it is asked for again.
-REQUEST_MS = 15_000
+REQUEST_S = 15.0
 #: Time that a topic may take to appear: one that is not there must not hold up the others.
-METADATA_MS = 5_000
-#: Between two attempts; a leader moves within a few of them.
-RETRY_MS = 100
-
-#: What no attempt will change: the record batch as it is will never be taken.
-_REFUSED = {
-    2: "corrupt message",
-    10: "message too large",
-    18: "record list too large",
-    32: "invalid timestamp",
-    43: "unsupported for message format",
-    76: "unsupported compression",
-    87: "invalid record",
-}
-#: The broker does not know the producer, or knows later numbers.
-_FORGOTTEN = {45: "out of sequence", 47: "old epoch", 59: "unknown producer"}
-#: A batch that the broker has, and whose offset it has forgotten.
-_DUPLICATE = 46
-#: What another attempt cannot heal soon: not allowed, no such topic, policy.
-_FINAL = {17, 29, 31, 44}
-
-_T = TypeVar("_T")
+METADATA_S = 5.0
+#: Batches in hand at once: two of each worker, and those of locks that were lost meanwhile.
+SENDS_MAX = 64
 
 
 class Sender(Protocol):
@@ -73,96 +59,65 @@ class Sender(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """Where the Kafka is, and how to log in."""
-
-    bootstrap: str
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = "PLAIN"
-    sasl_username: str | None = None
-    sasl_password: str | None = field(default=None, repr=False)
-    ssl_ca_file: str | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """As aiokafka wants them."""
-        given: dict[str, Any] = {
-            "bootstrap_servers": self.bootstrap,
-            "security_protocol": self.security_protocol,
-        }
-        if self.security_protocol.startswith("SASL"):
-            given |= {
-                "sasl_mechanism": self.sasl_mechanism,
-                "sasl_plain_username": self.sasl_username,
-                "sasl_plain_password": self.sasl_password,
-            }
-        if self.security_protocol.endswith("SSL"):
-            import ssl
-
-            given["ssl_context"] = ssl.create_default_context(cafile=self.ssl_ca_file)
-        return given
-
-
-def encode(rows: Sequence[Row], *, producer_id: int, epoch: int, sequence: int) -> bytes:
+def encode(rows: Sequence[Row], *, producer_id: int, epoch: int, sequence: int) -> EncodedBatch:
     """The rows as one record batch. The same rows and numbers are the same batch to a broker."""
-    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+    records = []
+    for _, key, _, headers, payload, message_id, created_ms in rows:
+        pairs: tuple[tuple[str, bytes | None], ...] = ((MESSAGE_ID_HEADER, message_id.encode()),)
+        if headers is not None:
+            pairs += headers_from_text(headers)
+        records.append(NewRecord(created_ms, key, payload, pairs))
 
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=False,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-        batch_size=_BATCH_BYTES_MAX,
-    )
-    append = builder.append
-    for offset, row in enumerate(rows):
-        headers = [(MESSAGE_ID_HEADER, row.message_id.encode())]
-        if row.headers is not None:
-            headers += headers_from_text(row.headers)  # type: ignore[arg-type] # None is a value.
-        append(offset, row.created_ms, row.key, row.payload, headers)
-    return bytes(builder.build())
+    data = build_batch(records, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)
+    return EncodedBatch(data, sequence, len(records))
 
 
 class KafkaSender:
-    """The real one. `close` ends its thread."""
+    """The real one."""
 
-    def __init__(self, connection: Connection, *, delivery_ms: int) -> None:
-        try:
-            import aiokafka.client  # noqa: F401 - fails here, and not in a thread
-        except ModuleNotFoundError as error:
-            raise InvalidSetting(
-                "the relay needs aiokafka; pip install 'dovetail[outbox]'"
-            ) from error
-        self._connection = connection
-        self._delivery_ms = delivery_ms
-        self._client: Any = None
-        self._connecting: asyncio.Lock | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="outbox-sender", daemon=True)
-        self._thread.start()
+    def __init__(self, brokers: Brokers, *, delivery_ms: int) -> None:
+        """Raises `InvalidInput` if the files of TLS cannot be used."""
+        self._brokers = brokers
+        self._delivery_s = delivery_ms / 1000
+        self._threads = ThreadPoolExecutor(SENDS_MAX, thread_name_prefix="outbox-sender")
+        self._lock = threading.Lock()
+        self._closed = False
+        #: Clients that nobody uses at the moment; their connections stay open.
+        self._idle = [self._new_client()]
 
     def close(self) -> None:
-        """Closes the connections; what is on its way is given up."""
-        if self._loop.is_closed():
-            return
-        self._call(self._disconnect()).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Closes the connections; a batch that is on its way is abandoned."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for client in idle:
+            client.close()
 
     def partitions(self, topic: str) -> int:
-        return self._call(self._partitions(topic)).result()
+        with self._client() as client:
+            try:
+                found = client.partitions([topic], create=True, timeout_s=METADATA_S)
+            except DovetailError as error:
+                raise Unavailable(
+                    f"cannot find topic {topic!r} at {self._brokers.bootstrap}: {error}"
+                ) from error
+        return len(found[topic])
 
     def new_identity(self) -> Identity:
-        return self._call(self._new_identity()).result()
+        with self._client() as client:
+            try:
+                return Identity(*client.new_producer(timeout_s=METADATA_S))
+            except DovetailError as error:
+                raise Unavailable(
+                    f"cannot get a producer id from {self._brokers.bootstrap}: {error}"
+                ) from error
 
     def send(
         self, topic: str, batch: Batch, sets: dict[int, list[Row]], after: "Future[Any] | None"
     ) -> "Future[dict[int, Outcome]]":
         encoded = {
-            partition: encode(
+            (topic, partition): encode(
                 rows,
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
@@ -170,176 +125,78 @@ class KafkaSender:
             )
             for partition, rows in sets.items()
         }
-        sent = self._call(self._send(topic, encoded, after))
+        # Threads take sends in their order, so `after` is never behind one that waits for it.
+        sent = self._threads.submit(self._send, encoded, after)
         follow(sent, topic, sets)
         return sent
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-
-    def _call(self, work: "Coroutine[Any, Any, _T]") -> "Future[_T]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _disconnect(self) -> None:
-        own = asyncio.current_task()
-        others = [task for task in asyncio.all_tasks() if task is not own]
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    async def _connected(self) -> Any:
-        """The client, made at the first use. Raises `Unavailable`."""
-        from aiokafka.client import AIOKafkaClient
-        from aiokafka.errors import KafkaError
-
-        if self._connecting is None:
-            self._connecting = asyncio.Lock()
-        async with self._connecting:
-            if self._client is None:
-                client = AIOKafkaClient(
-                    client_id="dovetail-outbox",
-                    request_timeout_ms=REQUEST_MS,
-                    retry_backoff_ms=RETRY_MS,
-                    **self._connection.arguments(),
-                )
-                try:
-                    await client.bootstrap()
-                except KafkaError as error:
-                    await client.close()
-                    raise Unavailable(
-                        f"no Kafka answers at {self._connection.bootstrap}: {error}"
-                    ) from error
-                self._client = client
-        return self._client
-
-    async def _partitions(self, topic: str) -> int:
-        from aiokafka.errors import KafkaError
-
-        client = await self._connected()
-        try:
-            found = await asyncio.wait_for(client._wait_on_metadata(topic), METADATA_MS / 1000)
-        except (KafkaError, TimeoutError) as error:
-            raise Unavailable(
-                f"topic {topic!r} is not there on {self._connection.bootstrap}: "
-                f"{error or type(error).__name__}"
-            ) from error
-        return len(found)
-
-    async def _new_identity(self) -> Identity:
-        from aiokafka.errors import KafkaError, for_code
-        from aiokafka.protocol.transaction import InitProducerIdRequest
-
-        client = await self._connected()
-        try:
-            node = client.get_random_node()
-            answer = await client.send(
-                node, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
-            )
-        except KafkaError as error:
-            raise Unavailable(
-                f"no producer id from {self._connection.bootstrap}: {error}"
-            ) from error
-        if answer.error_code != 0:
-            raise Unavailable(
-                f"no producer id from {self._connection.bootstrap}: {for_code(answer.error_code)()}"
-            )
-        return Identity(answer.producer_id, answer.producer_epoch)
-
-    async def _send(
-        self, topic: str, encoded: dict[int, bytes], after: "Future[Any] | None"
+    def _send(
+        self, encoded: Mapping[Partition, EncodedBatch], after: "Future[Any] | None"
     ) -> dict[int, Outcome]:
         if after is not None:
-            before = await asyncio.wrap_future(after)
+            before: dict[int, Outcome] = after.result()
             if any(outcome.fate is not Fate.ACKNOWLEDGED for outcome in before.values()):
-                return {partition: Outcome(Fate.SKIPPED, "not sent") for partition in encoded}
-        settled: dict[int, Outcome] = {}
-        last: dict[int, str] = {}
-        deadline = self._loop.time() + self._delivery_ms / 1000
-        while len(settled) < len(encoded):
-            left = {part: data for part, data in encoded.items() if part not in settled}
-            for partition, answer in (await self._attempt(topic, left)).items():
-                if isinstance(answer, Outcome):
-                    settled[partition] = answer
-                else:
-                    last[partition] = answer
-            if len(settled) < len(encoded):
-                if self._loop.time() >= deadline:
-                    for partition in left.keys() - settled.keys():
-                        settled[partition] = Outcome(Fate.FAILED, last[partition])
-                    break
-                await asyncio.sleep(RETRY_MS / 1000)
-        return settled
+                return {partition: Outcome(Fate.SKIPPED, "not sent") for _, partition in encoded}
+        with self._client() as client:
+            return _deliver(client, encoded)
 
-    async def _attempt(self, topic: str, encoded: dict[int, bytes]) -> dict[int, Outcome | str]:
-        """One request to each leader; a text says why to try again."""
-        from aiokafka.structs import TopicPartition
-
-        try:
-            client = await self._connected()
-        except Unavailable as error:
-            return dict.fromkeys(encoded, str(error))
-        by_leader: dict[int | None, dict[int, bytes]] = {}
-        for partition, data in encoded.items():
-            leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-            known = None if leader is None or leader == -1 else leader
-            by_leader.setdefault(known, {})[partition] = data
-        answers: dict[int, Outcome | str] = {}
-        for partition in by_leader.pop(None, {}):
-            answers[partition] = f"no leader of partition {partition} is known"
-        if answers:
-            await self._refresh(client)
-        asked = [
-            self._ask(client, leader, topic, part)
-            for leader, part in by_leader.items()
-            if leader is not None
-        ]
-        for found in await asyncio.gather(*asked):
-            answers |= found
-        return answers
-
-    async def _ask(
-        self, client: Any, leader: int, topic: str, encoded: dict[int, bytes]
-    ) -> dict[int, Outcome | str]:
-        from aiokafka.errors import KafkaError, for_code
-        from aiokafka.protocol.produce import ProduceRequest
-
-        request = ProduceRequest(
-            required_acks=-1,
-            timeout=REQUEST_MS,
-            topics=[(topic, list(encoded.items()))],
-            transactional_id=None,
+    def _new_client(self) -> KafkaClient:
+        return KafkaClient(
+            self._brokers,
+            client_id="dovetail-outbox",
+            timeout_s=self._delivery_s,
+            request_s=REQUEST_S,
         )
+
+    @contextmanager
+    def _client(self) -> Iterator[KafkaClient]:
+        """A client for the caller alone."""
+        with self._lock:
+            idle = self._idle.pop() if self._idle else None
+        client = idle or self._new_client()
         try:
-            answer = await client.send(leader, request)
-        except KafkaError as error:
-            await self._refresh(client)
-            return dict.fromkeys(encoded, str(error))
-        answers: dict[int, Outcome | str] = {}
-        for _, partitions in answer.topics:
-            for partition, code, *_rest in partitions:
-                found = _outcome_of(code, str(for_code(code)()))
-                answers[partition] = found
-        if any(isinstance(found, str) for found in answers.values()):
-            await self._refresh(client)
-        return answers
-
-    async def _refresh(self, client: Any) -> None:
-        await client.force_metadata_update()
+            yield client
+        finally:
+            with self._lock:
+                keep = not self._closed
+                if keep:
+                    self._idle.append(client)
+            if not keep:
+                client.close()
 
 
-def _outcome_of(code: int, told: str) -> Outcome | str:
-    """What an error code means; a text says why to try again."""
-    if code in {0, _DUPLICATE}:
-        return Outcome(Fate.ACKNOWLEDGED)
-    if code in _REFUSED:
-        return Outcome(Fate.REFUSED, f"{_REFUSED[code]} (error {code})")
-    if code in _FORGOTTEN:
-        return Outcome(Fate.FORGOTTEN, f"{_FORGOTTEN[code]} (error {code})")
-    if code in _FINAL:
-        return Outcome(Fate.FAILED, told)
-    return told
+def _deliver(client: KafkaClient, encoded: Mapping[Partition, EncodedBatch]) -> dict[int, Outcome]:
+    """Sends one batch to each partition; one that is refused does not hold up the others."""
+    producer = Producer(client)
+    outcomes: dict[int, Outcome] = {}
+    unsent = {partition: iter((batch,)) for partition, batch in encoded.items()}
+    try:
+        while len(outcomes) < len(encoded):
+            failure: DovetailError | None = None
+            try:
+                producer.send_all(unsent)
+            except DovetailError as error:
+                failure = error
+
+            for stored in producer.stored:
+                outcomes[stored.partition[1]] = Outcome(Fate.ACKNOWLEDGED)
+            for partition, refusal in producer.refused.items():
+                outcomes[partition[1]] = outcome_of(refusal)
+                producer.drop(partition)
+            if failure is not None and not producer.refused:
+                # Nobody took it in time, or nobody lets us in.
+                failed = Outcome(Fate.FAILED, str(failure))
+                return {number: outcomes.get(number, failed) for _, number in encoded}
+            unsent = {}
+    finally:
+        producer.close()
+    return outcomes
+
+
+def outcome_of(error: DovetailError) -> Outcome:
+    """What the refusal of a batch means for its rows."""
+    if isinstance(error, InvalidBatch):
+        return Outcome(Fate.REFUSED, str(error))
+    if isinstance(error, SequenceGap | ProducerFenced):
+        return Outcome(Fate.FORGOTTEN, str(error))
+    return Outcome(Fate.FAILED, str(error))

@@ -20,6 +20,7 @@ def set_shards(engine: Engine, topic: str, shards: int) -> None:
         raise InvalidInput(f"a topic has 1 to {SLOTS} shards, not {shards}")
     if shards > 1 and not dialect.shards:
         raise InvalidInput("SQLite has one writer at a time, so shards would gain nothing there")
+
     lock = "" if dialect.name == "sqlite" else " FOR UPDATE"
     with engine.begin() as connection:
         # A write first: on SQLite it takes the lock that FOR UPDATE takes elsewhere.
@@ -27,6 +28,7 @@ def set_shards(engine: Engine, topic: str, shards: int) -> None:
             text("UPDATE kafka_topic_info SET topic = topic WHERE topic = :topic"),
             {"topic": topic},
         )
+
         rows = connection.execute(
             text(
                 "SELECT shard, locked_by, batches, term FROM kafka_topic_info "
@@ -41,6 +43,7 @@ def set_shards(engine: Engine, topic: str, shards: int) -> None:
                     f"shard {row.shard} of {topic!r} is {busy}; try again when its messages are "
                     "sent, or stop the relays first"
                 )
+
         term = max((int(row.term) for row in rows), default=0)
         connection.execute(
             text("DELETE FROM kafka_topic_info WHERE topic = :topic"), {"topic": topic}

@@ -54,12 +54,14 @@ def read_status(engine: Engine) -> OutboxStatus:
                 )
             )
         }
+
         dead = {
             str(row[0]): int(row[1])
             for row in connection.execute(
                 text("SELECT topic, count(*) FROM kafka_dead_messages GROUP BY topic")
             )
         }
+
         locks: dict[str, list[ShardStatus]] = {}
         for row in connection.execute(
             text(
@@ -80,6 +82,7 @@ def read_status(engine: Engine) -> OutboxStatus:
                     sent=int(row[8]),
                 )
             )
+
     return OutboxStatus(
         tuple(
             TopicStatus(

@@ -8,10 +8,10 @@ Lock of a (topic, shard), all by the clock of the database:
      └── retry_at ── failed
     held, and not renewed for `lock_ms` ──lock──> held by another (term + 1)
 
-Everything that a holder writes names its owner and term in the same transaction; when another has
-taken over, `LockLost` is raised and nothing is written.
+Everything that an owner writes names the owner and its term in the same transaction; when another
+has taken over, `LockLost` is raised and nothing is written.
 
-How messages are read is told in `reading.py`.
+`reading.py` reads the messages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ from dovetail.outbox.batch import (
     encode_identity,
 )
 from dovetail.outbox.claim import Claim
-from dovetail.outbox.database import DatabaseDown, told
+from dovetail.outbox.database import DatabaseDown, reason_of
 from dovetail.outbox.dialects import Dialect, dialect_of
 from dovetail.outbox.drain import Record
 from dovetail.outbox.reading import Pass, columns_of, open_pass
@@ -88,7 +88,7 @@ class Store:
                 yield self._connection
         except DBAPIError as error:
             self.close()
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
 
     def close(self) -> None:
         """Ends the connections."""
@@ -119,6 +119,7 @@ class Store:
                 ),
                 {"owner": owner, "lock_ms": lock_ms},
             ).all()
+
         missing = [str(topic) for topic, shard, _ in listed if shard is None]
         for topic in missing:
             self._introduce(topic, shards if d.shards else 1)
@@ -153,6 +154,7 @@ class Store:
                 ),
                 {"topic": topic, "shard": shard, "owner": owner, "lock_ms": lock_ms},
             )
+
             if taken.rowcount != 1:
                 return None
             if d.name != "postgresql":
@@ -164,6 +166,7 @@ class Store:
                     {"topic": topic, "shard": shard},
                 )
             row = taken.one()
+
         return Claim(
             topic,
             shard,
@@ -190,6 +193,7 @@ class Store:
             changes.append(f"last_processed_at = {now}, retries = 0")
         if record.finish:
             changes.append("locked_by = NULL, error = false, error_text = NULL, retry_at = NULL")
+
         values = {
             "batches": encode_batches(record.batches),
             "producer": encode_identity(record.identity),
@@ -202,6 +206,7 @@ class Store:
                 if record.finish:
                     self._sweep(connection, claim.topic)
             return
+
         with self._together() as connection:
             self._update(connection, claim, ", ".join(changes), values)
             for dead in record.dead:
@@ -221,7 +226,7 @@ class Store:
                 yield self._writing
         except DBAPIError as error:
             self.close()
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
 
     @contextmanager
     def _together(self) -> Iterator[Connection]:
@@ -234,7 +239,7 @@ class Store:
             with self._engine.begin() as connection:
                 yield connection
         except DBAPIError as error:
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
 
     def fail(self, claim: Claim, reason: str, *, retry_ms: int) -> None:
         """Gives the lock back with an error; nobody takes it for `retry_ms`. Raises `LockLost`."""
@@ -290,7 +295,7 @@ class Store:
                 self._reading.execution_options(isolation_level=_READING[self.dialect.name])
             return open_pass(self._reading, claim, self.dialect)
         except DBAPIError as error:
-            raise DatabaseDown(told(error)) from error
+            raise DatabaseDown(reason_of(error)) from error
 
     def try_sleep(self) -> bool:
         """PostgreSQL: asks publishers to notify. False while one is just committing, or elsewhere.

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.errors import Unavailable
+from dovetail.kafka.client.partitioner import PARTITIONERS
 from dovetail.logging import get_logger
-from dovetail.outbox.batch import PARTITIONERS, Identity, Row
+from dovetail.outbox.batch import Identity, Row
 from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import DatabaseDown
 from dovetail.outbox.drain import (
@@ -126,7 +127,7 @@ class Worker:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="outbox-reader")
 
     def run(self) -> None:
-        """Works until it is told to stop; errors of the database are waited out."""
+        """Works until the relay stops; waits while the database is down."""
         while not self._stopping.is_set():
             try:
                 found = self.work_once()
@@ -190,6 +191,7 @@ class Worker:
         if self._store.generation != self._generation:
             self._generation = self._store.generation
             self._memory.reconnected()
+
         session = _Session(self, claim)
         try:
             session.run()
@@ -259,6 +261,7 @@ class _Session:
                 options.compacts(claim.topic),
             ),
         )
+
         result: Any = None
         while True:
             try:

@@ -18,58 +18,51 @@ either a setting or `DOVETAIL_CONFIG`.
 
 Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that the name ends with;
 sizes `64MiB`, `1GB`, or an integer of bytes.
+
+    sources.py       flag, environment and file, and which one wins
+    sections.py      all sections together, and where each value was given
+    kinds.py         durations, sizes, ports, secrets: what a setting can be
+    quantity.py      durations and sizes as people write them
+    reference.py     `docs/settings.md`, made from the code
+    node.py          section `node`: who this node is
+    coordination.py  section `coordination`: embedded or etcd
+    kafka.py         section `kafka`: the listener for Kafka clients
+    http.py          section `http`: health, metrics, console
+    storage.py       section `storage`: the storage node
+    log.py           section `log`: topics and partitions
+    groups.py        section `groups`: consumer groups
+    outbox.py        section `outbox`: publishing, and the relay
+    stream.py        section `stream`: a replica of a shared stream
+    timeline.py      section `timeline`: messages that are due at a time
+    metrics.py       section `metrics`: of a relay and a pipeline's driver
+    tracing.py       section `tracing`: where spans go
+    logging.py       section `logging`: what a process logs
+    client.py        section `client`: how the command line reaches a node
+    security.py      section `security`: TLS, login, access rules
 """
 
-from dovetail.settings.client import ClientSettings
 from dovetail.settings.coordination import CoordinationSettings
 from dovetail.settings.http import HttpSettings
+from dovetail.settings.kafka import KafkaSettings
+from dovetail.settings.log import LogSettings
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
     parse_bytes,
     parse_duration_ms,
 )
-from dovetail.settings.sections import (
-    GroupsSettings,
-    KafkaSettings,
-    LoggingSettings,
-    LogSettings,
-    NodeSettings,
-    Origin,
-    Settings,
-    Shown,
-    StorageSettings,
-    TimelineSettings,
-)
+from dovetail.settings.sections import Settings
 from dovetail.settings.security import SecuritySettings
-from dovetail.settings.sources import (
-    CONFIG_PATH_DEFAULT,
-    CONFIG_VARIABLE,
-    ENVIRONMENT_PREFIX,
-    Flag,
-    load_settings,
-    parse_assignment,
-)
+from dovetail.settings.sources import Flag, load_settings, parse_assignment
 
 __all__ = [
-    "CONFIG_PATH_DEFAULT",
-    "CONFIG_VARIABLE",
-    "ENVIRONMENT_PREFIX",
-    "ClientSettings",
     "CoordinationSettings",
     "Flag",
-    "GroupsSettings",
     "HttpSettings",
     "KafkaSettings",
     "LogSettings",
-    "LoggingSettings",
-    "NodeSettings",
-    "Origin",
     "SecuritySettings",
     "Settings",
-    "Shown",
-    "StorageSettings",
-    "TimelineSettings",
     "format_bytes",
     "format_duration_ms",
     "load_settings",

@@ -2,43 +2,31 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from dovetail.settings.kinds import SECRET, DurationMs, Section
-
-_SECOND_MS = 1000
-_MINUTE_MS = 60_000
+from dovetail.settings.kinds import MINUTE_MS, SECOND_MS, DurationMs, Section, setting
 
 
 class ClientSettings(Section):
     """How the command line reaches a node."""
 
-    bootstrap: str = Field(
-        default="",
-        description="Address (host:port) of the node; empty: the one in the kafka section.",
+    bootstrap: str = setting(
+        "", "Address (host:port) of the node; empty: the one in the kafka section."
     )
     # Below 100 ms a healthy but busy node would be called unreachable.
-    timeout_ms: DurationMs = Field(
-        default=10 * _SECOND_MS,
-        ge=100,
-        le=60 * _MINUTE_MS,
-        description="Time to wait for an answer.",
+    timeout_ms: DurationMs = setting(
+        10 * SECOND_MS, "Time to wait for an answer.", ge=100, le=60 * MINUTE_MS
     )
-    tls: bool = Field(default=False, description="Whether the node speaks TLS.")
-    tls_ca: str = Field(
-        default="",
-        description="File with the authority of the node's certificate (PEM); empty: the system's.",
+    tls: bool = setting(False, "Whether the node speaks TLS.")
+    tls_ca: str = setting(
+        "", "File with the authority of the node's certificate (PEM); empty: the system's."
     )
-    tls_certificate: str = Field(
-        default="", description="File with the certificate to show (PEM), if the node wants one."
+    tls_certificate: str = setting(
+        "", "File with the certificate to show (PEM), if the node wants one."
     )
-    tls_key: str = Field(default="", description="File with the key of that certificate (PEM).")
-    user: str = Field(default="", description="Name to log in with; empty: no login.")
-    password: str = Field(
-        default="", description="Password to log in with.", json_schema_extra=SECRET
-    )
-    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = Field(
-        default="SCRAM-SHA-512", description="How to log in."
+    tls_key: str = setting("", "File with the key of that certificate (PEM).")
+    user: str = setting("", "Name to log in with; empty: no login.")
+    password: str = setting("", "Password to log in with.", secret=True)
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = setting(
+        "SCRAM-SHA-512", "How to log in."
     )
 
     def kafka(self) -> dict[str, str]:

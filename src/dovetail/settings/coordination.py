@@ -2,45 +2,36 @@
 
 from typing import Literal
 
-from pydantic import Field
-
-from dovetail.settings.kinds import DurationMs, Section
-
-_SECOND_MS = 1000
-_MINUTE_MS = 60_000
+from dovetail.settings.kinds import MINUTE_MS, SECOND_MS, DurationMs, Section, setting
 
 
 class CoordinationSettings(Section):
     """Who is alive and who owns what."""
 
-    kind: Literal["embedded", "etcd"] = Field(
-        default="embedded",
-        description="'embedded': in this process, for one node. 'etcd': for a cluster.",
+    kind: Literal["embedded", "etcd"] = setting(
+        "embedded", "'embedded': in this process, for one node. 'etcd': for a cluster."
     )
-    endpoints: str = Field(
-        default="127.0.0.1:2379",
+    endpoints: str = setting(
+        "127.0.0.1:2379",
+        "Addresses of etcd's members, host:port or https://host:port, separated by commas.",
         min_length=1,
-        description="Addresses of etcd's members, host:port or https://host:port, with commas "
-        "between them.",
     )
-    namespace: str = Field(
-        default="/dovetail/",
+    namespace: str = setting(
+        "/dovetail/",
+        "Prefix of all keys, so that several clusters can share one etcd.",
         pattern=r"^/([A-Za-z0-9._-]+/)*$",
-        description="Prefix of all keys, so that several clusters can share one etcd.",
     )
     # etcd counts whole seconds and no fewer than two; a minute hides a dead node for too long.
-    lease_ms: DurationMs = Field(
-        default=3 * _SECOND_MS,
-        ge=2 * _SECOND_MS,
-        le=_MINUTE_MS,
-        description="A node that is not heard of for this long is taken for dead.",
+    lease_ms: DurationMs = setting(
+        3 * SECOND_MS,
+        "A node that does not renew its lease for this long counts as dead.",
+        ge=2 * SECOND_MS,
+        le=MINUTE_MS,
     )
-    tls_ca: str = Field(
-        default="",
-        description="File with the authority of the certificates of etcd's members (PEM); for "
-        "https.",
+    tls_ca: str = setting(
+        "", "For https: file with the authority of the certificates of etcd's members (PEM)."
     )
-    tls_certificate: str = Field(
-        default="", description="File with the certificate to show (PEM), if etcd wants one."
+    tls_certificate: str = setting(
+        "", "File with the certificate to show (PEM), if etcd wants one."
     )
-    tls_key: str = Field(default="", description="File with the key of that certificate (PEM).")
+    tls_key: str = setting("", "File with the key of that certificate (PEM).")

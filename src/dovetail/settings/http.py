@@ -4,56 +4,40 @@ import ipaddress
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from dovetail.errors import InvalidSetting
-from dovetail.settings.kinds import SECRET, Section
+from dovetail.settings.kinds import Port, Section, setting
 
 #: Sixteen characters of a random token are beyond guessing over a network; a word is not.
 TOKEN_CHARACTERS_MIN = 16
 #: A token is a line; a larger file is a wrong one, such as a certificate.
 TOKEN_CHARACTERS_MAX = 1024
 
-_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})
-
 
 class HttpSettings(Section):
     """Health, metrics and console over HTTP."""
 
-    enabled: bool = Field(
-        default=True, description="Whether to serve health, metrics and console over HTTP."
-    )
-    host: str = Field(
-        default="127.0.0.1",
+    enabled: bool = setting(True, "Whether to serve health, metrics and console over HTTP.")
+    host: str = setting(
+        "127.0.0.1",
+        "Address to listen on for HTTP; beyond this machine only with a token.",
         min_length=1,
-        description="Address to listen on for HTTP; beyond this machine only with a token.",
     )
-    port: int = Field(
-        default=9080,
-        ge=0,
-        le=65535,
-        description="Port to listen on for HTTP; 0 takes any free one.",
+    port: Port = setting(9080, "Port to listen on for HTTP; 0 takes any free port.")
+    token: str = setting("", "Token that gives full access; empty: no sign-in.", secret=True)
+    token_file: str = setting(
+        "", "File whose first line is the token; use it instead of http.token."
     )
-    token: str = Field(
-        default="",
-        description="Who shows it may read and change everything; empty: no sign-in.",
-        json_schema_extra=SECRET,
+    tls_certificate: str = setting(
+        "", "File with the certificate chain for HTTPS (PEM); empty: not encrypted."
     )
-    token_file: str = Field(
-        default="", description="File whose first line is the token; instead of http.token."
-    )
-    tls_certificate: str = Field(
-        default="",
-        description="File with the certificate chain for HTTPS (PEM); empty: not encrypted.",
-    )
-    tls_key: str = Field(default="", description="File with that certificate's private key (PEM).")
-    metrics_open: bool = Field(
-        default=False, description="Whether /metrics is served without the token."
-    )
-    allowed_hosts: str = Field(
-        default="",
-        description="Host names under which browsers may come, beside this machine's own; with "
-        "commas.",
+    tls_key: str = setting("", "File with that certificate's private key (PEM).")
+    metrics_open: bool = setting(False, "Whether /metrics is served without the token.")
+    allowed_hosts: str = setting(
+        "",
+        "Host names, separated by commas, under which browsers may open the console, beside "
+        "this machine's own.",
     )
 
     @field_validator("token")
@@ -82,7 +66,7 @@ class HttpSettings(Section):
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise InvalidSetting(
-                f"http.token_file {self.token_file} holds no token: {reason}"
+                f"http.token_file {self.token_file} does not hold a token: {reason}"
             ) from error
         return token
 
@@ -95,11 +79,6 @@ class HttpSettings(Section):
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-    @property
-    def is_wildcard(self) -> bool:
-        """Whether it listens on every interface."""
-        return self.host in _WILDCARDS
 
     def host_names(self) -> frozenset[str]:
         """The names of `allowed_hosts`, in lower case."""

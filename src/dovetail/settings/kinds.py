@@ -1,19 +1,35 @@
-"""Kinds of values that settings have: durations, sizes, secrets; and what all sections share."""
+"""Kinds of values that settings have: durations, sizes, ports, secrets; and what sections share."""
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.quantity import parse_bytes, parse_duration_ms
 
-#: Given to a field as `json_schema_extra`: its value is never shown.
-SECRET: dict[str, Any] = {"secret": True}
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+TIB = 1024**4
+SECOND_MS = 1000
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+
+_SECRET: dict[str, Any] = {"secret": True}
+
+
+def setting(default: object, about: str, *, secret: bool = False, **bounds: Any) -> Any:
+    """A field of a section: its default, a sentence about it, and pydantic's bounds (`ge`, `le`).
+
+    The value of a `secret` is never shown.
+    """
+    extra = _SECRET if secret else None
+    return Field(default=default, description=about, json_schema_extra=extra, **bounds)
 
 
 def is_secret(extra: object) -> bool:
     """Whether a field's `json_schema_extra` says that its value must not be shown."""
-    return extra == SECRET
+    return extra == _SECRET
 
 
 def _duration_ms(given: object) -> int:
@@ -32,7 +48,10 @@ def _bytes(given: object) -> int:
 
 DurationMs = Annotated[int, BeforeValidator(_duration_ms)]
 ByteCount = Annotated[int, BeforeValidator(_bytes)]
+Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Section(BaseModel):
+    """One section: frozen, and refuses unknown names."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)

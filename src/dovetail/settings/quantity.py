@@ -40,7 +40,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 def parse_duration_ms(given: object) -> int:
     """Milliseconds of `250ms`, `90s`, `15m`, `12h`, `7d`, `2w`, `none` or an integer.
 
-    Raises `InvalidSetting` if it is none of these or no whole number of milliseconds.
+    Raises `InvalidSetting` if it is none of these, or not a whole number of milliseconds.
     """
     return _parse(given, _MS_PER_UNIT, kind="duration", example="7d, 90s or 250ms")
 
@@ -48,7 +48,7 @@ def parse_duration_ms(given: object) -> int:
 def parse_bytes(given: object) -> int:
     """Bytes of `64MiB`, `1GB`, `512B`, `none` or an integer.
 
-    Raises `InvalidSetting` if it is none of these or no whole number of bytes.
+    Raises `InvalidSetting` if it is none of these, or not a whole number of bytes.
     """
     return _parse(given, _BYTES_PER_UNIT, kind="size", example="64MiB, 1GB or 4096")
 
@@ -75,10 +75,12 @@ def _parse(given: object, factor_by_unit: dict[str, int], *, kind: str, example:
     match = _QUANTITY.fullmatch(text)
     factor = factor_by_unit.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise InvalidSetting(f"{text!r} is no {kind}; write it like {example}")
+        raise InvalidSetting(f"{text!r} is not a {kind}; write it like {example}")
     value = Decimal(match[1]) * factor
     if value != int(value):
-        raise InvalidSetting(f"{text!r} is no whole number of the smallest unit; use a smaller one")
+        raise InvalidSetting(
+            f"{text!r} is not a whole number of the smallest unit; use a smaller unit"
+        )
     return int(value)
 
 

@@ -1,14 +1,14 @@
-"""The section `security`: TLS, login and access rules of the Kafka door (R4)."""
+"""The section `security`: TLS, login and access rules of the Kafka listener (R4)."""
 
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from dovetail.errors import InvalidSetting
-from dovetail.settings.kinds import Section
+from dovetail.settings.kinds import Section, setting
 
 #: In the order of preference.
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
@@ -17,35 +17,30 @@ MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 class SecuritySettings(Section):
     """Who may come in, and what they may do."""
 
-    tls_certificate: str = Field(
-        default="", description="File with this node's certificate chain (PEM); empty: no TLS."
+    tls_certificate: str = setting(
+        "", "File with this node's certificate chain (PEM); empty: no TLS."
     )
-    tls_key: str = Field(default="", description="File with the certificate's private key (PEM).")
-    tls_ca: str = Field(
-        default="",
-        description="File with the authorities of the certificates of clients and nodes (PEM).",
+    tls_key: str = setting("", "File with the certificate's private key (PEM).")
+    tls_ca: str = setting(
+        "", "File with the authorities of the certificates of clients and nodes (PEM)."
     )
-    tls_clients: Literal["none", "optional", "required"] = Field(
-        default="none",
-        description="Whether clients show a certificate; its common name is who they are.",
+    tls_clients: Literal["none", "optional", "required"] = setting(
+        "none", "Whether clients show a certificate; its common name is the user."
     )
-    login: str = Field(
-        default="",
-        description="Ways to log in, with commas: scram-sha-512, scram-sha-256, plain (TLS only). "
-        "Empty: nobody has to.",
+    login: str = setting(
+        "",
+        "Login mechanisms, separated by commas: scram-sha-512, scram-sha-256, plain (TLS "
+        "only). Empty: no login.",
     )
-    authorize: bool = Field(
-        default=False,
-        description="Whether access rules hold: what no rule allows is then refused.",
+    authorize: bool = setting(
+        False, "Whether access rules apply; then whatever no rule allows is refused."
     )
-    admins: str = Field(default="admin", description="Names that may do everything, with commas.")
-    admin_password_file: str = Field(
-        default="",
-        description="File whose first line is the first admin's password, for the first start.",
+    admins: str = setting("admin", "Users that may do everything, separated by commas.")
+    admin_password_file: str = setting(
+        "", "File whose first line is the first admin's password, for the first start."
     )
-    nodes: str = Field(
-        default="",
-        description="Common names of the certificates of this cluster's nodes, with commas.",
+    nodes: str = setting(
+        "", "Common names of the certificates of this cluster's nodes, separated by commas."
     )
 
     @field_validator("login")
@@ -54,7 +49,7 @@ class SecuritySettings(Section):
         for name in _names(login):
             if name.upper() not in MECHANISMS:
                 known = ", ".join(mechanism.lower() for mechanism in MECHANISMS)
-                raise ValueError(f"{name!r} is no way to log in; there are {known}")
+                raise ValueError(f"{name!r} is not a login mechanism; write one of {known}")
         return login
 
     @model_validator(mode="after")
@@ -62,7 +57,9 @@ class SecuritySettings(Section):
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("security.tls_certificate and security.tls_key belong together")
         if "PLAIN" in self.mechanisms and not self.tls:
-            raise ValueError("plain sends the password as it is: set security.tls_certificate too")
+            raise ValueError(
+                "plain sends the password unencrypted: set security.tls_certificate too"
+            )
         if self.tls_clients != "none" and not (self.tls and self.tls_ca):
             raise ValueError(
                 "security.tls_clients needs security.tls_certificate, and security.tls_ca to check "
@@ -98,7 +95,7 @@ class SecuritySettings(Section):
         return _names(self.nodes)
 
     def server_tls(self) -> ssl.SSLContext | None:
-        """For the door; None without TLS. Raises `InvalidSetting`."""
+        """For the listener; None without TLS. Raises `InvalidSetting`."""
         if not self.tls:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -79,10 +79,11 @@ def load_settings(
     for name, item in given.items():
         if isinstance(item.value, bool) and _TYPE_BY_NAME[name] is not bool:
             raise InvalidSetting(
-                f"{name} = {item.value} ({item.origin}) is not a yes-or-no setting"
+                f"{name} = {item.value} ({item.origin}): the setting does not take true or false"
             )
         section_name, _, field_name = name.partition(".")
         sections.setdefault(section_name, {})[field_name] = item.value
+
     try:
         settings = Settings.model_validate(sections)
     except ValidationError as error:
@@ -97,7 +98,7 @@ def parse_assignment(text: str) -> Flag:
     name = name.strip()
     if not equals or not name:
         raise InvalidSetting(
-            f"--set {text!r} is no assignment; write --set section.name=value, "
+            f"--set {text!r} is not an assignment; write --set section.name=value, "
             "for example --set log.retention_ms=2d"
         )
     return Flag(name, value.strip(), f"--set {name}")
@@ -124,11 +125,14 @@ def _from_file(path: Path, asked_by: str) -> dict[str, _Given]:
             f"cannot read the settings file {path} (named by {asked_by}): {error.strerror}"
         ) from error
     if len(content) > CONFIG_BYTES_MAX:
-        raise InvalidSetting(f"{path} is larger than {CONFIG_BYTES_MAX} bytes: no settings file")
+        raise InvalidSetting(
+            f"{path} is larger than {CONFIG_BYTES_MAX} bytes, so it is not a settings file"
+        )
     try:
         tables = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSetting(f"{path} is not valid TOML: {error}") from error
+
     origin = Origin("file", str(path))
     given: dict[str, _Given] = {}
     for section_name, table in tables.items():

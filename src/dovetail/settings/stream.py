@@ -7,73 +7,58 @@ and how they must fit together is checked by `dovetail.stream.StreamSettings`.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from dovetail.settings.kinds import SECRET, DurationMs, Section
-
-_SECOND_MS = 1000
-_DAY_MS = 86_400_000
+from dovetail.settings.kinds import DAY_MS, SECOND_MS, DurationMs, Port, Section, setting
 
 
 class SharedStreamSettings(Section):
     """A shared stream's replica, and where `dovetail stream` looks."""
 
-    coordination_stream_id: str = Field(
-        default="", description="Topic of the shared log, in which the members find each other."
+    coordination_stream_id: str = setting(
+        "", "Topic of the shared log, in which the members find each other."
     )
-    environment_identifier: str = Field(
-        default="test", description="Name of the cluster; several can share one log."
+    environment_identifier: str = setting("test", "Name of the cluster; several can share one log.")
+    participant_write_interval_millis: DurationMs = setting(
+        DAY_MS, "A member that does not report within this time is not counted.", ge=100
     )
-    participant_write_interval_millis: DurationMs = Field(
-        default=_DAY_MS, ge=100, description="Members report in within this time to be counted."
+    algorithm: Literal["BULLY", "MAJORITY", "COORDINATOR"] = setting(
+        "BULLY", "How a leader is elected; BULLY is for two replicas."
     )
-    algorithm: Literal["BULLY", "MAJORITY", "COORDINATOR"] = Field(
-        default="BULLY", description="How a leader is found; BULLY is for two replicas."
+    endpoint_scheme: Literal["http", "https"] = setting(
+        "http", "How the members talk to each other."
     )
-    endpoint_scheme: Literal["http", "https"] = Field(
-        default="http", description="How the members talk."
+    endpoint_path: str = setting("/symphony-api/cluster-communication", "Path of the endpoint.")
+    endpoint_host_and_port: str = setting(
+        "", "Where the others reach this replica; empty: this host, port 8080."
     )
-    endpoint_path: str = Field(
-        default="/symphony-api/cluster-communication", description="Path of the endpoint."
+    timeout_ms: DurationMs = setting(
+        5 * SECOND_MS, "The leader is replaced after about this time of silence.", ge=50
     )
-    endpoint_host_and_port: str = Field(
-        default="", description="Where the others reach this replica; empty: this host, port 8080."
+    start_immediately: bool = setting(
+        True, "Whether `async with` starts to consume; else `start` does."
     )
-    timeout_ms: DurationMs = Field(
-        default=5 * _SECOND_MS,
-        ge=50,
-        description="The leader is replaced after about this time of silence.",
+    takeover: Literal["skip", "resume"] = setting(
+        "skip", "'skip': a new leader begins at the end. 'resume': at the committed position."
     )
-    start_immediately: bool = Field(
-        default=True, description="Whether to consume as soon as the stream is entered."
+    heartbeat_ms: DurationMs = setting(
+        0, "Longest time between two pings; 0: a quarter of the timeout.", ge=0
     )
-    takeover: Literal["skip", "resume"] = Field(
-        default="skip",
-        description="'skip': a new leader begins at the end. 'resume': at the committed position.",
+    shared_secret: str = setting("", "Signs messages between members.", secret=True)
+    listen_host: str = setting("", "Address to listen on; empty: the endpoint's host.")
+    listen_port: Port = setting(0, "Port to listen on; 0: the endpoint's port.")
+    vote_path: Path = setting(
+        Path("dovetail-stream.vote"),
+        "File in which this replica keeps its term and vote (MAJORITY).",
     )
-    heartbeat_ms: DurationMs = Field(
-        default=0, ge=0, description="Longest time between two pings; 0: a quarter of the timeout."
+    certificate_path: str = setting(
+        "", "For https: file with the certificate of this replica (PEM)."
     )
-    shared_secret: str = Field(
-        default="", description="Signs messages between members.", json_schema_extra=SECRET
+    key_path: str = setting("", "For https: file with the key of that certificate (PEM).")
+    authority_path: str = setting(
+        "", "For https: file with the authority of the other replicas' certificates (PEM)."
     )
-    listen_host: str = Field(
-        default="", description="Address to listen on; empty: the endpoint's host."
+    batch_events_max: int = setting(
+        500, "Most events between two reports to the log.", ge=1, le=100_000
     )
-    listen_port: int = Field(
-        default=0, ge=0, le=65535, description="Port to listen on; 0: the endpoint's port."
-    )
-    vote_path: Path = Field(
-        default=Path("dovetail-stream.vote"), description="File of term and vote (MAJORITY)."
-    )
-    certificate_path: str = Field(default="", description="For https: this one's certificate.")
-    key_path: str = Field(default="", description="For https: its key.")
-    authority_path: str = Field(
-        default="", description="For https: who signed the others' certificates."
-    )
-    batch_events_max: int = Field(
-        default=500, ge=1, le=100_000, description="Most events between two reports to the log."
-    )
-    report_interval_ms: DurationMs = Field(
-        default=_SECOND_MS, ge=1, description="Longest time between two reports while handling."
+    report_interval_ms: DurationMs = setting(
+        SECOND_MS, "Longest time between two reports while handling.", ge=1
     )

@@ -1,31 +1,25 @@
 """The section `tracing`: where spans go, and how many of them."""
 
-from pydantic import Field
-
-from dovetail.settings.kinds import DurationMs, Section
+from dovetail.settings.kinds import DurationMs, Section, setting
 
 
 class TracingSettings(Section):
     """Traces by OpenTelemetry (extra `tracing`); see `docs/tracing.md`."""
 
-    enabled: bool = Field(
-        default=False, description="Whether spans are made and trace contexts travel in headers."
-    )
-    endpoint: str = Field(
-        default="http://127.0.0.1:4318",
+    enabled: bool = setting(False, "Whether spans are made and trace contexts travel in headers.")
+    endpoint: str = setting(
+        "http://127.0.0.1:4318",
+        "Collector that spans are sent to, by OTLP over HTTP.",
         pattern=r"^https?://\S+$",
-        description="Collector that spans are sent to, by OTLP over HTTP.",
     )
-    service: str = Field(
-        default="",
-        max_length=255,
-        description="Name of this process in traces; empty: dovetail and what it is.",
+    service: str = setting(
+        "", "Name of this process in traces; empty: dovetail and what it is.", max_length=255
     )
     # A trace that was begun elsewhere is kept or dropped as its beginner said.
-    sample_ratio: float = Field(
-        default=1.0, ge=0.0, le=1.0, description="Part of the traces begun here that is kept."
+    sample_ratio: float = setting(
+        1.0, "Part of the traces begun here that is kept.", ge=0.0, le=1.0
     )
     # Below 100 ms a busy process would send a request for every few spans.
-    export_ms: DurationMs = Field(
-        default=5_000, ge=100, le=600_000, description="Longest time a span waits to be sent."
+    export_ms: DurationMs = setting(
+        5_000, "Longest time a span waits to be sent.", ge=100, le=600_000
     )

@@ -1,5 +1,40 @@
-"""Topics as Spark tables; archive, replay and statistics."""
+"""Topics as Spark tables, for batches and streams; archive, replay and statistics.
 
-from dovetail.spark.session import register, spark_session
+    from dovetail.spark import session
 
-__all__ = ["register", "spark_session"]
+    spark = session("orders")
+    reader = spark.readStream.format("dovetail").option("bootstrap", "broker:9092")
+    orders = reader.option("subscribe", "orders").load()
+
+The driver decides which offsets a micro-batch has; the tasks fetch them and decode whole record
+batches into Arrow columns. On the way back a task encodes Arrow columns into record batches whose
+producer id, epoch and sequence number follow from the query, the micro-batch and the row, so that
+the broker stores each row once however often Spark runs the task (`exactly_once.py`).
+
+This room speaks the Kafka protocol alone, in versions that Kafka 3 and 4 have, so it also serves a
+real Kafka. No node imports it: only its users need Spark, Arrow and Java
+(`pip install 'dovetail[spark]'`).
+
+    sessions.py         a Spark session with defaults for small micro-batches
+    runtime.py          the Java and the Python that Spark runs on
+    options.py          the options of `format("dovetail")`, checked                        pure
+    offsets.py          which offsets a batch reads, and how they are split into tasks      pure
+    source.py           `read` and `readStream`
+    sink.py             `write` and `writeStream`
+    exactly_once.py     why each row is stored once: producer ids, epochs, sequences        pure
+    query_id.py         the id of a query, in its checkpoint
+    fetching.py         reads a range of offsets, one fetch ahead
+    writing.py          writes the rows of one task
+    decoder.py          record batches to Arrow                                             pure
+    encoder.py          Arrow to record batches                                             pure
+    records.py          records to columns and back: compiled, else in Python               pure
+    _records.c          the compiled one
+    _records.pyi        its types
+    _plain_records.py   the one in Python, which is also the reference for tests
+    archive.py          topic to Parquet files; replay of a range into a topic
+    statistics.py       records, bytes, keys, lateness and skew per window of time
+"""
+
+from dovetail.spark.sessions import register, session
+
+__all__ = ["register", "session"]

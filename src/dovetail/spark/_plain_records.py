@@ -1,6 +1,6 @@
-"""Kafka records to Arrow buffers and back, in Python: the measure and stand-in of `_records.c`.
+"""Kafka records to Arrow buffers and back, in Python: the reference and fallback of `_records.c`.
 
-Both modules have these four functions, and give equal answers and raise `ValueError` for the same
+Both modules have these four functions, return equal results and raise `ValueError` for the same
 input. A column is a tuple of the buffers of an Arrow array of byte strings: offsets (32 bits,
 native), data, validity bits or None, and the place of its first row; None is a column of nulls.
 """
@@ -8,6 +8,9 @@ native), data, validity bits or None, and the place of its first row; None is a 
 import struct
 from array import array
 from typing import TypeAlias
+
+from dovetail.kafka.client.partitioner import murmur2
+from dovetail.record_batch import varint
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 #: offsets, data, validity or None.
@@ -63,6 +66,7 @@ def decode(
     the nearest that is.
     """
     _measure(sections)
+
     offsets, times, header_ends = array("q"), array("q"), array("i", [0])
     keys, values, names, contents = (_StringsBuilder() for _ in range(4))
     for data, count, base_offset, base_ms, stamped, stamp_ms in sections:
@@ -75,11 +79,13 @@ def decode(
             time_delta, here = read_number(plain, at + 1, end)
             offset_delta, here = read_number(plain, here, end)
             at = end
+
             if not 0 <= offset_delta <= _INT32_MAX:
                 raise ValueError("an offset is out of range")
             offset = base_offset + offset_delta
             if not offset_min <= offset < offset_end:
                 continue
+
             key, here = _read_bytes(plain, here, end)
             value, here = _read_bytes(plain, here, end)
             keys.add(key)
@@ -92,6 +98,7 @@ def decode(
             times.append(min(max(ms, -_MS_MAX), _MS_MAX) * 1000)
         if at != len(plain):
             raise ValueError("a batch is longer than its records")
+
     headers = (header_ends.tobytes(), names.close(), contents.close()) if with_headers else None
     return (
         len(offsets),
@@ -187,15 +194,16 @@ def encode(
             ms = int(struct.unpack_from("=q", times, row * 8)[0]) // 1000
         if count == 0:
             base_ms = most_ms = ms
+
         record = (
             b"\0"
-            + number(ms - base_ms)
-            + number(count)
+            + varint(ms - base_ms)
+            + varint(count)
             + _with_length(_get(keys, row))
             + _with_length(_get(values, row))
             + _encode_headers(headers, row)
         )
-        sized = number(len(record)) + record
+        sized = varint(len(record)) + record
         most_ms = max(most_ms, ms)
         if count and len(made) + len(sized) > bytes_max:
             break
@@ -204,24 +212,13 @@ def encode(
     return bytes(made), count, base_ms, most_ms
 
 
-def number(value: int) -> bytes:
-    """Zigzag, seven bits a byte."""
-    value = (value << 1) ^ (value >> 63)
-    made = bytearray()
-    while value > 0x7F:
-        made.append(value & 0x7F | 0x80)
-        value >>= 7
-    made.append(value)
-    return bytes(made)
-
-
 def _with_length(value: bytes | None) -> bytes:
-    return number(-1) if value is None else number(len(value)) + value
+    return varint(-1) if value is None else varint(len(value)) + value
 
 
 def _encode_headers(headers: HeaderColumn | None, row: int) -> bytes:
     if headers is None:
-        return number(0)
+        return varint(0)
     lists, first, names, contents = headers
     place = first + row
     if row < 0 or (place + 2) * 4 > len(lists):
@@ -229,7 +226,7 @@ def _encode_headers(headers: HeaderColumn | None, row: int) -> bytes:
     start, end = struct.unpack_from("=ii", lists, place * 4)
     if not 0 <= start <= end:
         raise ValueError("headers are not in their column")
-    made = bytearray(number(end - start))
+    made = bytearray(varint(end - start))
     for at in range(start, end):
         name = _get(names, at)
         if name is None:
@@ -254,22 +251,6 @@ def _get(column: Column | None, row: int) -> bytes | None:
     if not 0 <= start <= end <= len(data):
         raise ValueError("a value is not in its column")
     return bytes(data[start:end])
-
-
-def murmur2(key: bytes) -> int:
-    """The hash by which Kafka's own clients choose a partition."""
-    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
-    value = 0x9747B28C ^ len(key)
-    whole = len(key) & ~3
-    for (part,) in struct.iter_unpack("<I", key[:whole]):
-        part = part * multiplier & mask
-        part ^= part >> 24
-        value = value * multiplier & mask ^ part * multiplier & mask
-    rest = key[whole:]
-    if rest:
-        value = (value ^ int.from_bytes(rest, "little")) * multiplier & mask
-    value = (value ^ value >> 13) * multiplier & mask
-    return value ^ value >> 15
 
 
 def assign(keys: Column | None, rows: int, partitions: int, first: int, run: int) -> bytes:

@@ -1,23 +1,13 @@
+# The compiled functions have the signatures of the plain ones.
 from dovetail.spark._plain_records import (
-    Buffer,
-    Column,
-    Decoded,
-    HeaderColumn,
-    Section,
+    assign as assign,
 )
-
-def decode(
-    sections: list[Section], offset_min: int, offset_end: int, with_headers: bool
-) -> Decoded: ...
-def encode(
-    keys: Column | None,
-    values: Column | None,
-    headers: HeaderColumn | None,
-    times: Buffer | None,
-    now_ms: int,
-    rows: Buffer,
-    start: int,
-    bytes_max: int,
-) -> tuple[bytes, int, int, int]: ...
-def assign(keys: Column | None, rows: int, partitions: int, first: int, run: int) -> bytes: ...
-def group(assigned: Buffer, partitions: int) -> tuple[bytes, bytes]: ...
+from dovetail.spark._plain_records import (
+    decode as decode,
+)
+from dovetail.spark._plain_records import (
+    encode as encode,
+)
+from dovetail.spark._plain_records import (
+    group as group,
+)

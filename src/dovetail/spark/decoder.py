@@ -4,12 +4,11 @@ A loop over batches, never over messages: headers are read and checksums compare
 are inflated by C libraries and taken apart by `records`. The buffers that come out are the
 columns; nothing is copied once more.
 
-Columns and types are those of Spark's Kafka source. Offsets may have gaps (compaction, control
-records of transactions, which are passed over). A batch cut off at the end of an answer, which
+Columns and types are those of Spark's Kafka source. Offsets may have gaps: compaction leaves them,
+and control records of transactions are skipped. A batch that the end of an answer cuts off, which
 Kafka allows, is left for the next fetch.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -17,19 +16,19 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from dovetail.buffers import Buffer
+from dovetail.compression import inflate
 from dovetail.errors import ChecksumMismatch, InvalidBatch
-from dovetail.kafka.client.compression import inflate
+from dovetail.kafka.client.client import Partition, name_of
+from dovetail.record_batch import (
+    APPEND_TIME,
+    CHECKED_FROM,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    read_header,
+)
 from dovetail.spark import records
 from dovetail.spark._plain_records import Headers, Section, Strings
-
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-HEADER_BYTES = _HEADER.size
-#: The length counts what lies behind it.
-_LENGTH_FROM = 12
-_CHECKED_FROM = 21
-_CODEC_MASK = 0x07
-_APPEND_TIME = 0x08
-_CONTROL = 0x20
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -47,6 +46,8 @@ COLUMNS = pa.schema(
     ]
 )
 COLUMNS_WITH_HEADERS = COLUMNS.append(pa.field("headers", HEADERS_TYPE))
+#: Behind every offset.
+OFFSET_END = 1 << 62
 
 
 class BatchView(NamedTuple):
@@ -66,7 +67,7 @@ class BatchView(NamedTuple):
     @property
     def control(self) -> bool:
         """Whether it holds marks of transactions and no messages."""
-        return bool(self.attributes & _CONTROL)
+        return bool(self.attributes & CONTROL)
 
     def records_checksum(self) -> int:
         """Of the records alone: a broker that sets the time rewrites the header."""
@@ -74,8 +75,8 @@ class BatchView(NamedTuple):
 
     def section(self) -> Section:
         """The records, inflated. Raises `InvalidBatch`."""
-        stamped = bool(self.attributes & _APPEND_TIME)
-        plain = inflate(self.records, self.attributes & _CODEC_MASK)
+        stamped = bool(self.attributes & APPEND_TIME)
+        plain = inflate(self.records, self.attributes & CODEC_MASK)
         return plain, self.record_count, self.base_offset, self.base_ms, stamped, self.ms_max
 
 
@@ -83,45 +84,41 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
     """The whole batches in what a fetch answered. Raises `InvalidBatch`."""
     view, at = memoryview(data), 0
     while at + HEADER_BYTES <= len(view):
-        fields = _HEADER.unpack_from(view, at)
-        base_offset, length, _, magic, checksum, attributes, last_delta = fields[:7]
-        if magic != 2:
-            raise InvalidBatch(f"{where}: record format {magic} at offset {base_offset}, not 2")
-        end = at + _LENGTH_FROM + length
-        if length < HEADER_BYTES - _LENGTH_FROM:
-            raise InvalidBatch(f"{where}: a batch of length {length} at offset {base_offset}")
+        header = read_header(view[at:])
+        what = f"{where}: the batch at offset {header.base_offset}"
+        if header.magic != 2:
+            raise InvalidBatch(f"{what} has record format {header.magic}, not 2")
+        if header.size < HEADER_BYTES:
+            raise InvalidBatch(f"{what} has length {header.length}")
+
+        end = at + header.size
         if end > len(view):
             return
-        if crc32c(view[at + _CHECKED_FROM : end]) != checksum:
-            raise ChecksumMismatch(
-                f"{where}: the batch at offset {base_offset} changed on its way: its checksum "
-                "does not match"
-            )
-        yield BatchView._make(
-            (
-                base_offset,
-                base_offset + last_delta + 1,
-                attributes,
-                *fields[7:],
-                view[at + HEADER_BYTES : end],
-            )
+        if crc32c(view[at + CHECKED_FROM : end]) != header.checksum:
+            raise ChecksumMismatch(f"{what} changed on its way: its checksum does not match")
+        yield BatchView(
+            header.base_offset,
+            header.offset_end,
+            header.attributes,
+            *header[7:],
+            view[at + HEADER_BYTES : end],
         )
         at = end
 
 
 def to_arrow(
     batches: list[BatchView],
+    partition: Partition,
     *,
-    topic: str,
-    partition: int,
-    offset_min: int,
-    offset_end: int,
+    offset_min: int = 0,
+    offset_end: int = OFFSET_END,
     columns: pa.Schema = COLUMNS,
 ) -> pa.RecordBatch:
     """The records with `offset_min` <= offset < `offset_end`, in order. Raises `InvalidBatch`.
 
     `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
     """
+    topic, number = partition
     wanted = [batch for batch in batches if not batch.control]
     try:
         sections = [batch.section() for batch in wanted]
@@ -131,13 +128,14 @@ def to_arrow(
     except ValueError as error:
         first = wanted[0].base_offset if wanted else offset_min
         raise InvalidBatch(
-            f"{topic}-{partition}: records from offset {first} on are malformed: {error}"
+            f"{name_of(partition)}: records from offset {first} on are malformed: {error}"
         ) from error
+
     makers: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: _strings(keys, rows, pa.binary()),
         "value": lambda: _strings(values, rows, pa.binary()),
         "topic": lambda: pa.repeat(topic, rows),
-        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), rows),
+        "partition": lambda: pa.repeat(pa.scalar(number, pa.int32()), rows),
         "offset": lambda: pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
         "timestamp": lambda: pa.Array.from_buffers(
             COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]
@@ -163,13 +161,13 @@ def _timestamp_types(
     batches: list[BatchView], offset_min: int, offset_end: int, rows: int
 ) -> pa.Array:
     """0 where the producer gave the time, 1 where the broker did; a topic rarely mixes them."""
-    kinds = {bool(batch.attributes & _APPEND_TIME) for batch in batches}
+    kinds = {bool(batch.attributes & APPEND_TIME) for batch in batches}
     if len(kinds) < 2:
         return pa.repeat(pa.scalar(int(kinds == {True}), pa.int32()), rows)
     parts = []
     for batch in batches:
         inside = records.decode([batch.section()], offset_min, offset_end, False)[0]
-        kind = int(bool(batch.attributes & _APPEND_TIME))
+        kind = int(bool(batch.attributes & APPEND_TIME))
         parts.append(pa.repeat(pa.scalar(kind, pa.int32()), inside))
     return pa.concat_arrays(parts)
 

@@ -1,9 +1,8 @@
-"""Arrow columns to record batches: what a sink is given becomes what a Produce request carries.
+"""Arrow columns to record batches: from the rows of a sink to the body of a Produce request.
 
 A loop over batches, never over rows: `records` writes the records, C libraries compress them.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,21 +10,16 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from dovetail.buffers import Buffer
-from dovetail.kafka.client.compression import deflate
+from dovetail.compression import deflate
 from dovetail.kafka.client.producer import EncodedBatch
+from dovetail.record_batch import SEQUENCE_END, seal
 from dovetail.spark import records
 from dovetail.spark._plain_records import Column, HeaderColumn
-
-_FRONT = struct.Struct(">qiibI")
-_BODY = struct.Struct(">hiqqqhii")
-#: Checksum and what stands before it, behind the length.
-_FRONT_COUNTED = 9
-_SEQUENCE_END = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of rows that are to be written, as buffers; `batch` keeps them alive."""
+    """The columns of the rows to write, as buffers; `batch` keeps them alive."""
 
     batch: pa.RecordBatch
     keys: Column | None
@@ -35,7 +29,7 @@ class Rows:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> "Rows":
-        """Of a batch with columns `value` and, if they are there, `key`, `headers`, `timestamp`."""
+        """From a batch with the column `value` and optionally `key`, `headers`, `timestamp`."""
         names = batch.schema.names
         times = None
         if "timestamp" in names:
@@ -64,7 +58,7 @@ def encode_batches(
 ) -> Iterator[EncodedBatch]:
     """Batches of the rows named by `chosen` (32 bits each), each of up to `bytes_max` bytes.
 
-    A row that alone is larger makes a batch of its own; the broker judges it.
+    A row that is larger makes a batch of its own; the broker judges it.
     """
     start, count_all = 0, len(memoryview(chosen).cast("B")) // 4
     while start < count_all:
@@ -72,19 +66,17 @@ def encode_batches(
             rows.keys, rows.values, rows.headers, rows.times, now_ms, chosen, start, bytes_max
         )
         body = deflate(body, codec)
-        checked = _BODY.pack(
-            codec,
-            count - 1,
-            base_ms,
-            ms_max,
-            producer_id,
-            producer_epoch,
-            sequence % _SEQUENCE_END,
+        data = seal(
+            body,
             count,
+            base_timestamp=base_ms,
+            timestamp_max=ms_max,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence % SEQUENCE_END,
         )
-        checksum = crc32c(body, crc32c(checked))
-        front = _FRONT.pack(0, _FRONT_COUNTED + len(checked) + len(body), -1, 2, checksum)
-        yield EncodedBatch(b"".join((front, checked, body)), sequence, count, crc32c(body))
+        yield EncodedBatch(data, sequence, count, crc32c(body))
         start += count
         sequence += count
 
@@ -92,13 +84,13 @@ def encode_batches(
 def _column(given: pa.Array) -> Column:
     array = given if given.type == pa.binary() else given.cast(pa.binary())
     valid, offsets, data = array.buffers()
-    # An array of nothing but nulls may have no data.
+    # An array of nulls alone may have no data.
     return offsets, data if data is not None else b"", valid, array.offset
 
 
 def _headers(given: pa.Array) -> HeaderColumn:
     if given.null_count:
-        # The place of a null list may hold anything.
+        # A null list may point anywhere.
         given = pa.array([pairs or [] for pairs in given.to_pylist()], given.type)
     pairs = given.values
     return (

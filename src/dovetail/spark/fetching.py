@@ -1,8 +1,8 @@
-"""Reading a range of offsets: fetch after fetch, the next always on its way.
+"""Reads a range of offsets, one fetch ahead.
 
-While one answer is decoded the broker already works on the next; that is all the concurrency that
-a task needs. A reader has a connection of its own for as long as it reads, so that two readers in
-one thread do not take each other's answers.
+While one answer is decoded, the broker prepares the next; a task needs no more concurrency. A
+reader has a connection of its own while it reads, so that two readers in one thread do not take
+each other's answers.
 """
 
 import time
@@ -11,19 +11,21 @@ from dataclasses import dataclass
 
 from dovetail.errors import OffsetOutOfRange, ProtocolViolation, Unavailable
 from dovetail.kafka.client.client import KafkaClient, Partition, name_of
-from dovetail.kafka.client.connection import Connection, error_of
-from dovetail.kafka.codec import ApiKey, ErrorCode, RequestHeader
+from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode, error_of
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.spark.decoder import BatchView, batches_in
 
-#: What one fetch asks for. More gains nothing: the next one is on its way while this is decoded.
+#: The size of one fetch. More gains nothing: the next one comes while this is decoded.
 FETCH_BYTES = 4 * 1024 * 1024
 _FETCH_WAIT_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What one fetch brought: whole batches, and the bounds of the partition at that moment."""
+    """What one fetch returned: whole batches, and the bounds of the partition at that moment."""
 
     batches: list[BatchView]
     log_start: int
@@ -33,8 +35,8 @@ class Fetched:
 def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> Iterator[Fetched]:
     """Batches from `start` on until `end` is reached.
 
-    Raises `OffsetOutOfRange` where the partition does not hold the position, `InvalidBatch` for
-    what is no batch, `Unavailable` if what was promised does not come in time.
+    Raises `OffsetOutOfRange` if the partition does not hold the position, `InvalidBatch` for a
+    malformed answer, `Unavailable` if records below `end` do not come in time.
     """
     reader = _Reader(client, partition)
     position, empty_since = start, None
@@ -48,20 +50,21 @@ def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> It
                     reader.ask(position)
                 yield fetched
                 continue
+
             now = time.monotonic()
             empty_since = empty_since or now
             if now - empty_since > client.timeout_s:
                 raise Unavailable(
-                    f"reading {name_of(partition)}: nothing came at offset {position} for "
-                    f"{client.timeout_s:g} s, and {end} was promised; the partition ends at "
-                    f"{fetched.high_watermark}"
+                    f"reading {name_of(partition)}: no record at offset {position} within "
+                    f"{client.timeout_s:g} s; records up to {end} were there, and the partition "
+                    f"now ends at {fetched.high_watermark}"
                 )
     finally:
         reader.close()
 
 
 class _Reader:
-    """Asks for one partition, on a connection that nobody else uses meanwhile."""
+    """Fetches one partition, on a connection that nobody else uses meanwhile."""
 
     def __init__(self, client: KafkaClient, partition: Partition) -> None:
         self._client = client
@@ -70,7 +73,7 @@ class _Reader:
         self._asked: RequestHeader | None = None
 
     def ask(self, position: int) -> None:
-        """Sends the next request; what goes wrong is met by `read`."""
+        """Sends the next request; `read` handles what goes wrong."""
         if self._connection is None:
             self._connection = self._client.borrow(self._partition)
         try:
@@ -81,11 +84,11 @@ class _Reader:
             self._drop()
 
     def read(self, position: int) -> Fetched:
-        """What is at `position`, tried again after what can pass."""
+        """What is at `position`; transient failures are retried."""
         return self._client.retried(lambda: self._read(position))
 
     def close(self) -> None:
-        """Gives the connection back, unless an answer is still to come on it."""
+        """Gives the connection back, unless an answer is outstanding on it."""
         if self._connection is not None and self._asked is None:
             self._client.give_back(self._connection)
             self._connection = None
@@ -102,12 +105,14 @@ class _Reader:
             self.ask(position)
         if self._connection is None or self._asked is None:
             raise Unavailable(f"{doing}: no connection to its leader")
+
         asked, self._asked = self._asked, None
         try:
             answer: m.FetchResponse = self._connection.receive(asked)
         except (Unavailable, ProtocolViolation):
             self._drop()
             raise
+
         one = answer.responses[0].partitions[0] if answer.responses else None
         code = one.error_code if one is not None and not answer.error_code else answer.error_code
         if one is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -117,6 +122,7 @@ class _Reader:
         if one is None or code != ErrorCode.NONE:
             self._drop()
             raise error_of(code, doing)
+
         batches = [
             batch
             for data in one.records or ()

@@ -1,7 +1,7 @@
 """Which offsets a batch reads, and how they are split into tasks. Pure.
 
-Positions travel as Spark keeps them in its checkpoint, {"topic": {"0": 12}}: what Spark's Kafka
-source writes, so that they can be read by people and by other tools.
+Positions have the form that Spark's Kafka source has in its checkpoint, {"topic": {"0": 12}}, so
+that people and other tools can read them.
 """
 
 from collections.abc import Mapping
@@ -41,22 +41,23 @@ def from_document(document: Mapping[str, Mapping[str, int]]) -> dict[Partition, 
             for number, offset in numbers.items()
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise Damaged(f"the checkpoint's positions are none: {document!r}") from error
+        raise Damaged(f"the checkpoint has malformed positions: {document!r}") from error
 
 
 def limited(start: Positions, latest: Positions, rows_max: int | None) -> dict[Partition, int]:
-    """Ends of the next batch: all there is, or `rows_max` shared out by what each has.
+    """Ends of the next batch: all records, or `rows_max` of them in proportion to what each has.
 
-    `start` has every partition of `latest`. One whose end lies before its start (it was made anew,
-    and that is allowed) goes back to its end.
+    `start` has every partition of `latest`. One whose end lies before its start (the topic was
+    created again, and that is allowed) goes back to its end.
     """
     start = {key: min(start[key], end) for key, end in latest.items()}
     waiting = {key: end - start[key] for key, end in latest.items()}
     total = sum(waiting.values())
     if rows_max is None or total <= rows_max:
         return {key: start[key] + count for key, count in waiting.items()}
+
     shares = {key: count * rows_max // total for key, count in waiting.items()}
-    # What rounding left over goes to those that have most; nobody with data waits for ever.
+    # The remainder goes to those that have most; no partition with data waits for ever.
     left = rows_max - sum(shares.values())
     for key in sorted(waiting, key=lambda key: (shares[key] - waiting[key], key)):
         more = min(left, waiting[key] - shares[key], 1)
@@ -66,9 +67,9 @@ def limited(start: Positions, latest: Positions, rows_max: int | None) -> dict[P
 
 
 def split(start: Positions, end: Positions, partitions_min: int | None) -> list[OffsetRange]:
-    """Ranges for tasks: one for each partition that has something, or more to make `minimum`.
+    """Ranges for tasks: one for each partition with records, or more to make `partitions_min`.
 
-    Depends on nothing but its arguments: a batch that is run again is cut in the same places.
+    Depends on its arguments alone: a batch that is run again is split in the same places.
     """
     whole = [
         OffsetRange(topic, number, start[topic, number], end[topic, number])
@@ -78,10 +79,11 @@ def split(start: Positions, end: Positions, partitions_min: int | None) -> list[
     total = sum(one.end - one.start for one in whole)
     if partitions_min is None or len(whole) >= partitions_min:
         return whole
+
     ranges = []
     for one in whole:
         size = one.end - one.start
-        # Rounded up, so that there are never fewer than asked for where there are rows for it.
+        # Rounded up, so that there are never fewer than wanted if there are enough rows.
         parts = min(size, max(1, -(-size * partitions_min // total)))
         cuts = [one.start + size * part // parts for part in range(parts + 1)]
         ranges += [OffsetRange(one.topic, one.partition, low, high) for low, high in pairwise(cuts)]
@@ -89,7 +91,7 @@ def split(start: Positions, end: Positions, partitions_min: int | None) -> list[
 
 
 def lost(start: Positions, first: Positions, latest: Positions) -> list[str]:
-    """What a query still had to read and cannot any more, in words."""
+    """What a query still had to read and is gone, in words."""
     found = []
     for (topic, number), offset in sorted(start.items()):
         name = f"{topic}-{number}"

@@ -1,8 +1,8 @@
 """The options of `format("dovetail")`: names and meanings as in Spark's Kafka source and sink.
 
 Pure: strings in, a frozen object out, or `InvalidInput` that names the option, its value and what
-to write instead. Two options that contradict each other are refused, also where Spark's own
-source lets one of them win in silence; so is an option that is not known, with the nearest one.
+to write instead. Options that contradict each other are refused, also where Spark's own source
+silently prefers one; an unknown option is refused with the nearest known one.
 """
 
 import difflib
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dovetail.compression import codec_number
 from dovetail.errors import InvalidInput
 from dovetail.kafka.client.brokers import LOGIN_OPTIONS, PREFIX, Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
-from dovetail.kafka.client.compression import codec_number
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -75,18 +75,18 @@ class ReadOptions:
     assigned: tuple[Partition, ...] = ()
     starting: Bound | None = None
     ending: Bound | None = None
-    #: What to do for a time behind which there is nothing yet: fail, or begin at the end.
+    #: For a time after the last record: fail, or begin at the end.
     time_without_record: Literal["error", "latest"] = "error"
     rows_max: int | None = None
     partitions_min: int | None = None
     fail_on_data_loss: bool = True
     include_headers: bool = False
-    #: Positions are committed to this group, for display; they decide nothing.
+    #: Positions are committed to this group, for display only.
     group: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "ReadOptions":
-        """Of the options of `read` or `readStream`. Raises `InvalidInput`."""
+        """From the options of `read` or `readStream`. Raises `InvalidInput`."""
         options = _Given(given, _READ)
         chosen = options.one_of(_CHOICES, needed="which topics to read")
         pattern = options.text("subscribePattern")
@@ -94,6 +94,7 @@ class ReadOptions:
             options.check_pattern(pattern)
         options.choice("kafka.isolation.level", ("read_uncommitted",))
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+
         return cls(
             brokers=options.brokers(),
             topics=options.names("subscribe") if chosen == "subscribe" else (),
@@ -133,18 +134,18 @@ class WriteOptions:
     """Where and how to write."""
 
     brokers: Brokers
-    #: For every row; None: each row names its own in the column `topic`.
+    #: For all rows; None: each row names its own in the column `topic`.
     topic: str | None = None
     codec: int = 0
-    #: Of the master that runs the query; None: there is no election.
+    #: The term of the master that runs the query; None: there is no election.
     term: int | None = None
-    #: By id: whether a task fails that has another value than the row which is stored, so that its
-    #: next run can go on from that one. Else the stored row stays and nothing is said.
+    #: By id: whether a task fails if a stored row has another value, so that its next run can
+    #: continue from that row. Otherwise the stored row silently stays.
     conflicts_fail: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "WriteOptions":
-        """Of the options of `write` or `writeStream`. Raises `InvalidInput`."""
+        """From the options of `write` or `writeStream`. Raises `InvalidInput`."""
         options = _Given(given, _WRITE)
         options.flag("includeHeaders", default=True)
         return cls(
@@ -167,7 +168,7 @@ class _Given:
                 near = difflib.get_close_matches(name, spelled, n=1)
                 hint = f" (did you mean {spelled[near[0]]!r}?)" if near else ""
                 raise InvalidInput(
-                    f"option {name!r} is not known{hint}. Known are: {', '.join(known)}"
+                    f"option {name!r} is not known{hint}. Known options: {', '.join(known)}"
                 )
 
     def text(self, name: str) -> str | None:
@@ -199,12 +200,12 @@ class _Given:
         return value.lower() == "true"
 
     def one_of(self, names: tuple[str, ...], *, needed: str | None = None) -> str | None:
-        """Which of several options is there. Raises `InvalidInput` for two, or a needed none."""
+        """Which of several options is given. Raises `InvalidInput` for two, or a missing one."""
         there = [name for name in names if self.text(name) is not None]
         if len(there) > 1:
             raise InvalidInput(f"{' and '.join(there)} contradict each other; give one of them")
         if not there and needed:
-            raise InvalidInput(f"nothing says {needed}; give one of {', '.join(names)}")
+            raise InvalidInput(f"no option says {needed}; give one of {', '.join(names)}")
         return there[0] if there else None
 
     def brokers(self) -> Brokers:
@@ -224,11 +225,11 @@ class _Given:
             re.compile(pattern)
         except re.error as error:
             raise InvalidInput(
-                f"option 'subscribePattern' is {pattern!r}, which is no pattern: {error}"
+                f"option 'subscribePattern' is {pattern!r}, not a regular expression: {error}"
             ) from error
 
     def assigned(self) -> tuple[Partition, ...]:
-        """Of JSON such as {"topic": [0, 1]}."""
+        """From JSON such as {"topic": [0, 1]}."""
         found = self._json("assign", '{"orders": [0, 1]}')
         partitions = []
         for topic, numbers in found.items():
@@ -242,7 +243,7 @@ class _Given:
         return tuple(partitions)
 
     def bound(self, names: tuple[str, ...]) -> Bound | None:
-        """Of the three ways to name a position."""
+        """From one of the three options that name a position."""
         chosen = self.one_of(names)
         if chosen is None:
             return None
@@ -252,6 +253,7 @@ class _Given:
         value = self.text(chosen) or ""
         if chosen == offsets and value.lower() in _NAMED:
             return Bound(everywhere=_NAMED[value.lower()])
+
         by_time = chosen != offsets
         example = '{"orders": {"0": 1700000000000}}' if by_time else '{"orders": {"0": 23}}'
         each: dict[Partition, int] = {}
@@ -264,6 +266,7 @@ class _Given:
                         f"{topic!r}; write {example}"
                     )
                 each[topic, int(number)] = position
+
         if not each:
             raise InvalidInput(f"option {chosen!r} names no partition; write {example}")
         return Bound(by_time=by_time, each=each)
@@ -275,11 +278,8 @@ class _Given:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            words = (
-                " or ".join(_NAMED) + ", or "
-                if name in ("startingOffsets", "endingOffsets")
-                else ""
-            )
+            offsets = name in ("startingOffsets", "endingOffsets")
+            words = " or ".join(_NAMED) + ", or " if offsets else ""
             raise InvalidInput(f"option {name!r} is {value!r}; write {words}JSON such as {example}")
         return found
 
@@ -289,4 +289,4 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_partition(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and _is_whole(value) and value >= 0

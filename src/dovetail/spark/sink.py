@@ -1,13 +1,13 @@
 """`write` and `writeStream` of `format("dovetail")`.
 
-Columns: `value`, and if wanted `key`, `topic` (unless the option `topic` holds for all),
-`partition` (else chosen by the key as Kafka's clients do), `headers`, `timestamp`, `id`. Strings
-and bytes are taken for keys and values.
+Columns: `value`, and optionally `key`, `topic` (unless the option `topic` names one for all rows),
+`partition` (otherwise chosen by the key, as Kafka's clients do), `headers`, `timestamp` and `id`.
+Keys and values are strings or bytes.
 
-A stream writes each row exactly once whatever is run again (`identity`), by position or, with the
-column `id`, by id. A batch job does so too against retries of its tasks; a job that is submitted
-again is another job. A row is visible as soon as it is stored: the broker has no transactions, and
-a reader sees the rows of a micro-batch before it is complete.
+A stream writes each row exactly once, whatever is run again (`exactly_once`): by position or, with
+the column `id`, by id. A batch write does so too when Spark retries its tasks; a second `save()`
+writes the rows again. A row is visible as soon as it is stored, so a reader sees the rows of a
+micro-batch before it is complete.
 """
 
 import uuid
@@ -36,13 +36,9 @@ from pyspark.sql.types import (
 
 from dovetail.errors import InvalidInput
 from dovetail.kafka.client.client import Partition, client_of
-from dovetail.spark.identity import group_of, marks_after
+from dovetail.spark.exactly_once import Attempt, attempt_of_task, group_of, marks_after
 from dovetail.spark.options import WriteOptions
-from dovetail.spark.writing import TaskWriter
-
-#: Local properties that Spark sets for the tasks of a micro-batch.
-_BATCH_PROPERTY = "streaming.sql.batchId"
-_QUERY_PROPERTY = "sql.streaming.queryId"
+from dovetail.spark.writing import write_rows
 
 _TEXT = (StringType, BinaryType)
 _WHOLE = (ByteType, ShortType, IntegerType, LongType)
@@ -71,8 +67,8 @@ class TopicWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, *, by_id: bool) -> None:
         self._options = options
         self._by_id = by_id
-        #: Made on the driver: all attempts of all tasks of this job have the same.
-        self._job = uuid.uuid4().hex
+        #: Made on the driver: all attempts of all tasks of this write have the same.
+        self._run = uuid.uuid4().hex
 
     @classmethod
     def of(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "TopicWriter":
@@ -83,8 +79,13 @@ class TopicWriter(DataSourceArrowWriter):
         return cls(options, by_id=check_columns(schema, options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _task().partitionId()
-        return _write(self._options, self._job, 0, task, by_id=self._by_id, batches=iterator)
+        task = TaskContext.get()
+        if task is None:
+            raise InvalidInput("only tasks of Spark write rows, and this process runs none")
+
+        attempt = Attempt(self._run, 0, task.partitionId())
+        ends = write_rows(attempt, self._options, iterator, by_id=self._by_id)
+        return Written(attempt.query, ends)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -101,19 +102,12 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         return cls(options, by_id=check_columns(schema, options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = _task()
-        query = task.getLocalProperty(_QUERY_PROPERTY)
-        batch = task.getLocalProperty(_BATCH_PROPERTY)
-        if query is None or batch is None:
-            raise InvalidInput(f"this is no task of a stream: query {query!r}, batch {batch!r}")
-        return _write(
-            self._options,
-            query,
-            int(batch),
-            task.partitionId(),
-            by_id=self._by_id,
-            batches=iterator,
-        )
+        attempt = attempt_of_task()
+        if attempt is None:
+            raise InvalidInput("only tasks of a stream write its rows, and this process runs none")
+
+        ends = write_rows(attempt, self._options, iterator, by_id=self._by_id)
+        return Written(attempt.query, ends)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Notes where the micro-batch ended: whoever reads back later begins there.
@@ -125,6 +119,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         for message in written:
             for partition, end in message.ends.items():
                 ends[partition] = max(end, ends.get(partition, 0))
+
         if ends:
             client, group = client_of(self._options.brokers), group_of(written[0].query)
             stored = client.committed(group)
@@ -148,6 +143,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> bool:
             raise InvalidInput(
                 f"column {one.name!r} is {one.dataType.simpleString()}; it must be {kinds}"
             )
+
     if "value" not in names:
         raise InvalidInput("no column 'value'; it is what a record holds")
     if options.topic is None and "topic" not in names:
@@ -157,39 +153,3 @@ def check_columns(schema: StructType, options: WriteOptions) -> bool:
             "the option 'topic' and the column 'topic' contradict each other; drop one of them"
         )
     return "id" in names
-
-
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    if task is None:
-        raise InvalidInput("rows are written by Spark's tasks, and this is none")
-    return task
-
-
-def _write(
-    options: WriteOptions,
-    query: str,
-    batch: int,
-    task: int,
-    *,
-    by_id: bool,
-    batches: Iterator[pa.RecordBatch],
-) -> Written:
-    writer = TaskWriter(
-        client_of(options.brokers),
-        query=query,
-        batch=batch,
-        task=task,
-        topic=options.topic,
-        codec=options.codec,
-        by_id=by_id,
-        term=options.term,
-        conflicts_fail=options.conflicts_fail,
-    )
-    try:
-        for one in batches:
-            writer.write(one)
-        return Written(query, writer.close())
-    except BaseException:
-        writer.abandon()
-        raise

@@ -1,15 +1,14 @@
 """`format("dovetail")`: topics as Spark tables, in batches and as streams.
 
-Two places. The *driver* decides which offsets a batch has: it asks the brokers for the ends, cuts
-them to the limit, and splits them into ranges (`offsets`, pure). The *workers* read their ranges:
-fetch after fetch, each answer one Arrow batch (`fetching`, `decoder`), connections kept from task
-to task.
+The *driver* decides which offsets a batch has: it asks the brokers for the ends, cuts them to the
+limit, and splits them into ranges (`offsets`, pure). The *workers* read their ranges: fetch after
+fetch, each answer one Arrow batch (`fetching`, `decoder`). They keep connections from task to task.
 
-Promise: a range is read completely and in order, or the task fails. What a query had to read and
-cannot any more (retention, a topic deleted and made anew) fails the query unless
-`failOnDataLoss` is false; then it is told in the log of the worker, and reading goes on behind.
+Promise: a range is read completely and in order, or the task fails. If records that a query still
+had to read are gone (retention, or a topic that was deleted and created again), the query fails;
+with `failOnDataLoss=false` the worker logs it and continues with the next record.
 
-Not here: where a query stands. Spark keeps that in its checkpoint; the group named by
+Not here: the position of a query. Spark keeps it in its checkpoint; the group named by
 `kafka.group.id` gets the positions too, for lag tools, and nobody reads them back.
 """
 
@@ -58,7 +57,7 @@ from dovetail.spark.offsets import (
 )
 from dovetail.spark.options import Bound, ReadOptions
 
-_log = get_logger("pipeline")
+_log = get_logger("spark")
 
 SPARK_SCHEMA = StructType(
     [
@@ -123,7 +122,7 @@ class RangePartition(InputPartition):
 
 
 class TopicReader(DataSourceReader):
-    """Reads what is there, once."""
+    """Reads what a topic has, once."""
 
     def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
         self._options, self._columns = options, columns
@@ -141,12 +140,12 @@ class TopicReader(DataSourceReader):
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads on and on; lives on the driver as long as its query, and on workers for one range."""
+    """Reads a stream; lives on the driver as long as its query, and on workers for one range."""
 
     def __init__(self, options: ReadOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options, self._columns = options, columns
         self._latest: dict[Partition, int] = {}
-        #: With AvailableNow: the ends as of the start; nothing behind them is there.
+        #: With AvailableNow: the ends at the start; the stream stops there.
         self._target: dict[Partition, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -169,6 +168,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._latest = dict(self._target)
         begin = self._begin(from_document(start), self._latest)
         _check_loss(options, begin, self._latest)
+
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = limited(begin, self._latest, rows_max)
         # A partition that is gone keeps its position: it may come back.
@@ -201,7 +201,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def partitions_of(options: ReadOptions) -> list[Partition]:
-    """The partitions that the options name, at this moment. Raises `TopicUnknown`."""
+    """The partitions that the options name now. Raises `TopicUnknown`."""
     client = client_of(options.brokers)
     if options.assigned:
         known = client.partitions({topic for topic, _ in options.assigned})
@@ -211,6 +211,7 @@ def partitions_of(options: ReadOptions) -> list[Partition]:
                     f"topic {topic!r} has no partition {number}; it has {len(known[topic])}"
                 )
         return sorted(set(options.assigned))
+
     if options.pattern is not None:
         found = client.partitions(None)
         matching = {name: n for name, n in found.items() if re.fullmatch(options.pattern, name)}
@@ -227,13 +228,15 @@ def resolved(
         missing = sorted(set(partitions) - set(bound.each))
         surplus = sorted(set(bound.each) - set(partitions))
         raise InvalidInput(
-            f"{role} offsets must name every partition that is read and no other: "
-            f"missing {_names(missing)}, not read {_names(surplus)}"
+            f"the {role} offsets must name exactly the partitions that are read: "
+            f"missing {_names(missing)}, unknown {_names(surplus)}"
         )
+
     asked = dict(bound.each) or dict.fromkeys(partitions, bound.everywhere or 0)
     if not bound.by_time:
         named = {key: value for key, value in asked.items() if value < 0}
         return asked | client_of(options.brokers).offsets(named) if named else asked
+
     found = client_of(options.brokers).offsets(asked)
     late = sorted(key for key, offset in found.items() if offset < 0)
     if late and role == "starting" and options.time_without_record == "error":
@@ -251,7 +254,7 @@ def _offsets(options: ReadOptions, partitions: list[Partition], at: int) -> dict
 def _check_loss(
     options: ReadOptions, start: Mapping[Partition, int], latest: Mapping[Partition, int]
 ) -> None:
-    """Raises `Damaged` if something that was to be read is gone, unless that is allowed."""
+    """Raises `Damaged` if records that were to be read are gone, unless that is allowed."""
     first = _offsets(options, list(latest), EARLIEST)
     _report(options, lost(start, first, latest))
 
@@ -260,11 +263,11 @@ def _report(options: ReadOptions, reasons: list[str]) -> None:
     if not reasons:
         return
     text = (
-        f"records that were to be read are gone: {'; '.join(reasons)}. Retention, or a topic that "
-        "was deleted and made anew"
+        f"records that were to be read are gone: {'; '.join(reasons)}. Retention removed them, or "
+        "the topic was deleted and created again"
     )
     if options.fail_on_data_loss:
-        raise Damaged(f"{text}. To go on without them, set failOnDataLoss to false")
+        raise Damaged(f"{text}. To continue without them, set failOnDataLoss to false")
     _log.warning("records are gone", reasons="; ".join(reasons))
 
 
@@ -288,8 +291,9 @@ def read_range(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a range, on a worker."""
     if not isinstance(partition, RangePartition):
-        # Spark's stand-in for "no partitions".
+        # Spark's placeholder for "no partitions".
         return
+
     wanted = partition.range
     place = (wanted.topic, wanted.partition)
     client = client_of(options.brokers)
@@ -299,8 +303,7 @@ def read_range(
             for fetched in fetch(client, place, position, wanted.end):
                 batch = to_arrow(
                     fetched.batches,
-                    topic=wanted.topic,
-                    partition=wanted.partition,
+                    place,
                     offset_min=position,
                     offset_end=wanted.end,
                     columns=columns,

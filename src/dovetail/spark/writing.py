@@ -1,32 +1,34 @@
-"""What one task writes: rows to partitions, numbered so that each is stored once (`identity`).
+"""What one task writes: rows to partitions, numbered so that each is stored once (`exactly_once`).
 
-A `TaskWriter` is given Arrow batches. It chooses the partition of each row, encodes, sends, and
-waits: after `write` returned, the rows are stored. How a row keeps its number across attempts is
-the one difference between its two kinds, `by position` and `by id`.
+A `TaskWriter` takes Arrow batches. It chooses the partition of each row, encodes, sends, and waits:
+once `write` returns, the rows are stored. How a row keeps its number across attempts is the one
+difference between its two kinds, `by position` and `by id`.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.errors import InvalidInput, Uncertain
-from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition, client_of
 from dovetail.kafka.client.producer import EncodedBatch, Producer, SequenceTaken, Stored
 from dovetail.spark import records
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, BatchView, to_arrow
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, HEADERS_TYPE, BatchView, to_arrow
 from dovetail.spark.encoder import Rows, encode_batches
-from dovetail.spark.fetching import fetch
-from dovetail.spark.identity import (
+from dovetail.spark.exactly_once import (
     ID_HEADER,
+    Attempt,
     Mark,
     begin_of,
     check_current,
     group_of,
     identity_of,
 )
+from dovetail.spark.fetching import fetch
+from dovetail.spark.options import WriteOptions
 
 #: Of a record batch before compression; brokers take 1 MiB by default, with a header of 61 bytes.
 BATCH_BYTES = 950_000
@@ -39,7 +41,7 @@ _PAUSE_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class PartitionRows:
     """Rows of one Arrow batch that go to one partition; the first has the number `sequence`."""
 
     rows: Rows
@@ -50,10 +52,10 @@ class Lot:
     def count(self) -> int:
         return len(self.chosen) // 4
 
-    def after(self, sequence: int) -> "Lot":
+    def after(self, sequence: int) -> "PartitionRows":
         """What is left when the numbers before `sequence` are taken."""
         skipped = min(max(sequence - self.sequence, 0), self.count)
-        return Lot(self.rows, self.chosen[skipped * 4 :], self.sequence + skipped)
+        return PartitionRows(self.rows, self.chosen[skipped * 4 :], self.sequence + skipped)
 
 
 class _Patience:
@@ -82,24 +84,11 @@ class TaskWriter:
     """Writes the rows of one task of one micro-batch."""
 
     def __init__(
-        self,
-        client: KafkaClient,
-        *,
-        query: str,
-        batch: int,
-        task: int,
-        topic: str | None,
-        codec: int,
-        by_id: bool,
-        term: int | None,
-        conflicts_fail: bool = False,
+        self, client: KafkaClient, attempt: Attempt, options: WriteOptions, *, by_id: bool
     ) -> None:
-        """`conflicts_fail`: see `WriteOptions`. Raises `ProducerFenced`."""
-        self._client = client
-        self._identity = identity_of(query, batch=batch, task=task)
-        self._query, self._batch, self._term = query, batch, term
-        self._topic = topic
-        self._codec = codec
+        """Raises `ProducerFenced`."""
+        self._client, self._attempt, self._options = client, attempt, options
+        self._identity = identity_of(attempt)
         self._by_id = by_id
         self._producer = Producer(client)
         self._partitions: dict[str, int] = {}
@@ -114,8 +103,7 @@ class TaskWriter:
         #: of the values.
         self._known: dict[bytes, int] = {}
         self._mine: set[bytes] = set()
-        self._conflicts_fail = conflicts_fail
-        if term is not None:
+        if options.term is not None:
             self._stored()
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -126,23 +114,19 @@ class TaskWriter:
             if self._by_id:
                 self._write_by_id(topic, rows)
             else:
-                self._write_lots(self._lots(topic, rows))
+                self._write_by_position(self._split(topic, rows))
 
     def close(self) -> dict[Partition, int]:
         """The offsets behind what was written."""
         self._producer.close()
         return dict(self._producer.ends)
 
-    def abandon(self) -> None:
-        """Closes what is open after a failure."""
-        self._producer.close()
-
-    def _write_lots(self, lots: dict[Partition, Lot]) -> None:
-        left = {key: lot.after(self._taken.get(key, 0)) for key, lot in lots.items()}
+    def _write_by_position(self, split: dict[Partition, PartitionRows]) -> None:
+        left = {key: rows.after(self._taken.get(key, 0)) for key, rows in split.items()}
         patience = _Patience(self._client.timeout_s)
         while True:
             try:
-                self._producer.send_all({key: self._encoded(lot) for key, lot in left.items()})
+                self._producer.send_all({key: self._encoded(rows) for key, rows in left.items()})
                 break
             except SequenceTaken as error:
                 partition = error.partition
@@ -150,9 +134,10 @@ class TaskWriter:
                 taken = self._next[partition]
                 patience.wait(str(error), progress=taken > self._taken.get(partition, 0))
                 self._taken[partition] = taken
-                left = {partition: lots[partition].after(taken)}
-        for partition, lot in lots.items():
-            self._next[partition] = lot.sequence + lot.count
+                left = {partition: split[partition].after(taken)}
+
+        for partition, rows in split.items():
+            self._next[partition] = rows.sequence + rows.count
 
     def _write_by_id(self, topic: str, batch: pa.RecordBatch) -> None:
         ids = batch.column("id").cast(pa.binary())
@@ -161,30 +146,32 @@ class TaskWriter:
         listed = ids.to_pylist()
         partitions = [(topic, number) for number in range(self._count(topic))]
         self._read_back([one for one in partitions if one not in self._next])
+
         patience = _Patience(self._client.timeout_s)
         while True:
-            lots = self._fresh_lots(topic, batch, listed)
+            split = self._unwritten(topic, batch, listed)
             try:
-                self._producer.send_all({key: self._encoded(lot) for key, lot in lots.items()})
+                self._producer.send_all({key: self._encoded(rows) for key, rows in split.items()})
                 if self._is_as_sent():
                     break
-                reason = f"writing to {topic!r}: the answer was meant for another attempt"
+                reason = f"writing to {topic!r}: another attempt got the acknowledged offsets"
             except SequenceTaken as error:
                 reason = str(error)
             self._producer.forget()
             before = len(self._known)
             self._read_back(partitions)
             patience.wait(reason, progress=len(self._known) > before)
-        for partition, lot in lots.items():
-            self._next[partition] = lot.sequence + lot.count
+
+        for partition, rows in split.items():
+            self._next[partition] = rows.sequence + rows.count
         self._mine.update(listed)
 
-    def _fresh_lots(
+    def _unwritten(
         self, topic: str, batch: pa.RecordBatch, ids: list[bytes]
-    ) -> dict[Partition, Lot]:
+    ) -> dict[Partition, PartitionRows]:
         """The rows that nobody has written yet. Raises `Uncertain` for a conflict."""
         known, mine = self._known, self._mine
-        if self._conflicts_fail and known:
+        if self._options.conflicts_fail and known:
             values = batch.column("value").cast(pa.binary()).to_pylist()
             others = sum(
                 1
@@ -196,9 +183,10 @@ class TaskWriter:
                     f"another attempt has stored other values for {others} rows of this "
                     f"micro-batch in {topic!r}; the next run of the task goes on from those"
                 )
+
         fresh = [one not in known and one not in mine for one in ids]
         wanted = batch if all(fresh) else batch.filter(pa.array(fresh))
-        return self._lots(topic, _with_id_header(wanted)) if wanted.num_rows else {}
+        return self._split(topic, _with_id_header(wanted)) if wanted.num_rows else {}
 
     def _is_as_sent(self) -> bool:
         """Whether what was acknowledged lies there as it was sent, and no other attempt's rows."""
@@ -220,21 +208,21 @@ class TaskWriter:
                 return False
         return True
 
-    def _encoded(self, lot: Lot) -> Iterator[EncodedBatch]:
+    def _encoded(self, rows: PartitionRows) -> Iterator[EncodedBatch]:
         return encode_batches(
-            lot.rows,
-            lot.chosen,
-            codec=self._codec,
+            rows.rows,
+            rows.chosen,
+            codec=self._options.codec,
             bytes_max=BATCH_BYTES,
             now_ms=time.time_ns() // 1_000_000,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
-            sequence=lot.sequence,
+            sequence=rows.sequence,
         )
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        if self._topic is not None:
-            yield self._topic, batch
+        if self._options.topic is not None:
+            yield self._options.topic, batch
             return
         topics = batch.column("topic")
         if topics.null_count:
@@ -244,7 +232,7 @@ class TaskWriter:
         for topic in pc.unique(topics).to_pylist():
             yield topic, batch.filter(pc.equal(topics, topic))
 
-    def _lots(self, topic: str, batch: pa.RecordBatch) -> dict[Partition, Lot]:
+    def _split(self, topic: str, batch: pa.RecordBatch) -> dict[Partition, PartitionRows]:
         rows, count = Rows.of(batch), self._count(topic)
         if "partition" in batch.schema.names:
             assigned = self._named_partitions(topic, batch, count)
@@ -254,15 +242,16 @@ class TaskWriter:
             first = done + (self._identity.producer_id & 0xFFFFF) * RUN_ROWS
             assigned = records.assign(rows.keys, batch.num_rows, count, first, RUN_ROWS)
             self._rows_done[topic] = done + batch.num_rows
+
         starts, order = (memoryview(data) for data in records.group(assigned, count))
         bounds = starts.cast("i")
-        lots = {}
+        split = {}
         for number in range(count):
             low, high = bounds[number], bounds[number + 1]
             if low < high:
                 sequence = self._next.get((topic, number), 0)
-                lots[topic, number] = Lot(rows, order[low * 4 : high * 4], sequence)
-        return lots
+                split[topic, number] = PartitionRows(rows, order[low * 4 : high * 4], sequence)
+        return split
 
     def _named_partitions(self, topic: str, batch: pa.RecordBatch, count: int) -> bytes:
         named = batch.column("partition").cast(pa.int32())
@@ -288,8 +277,9 @@ class TaskWriter:
         earliest = self._client.offsets(dict.fromkeys(partitions, EARLIEST))
         latest = self._client.offsets(dict.fromkeys(partitions, LATEST))
         for partition in partitions:
-            begin = begin_of(self._stored().get(partition), batch=self._batch)
+            begin = begin_of(self._stored().get(partition), batch=self._attempt.batch)
             start = max(begin, earliest[partition])
+
             following = 0
             for fetched in fetch(self._client, partition, start, latest[partition]):
                 for view in fetched.batches:
@@ -303,23 +293,29 @@ class TaskWriter:
     def _stored(self) -> dict[Partition, tuple[int, str]]:
         """The positions of the last micro-batch, asked for once. Raises `ProducerFenced`."""
         if self._positions is None:
-            found = self._client.committed(group_of(self._query))
+            found = self._client.committed(group_of(self._attempt.query))
             marks = [Mark.of(text) for _, text in found.values()]
-            check_current(marks, batch=self._batch, term=self._term)
+            check_current(marks, batch=self._attempt.batch, term=self._options.term)
             self._positions = found
         return self._positions
 
 
+def write_rows(
+    attempt: Attempt, options: WriteOptions, batches: Iterable[pa.RecordBatch], *, by_id: bool
+) -> dict[Partition, int]:
+    """Writes all rows of one task; returns the offsets behind them."""
+    writer = TaskWriter(client_of(options.brokers), attempt, options, by_id=by_id)
+    try:
+        for batch in batches:
+            writer.write(batch)
+    finally:
+        ends = writer.close()
+    return ends
+
+
 def _rows_in(view: BatchView, partition: Partition) -> Iterator[tuple[bytes, int]]:
     """Id and hash of the value of the rows in a batch."""
-    columns = to_arrow(
-        [view],
-        topic=partition[0],
-        partition=partition[1],
-        offset_min=0,
-        offset_end=1 << 62,
-        columns=COLUMNS_WITH_HEADERS,
-    )
+    columns = to_arrow([view], partition, columns=COLUMNS_WITH_HEADERS)
     cells = (columns.column(name).to_pylist() for name in ("headers", "value"))
     for pairs, value in zip(*cells, strict=True):
         for pair in pairs:
@@ -331,19 +327,18 @@ def _with_id_header(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with each row's id in front of its headers."""
     ids = batch.column("id").cast(pa.binary())
     names = pa.repeat(ID_HEADER, len(ids))
-    element = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    kind = pa.list_(pa.field("element", element))
     at = batch.schema.get_field_index("headers")
     if at < 0 or not len(batch.column(at).flatten()):
-        pairs = pa.StructArray.from_arrays([names, ids], fields=list(element))
+        pairs = pa.StructArray.from_arrays([names, ids], fields=list(HEADERS_TYPE.value_type))
         ends = pa.array(range(len(ids) + 1), pa.int32())
-        lists = pa.ListArray.from_arrays(ends, pairs).cast(kind)
+        lists = pa.ListArray.from_arrays(ends, pairs).cast(HEADERS_TYPE)
         if at < 0:
             return batch.append_column("headers", lists)
         return batch.set_column(at, "headers", lists)
+
     given = batch.column(at).to_pylist()
     together = [
         [{"key": ID_HEADER, "value": one}, *(pairs or [])]
         for one, pairs in zip(ids.to_pylist(), given, strict=True)
     ]
-    return batch.set_column(at, "headers", pa.array(together, kind))
+    return batch.set_column(at, "headers", pa.array(together, HEADERS_TYPE))

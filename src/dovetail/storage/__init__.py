@@ -1,4 +1,4 @@
-"""The ledger room: fenced, append-only storage of entries.
+"""Ledgers: fenced, append-only storage of entries, on one node or several.
 
 A *ledger* is a sequence of entries with ids 0, 1, 2, ... that one writer under one *term*
 appends. An *entry* is opaque bytes. The writer chooses the ids, so replicas agree and a repeated
@@ -7,27 +7,21 @@ node refuses the old writer, whatever that writer believes.
 
 From the bottom up:
 
-    disk.py          files: write, sync, read                 faulty_disk.py: its evil twin
-    frame.py         how a record lies in a segment file, and how a scan tells torn from damaged
-    run.py           where entries lie: compact rows, in memory and in index files
-    segment.py       one segment file and its birth
-    index.py         which entries there are, for the writing thread and for readers
-    holding.py       what a node holds of a ledger, and what it should: spans of entries
-    recovery.py      from files back to state, at start
-    doubt.py         what a damaged node may have lost without knowing what it was
-    compaction.py    giving room back, and letting damaged segments go
-    store.py         the storage node's deciding and writing core; one thread, no asyncio
-    node.py          StorageNode: the store behind asyncio, with group commit
-    quorum.py        quorum arithmetic
-    quorum_writer.py, quorum_recovery.py   the protocol, pure
-    placement.py     which nodes hold which entries of a ledger
-    ensembles.py     ledgers on several nodes: the doing part of the protocol
-    deletion.py      deleting them, whether all nodes answer or not
-
-All ledgers of a node share one sequence of segment files. That is what makes one sync enough for
-everything that waits, however many partitions are written: 1,000 files would need 1,000 syncs.
-The price is that space comes back only when a segment has no live entry left, or when what lives
-in it is moved (`store.py`, compaction).
+    identifiers.py  the words, as types
+    held.py         what a node holds of a ledger, and what it should: spans of entries
+    disk/           one node's disk: segment files, their index, recovery at start
+    node.py         `StorageNode`: the contract, and the store behind asyncio with group commit
+    identity.py     binds a storage node's number to its disk
+    placement.py    which nodes hold which entries of a ledger
+    quorum/         ledgers on several nodes
+    deletion.py     deletes ledgers, whether all nodes answer or not
+    chain.py        a partition's ledgers as the coordination service keeps them; pure
+    selection.py    strategies that choose nodes
+    repair/         keeps every ledger at full strength
+    calls.py        requests to a storage node on the wire
+    service.py      a storage node as the listener serves it
+    remote.py       a storage node on another machine
+    cluster.py      the storage nodes of a cluster
 """
 
 from dovetail.storage.disk.files import Disk, RealDisk

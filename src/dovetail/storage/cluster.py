@@ -1,15 +1,16 @@
 """The storage nodes of a cluster, as ledgers need them: found by number, chosen by strategy (L12).
 
-A node is reached at the address that it announced last; connections are made when they are first
+A node is reached at the address that it registered last; connections are made when they are first
 needed, and made anew when a node comes back elsewhere. A node that is not there now is still a
-node: reads and recovery ask it, and are told that it does not answer.
+node: reads and recovery ask it, and fail.
 """
 
-import asyncio
 import random
 import ssl
 from collections.abc import Sequence
 
+from dovetail.addresses import Address
+from dovetail.background import Tasks
 from dovetail.coordination.membership import STORAGE_ROLE, Membership
 from dovetail.errors import Unavailable
 from dovetail.storage import StorageNode
@@ -18,6 +19,13 @@ from dovetail.storage.remote import RemoteStorageNode
 from dovetail.storage.selection import Candidate, Selection
 from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import PeerSettings
+
+#: A storage process that has not listened for so long is given up for now: its ledgers go on with
+#: the others, and it gets what is being written when it is back.
+_REFUSED_MS = 300
+
+#: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
+_LOAD_STEP_BYTES = 64 * 1024 * 1024
 
 
 class ClusterNodes:
@@ -35,7 +43,7 @@ class ClusterNodes:
         bytes_in_flight_max: int,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`bytes_in_flight_max` is for one storage node; no less than the door lets in."""
+        """`bytes_in_flight_max` is for one storage node; no less than a listener lets in."""
         self._membership = membership
         self._disks = disks
         self._client_id = client_id
@@ -48,8 +56,8 @@ class ClusterNodes:
             login=ClientLogin(tls),
         )
         self._turn = rng.randrange(1 << 32)
-        self._remote: dict[int, tuple[tuple[str, int], RemoteStorageNode]] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._remote: dict[int, tuple[Address, RemoteStorageNode]] = {}
+        self._closing = Tasks("storage nodes")
 
     def node(self, number: int) -> StorageNode:
         if self._local is not None and number == self._local[0]:
@@ -60,13 +68,16 @@ class ClusterNodes:
             if known is None:
                 raise Unavailable(f"storage node {number} is not there")
             return known[1]
+
         identity = self._disks.identity(number)
         if identity is None:
             raise Unavailable(f"the disk of storage node {number} is not known yet")
-        address = (member.host, member.port)
+
+        address = Address(member.host, member.port)
         if known is not None and known[0] != address:
-            self._start_closing(known[1])
+            self._closing.start(known[1].close(), name=f"leaving {known[1].address}")
             known = None
+
         if known is None:
             known = (
                 address,
@@ -107,17 +118,4 @@ class ClusterNodes:
         """Ends all connections."""
         for _, remote in self._remote.values():
             await remote.close()
-        await asyncio.gather(*self._closing, return_exceptions=True)
-
-    def _start_closing(self, remote: RemoteStorageNode) -> None:
-        task = asyncio.create_task(remote.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-
-#: A storage process that has not listened for so long is given up for now: its ledgers go on with
-#: the others, and it gets what is being written when it is back.
-_REFUSED_MS = 300
-
-#: Loads are compared in steps of this size, so that nodes that hold about the same share new data.
-_LOAD_STEP_BYTES = 64 * 1024 * 1024
+        await self._closing.finish()

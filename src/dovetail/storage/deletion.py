@@ -2,8 +2,8 @@
 
 Two ways, for two reasons. A topic's deletion is complete only when every node has deleted (L8), so
 it insists, and is tried again; nodes that were removed from the cluster for good are left out. What
-retention lets go has left its chain already: nodes are told so in the background, and one that does
-not answer finds out by itself when it is back (sweeping.py), so that nobody waits for it.
+retention lets go has left its chain already: nodes get a request in the background, and one that
+does not answer finds out by itself when it is back (sweeping.py), so that nobody waits for it.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from dovetail.background import start_task
 from dovetail.errors import DovetailError
 from dovetail.storage.identifiers import LedgerId
 from dovetail.storage.node import StorageNode
@@ -48,20 +49,22 @@ class Deletions:
                 raise outcome
 
     async def let_go(self, placements: Sequence[Placement]) -> None:
-        """Tells the nodes; returns soon, whether they have answered or not."""
+        """Asks the nodes to delete; returns soon, whether they have answered or not."""
         begun = set()
         for placement in placements:
             for number in placement.nodes.difference(self._removed()):
                 self._waiting.setdefault(number, deque()).append(LedgerId(placement.ledger))
                 if number not in self._tasks:
-                    self._tasks[number] = asyncio.create_task(self._work_off(number))
+                    self._tasks[number] = start_task(
+                        self._work_off(number), name="storage/deletions"
+                    )
                 begun.add(number)
         awaited = [self._tasks[number] for number in begun - self._silent]
         if awaited:
             await asyncio.wait(awaited, timeout=LET_GO_WAIT_MS / 1000)
 
     async def close(self) -> None:
-        """Tells nobody any more."""
+        """Asks nobody any more."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

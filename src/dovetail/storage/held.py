@@ -27,7 +27,7 @@ class Span(NamedTuple):
 class Held:
     """What a node holds of the entries that were asked about; `next` if the answer was cut short.
 
-    Entries from `next` on are not told; ask again from there.
+    Entries from `next` on are not in it; ask again from there.
     """
 
     spans: tuple[Span, ...]

@@ -36,9 +36,9 @@ async def bind_disk(
     found = await coordinator.get(key)
     if found is None and holds_ledgers:
         raise Damaged(
-            f"the data folder holds ledgers of storage node {node_id}, and the coordination "
-            "service knows nothing of it: its own state was lost or is another's. Restore it from "
-            "a copy; to give the ledgers up, move the folder 'ledgers' away"
+            f"the data folder holds ledgers of storage node {node_id}, but the coordination "
+            "service does not know that node: it lost its state, or it is another cluster's. "
+            "Restore it from a copy; to give the ledgers up, move the folder 'ledgers' away"
         )
     if found is None:
         await coordinator.transact(
@@ -47,8 +47,8 @@ async def bind_disk(
         found = await coordinator.get(key)
     if found is None or found.value.decode() != identity:
         raise InvalidSetting(
-            f"storage node {node_id} belongs to another disk than the one in this data folder; "
-            "give this one a number of its own (node.node_id)"
+            f"storage node {node_id} is bound to another disk than the one in this data folder; "
+            "give this node a number of its own (node.node_id)"
         )
 
 
@@ -119,7 +119,7 @@ def disk_identity(folder: Path) -> str:
     except ValueError:
         identity, checksum = "", ""
     if checksum != f"{crc32c(identity.encode()):08x}":
-        raise Damaged(f"{path} does not check; restore it from a copy of the folder")
+        raise Damaged(f"{path} fails its checksum; restore it from a copy of the folder")
     return identity
 
 

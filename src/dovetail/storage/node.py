@@ -10,12 +10,12 @@ answers is the order of appends.
 
 import asyncio
 import errno
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Protocol, cast
 
+from dovetail.background import start_thread
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     Damaged,
@@ -25,16 +25,16 @@ from dovetail.errors import (
     StorageOut,
     Unavailable,
 )
-from dovetail.storage.disk.store import (
+from dovetail.storage.disk.commands import (
     Append,
     Command,
     DeleteLedger,
     Fence,
     GroupReport,
-    LedgerStore,
     LetDamageGo,
     Outcome,
 )
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 
@@ -97,7 +97,7 @@ class StorageNode(Protocol):
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
         """What can be read here of the entries from `first` to `last`, a page at a time.
 
-        An entry that is not told is missing or damaged; nothing is fenced by asking.
+        An entry that is not in it is missing or damaged; nothing is fenced by asking.
         """
         ...
 
@@ -119,9 +119,8 @@ class LocalStorageNode:
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
         self._closed = False
-        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="ledger-read")
-        self._thread = threading.Thread(target=self._work, name="ledger-commit", daemon=True)
-        self._thread.start()
+        self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="storage/read")
+        self._thread = start_thread(self._work, name="storage/commit")
 
     @property
     def out_because(self) -> str | None:
@@ -162,7 +161,7 @@ class LocalStorageNode:
                 lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
             )
         except OSError as error:
-            what = f"entry {first} of ledger {ledger} cannot be read: {error}"
+            what = f"cannot read entry {first} of ledger {ledger}: {error}"
             if error.errno == errno.EIO:
                 raise Damaged(what) from error
             raise Unavailable(what) from error

@@ -1,7 +1,7 @@
-"""A storage node in another process: the `StorageNode` protocol over private requests.
+"""A storage node in another process: the `StorageNode` protocol over private calls.
 
 Two connections to the node. Appends, fences and deletes go over one, reads over the other, because
-a door answers each connection in order, and a read of old data must not hold up the answers to
+a node answers each connection in order, and a read of old data must not hold up the answers to
 appends.
 
 Appends are gathered while the event loop turns once, and leave in one frame. So the busier it is,
@@ -21,8 +21,10 @@ Repeating any of them is safe: the storage node sees to that.
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
+from dovetail.addresses import Address
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     DovetailError,
@@ -31,12 +33,20 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.storage import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
-from dovetail.storage import calls as private
-from dovetail.storage.calls import AppendHead, PrivateKey
+from dovetail.storage import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term, calls
+from dovetail.storage.calls import CALLS, AppendHead
 from dovetail.storage.held import Held
 from dovetail.storage.node import Answer
-from dovetail.wire.peer import Greeting, Peer, PeerSettings, Request
+from dovetail.wire.calls import (
+    Request,
+    Welcome,
+    cut_payloads,
+    decode_answer,
+    decode_answer_with_payloads,
+    error_of,
+    greeting,
+)
+from dovetail.wire.peer import Peer, PeerSettings
 
 Result = TypeVar("Result")
 
@@ -59,18 +69,14 @@ class RemoteStorageNode:
         `identity` is who must answer there, if that is known: an address can change hands.
         """
         self._loop = asyncio.get_running_loop()
-        self._address = f"{host}:{port}"
+        self.address = str(Address(host, port))
         self._identity = identity
-        hello = private.encode_request(private.Hello(private.VERSION))
-        greeting = Greeting(
-            Request(PrivateKey.HELLO, private.VERSION, hello, Unavailable), self._judge
-        )
 
         def connect() -> Peer:
             return Peer(
                 host,
                 port,
-                greeting=greeting,
+                greeting=greeting(self.address, CALLS.service, self._judge),
                 client_id=client_id,
                 settings=settings or PeerSettings(),
                 rng=rng or random.SystemRandom(),
@@ -105,13 +111,13 @@ class RemoteStorageNode:
             error = _bad_numbers(f"entry {entry} of ledger {ledger}, term {term}, {confirmed=}")
             self._loop.call_soon(answer, error)
             return
-        if self._heads and self._payload_bytes + size > private.APPEND_BYTES_MAX:
+        if self._heads and self._payload_bytes + size > calls.APPEND_BYTES_MAX:
             self._send_appends()
         self._heads.append(AppendHead(ledger, entry, term, confirmed, size))
         self._payloads.append(payload)
         self._answers.append(answer)
         self._payload_bytes += size
-        if len(self._heads) == private.APPENDS_MAX:
+        if len(self._heads) == calls.APPENDS_MAX:
             self._send_appends()
         elif len(self._heads) == 1:
             self._loop.call_soon(self._send_appends)
@@ -119,28 +125,24 @@ class RemoteStorageNode:
     def _send_appends(self) -> None:
         if not self._heads:  # A full frame has left before its turn.
             return
-        body = private.encode_request(private.Appends(self._heads), self._payloads)
+        request = CALLS.request(calls.Appends(self._heads), self._payloads, lost=Uncertain)
         answers = self._answers
         self._heads, self._payloads, self._answers = [], [], []
         self._payload_bytes = 0
 
         def resolve(data: memoryview) -> None:
-            self._tell(answers, _outcomes(data, count=len(answers)))
+            self._settle(answers, _outcomes(data, count=len(answers)))
 
         def reject(error: DovetailError) -> None:
-            self._tell(answers, [error] * len(answers))
+            self._settle(answers, [error] * len(answers))
 
         try:
-            self._writes.call(
-                Request(PrivateKey.APPEND, private.VERSION, body, Uncertain),
-                on_answer=resolve,
-                on_error=reject,
-            )
+            self._writes.call(request, on_answer=resolve, on_error=reject)
         except DovetailError as error:
             self._loop.call_soon(reject, error)
 
-    def _tell(self, answers: list[Answer], outcomes: list[DovetailError | None]) -> None:
-        """Answers all; a defect of one who waits is none of the others' business."""
+    def _settle(self, answers: list[Answer], outcomes: list[DovetailError | None]) -> None:
+        """Answers all; a defect of one caller does not touch the others."""
         for answer, outcome in zip(answers, outcomes, strict=True):
             try:
                 answer(outcome)
@@ -154,24 +156,16 @@ class RemoteStorageNode:
         if ledger < 0 or term < 0:
             raise _bad_numbers(f"ledger {ledger}, term {term}")
 
-        def decode(data: memoryview) -> LedgerState | DovetailError:
-            found = _without_payload(private.LedgerFenced, data)
-            if isinstance(found, DovetailError):
-                return found
-            return LedgerState(found.entry_last, found.confirmed, found.fenced)
-
-        message = private.FenceLedger(ledger, term)
-        return await self._ask(self._writes, PrivateKey.FENCE, message, Uncertain, decode)
+        message, kind = calls.FenceLedger(ledger, term), calls.LedgerFenced
+        found = await self._ask(self._writes, message, Uncertain, partial(decode_answer, kind))
+        return LedgerState(found.entry_last, found.confirmed, found.fenced)
 
     async def delete(self, ledger: LedgerId) -> None:
         if ledger < 0:
             raise _bad_numbers(f"ledger {ledger}")
 
-        def decode(data: memoryview) -> private.LedgerDeleted | DovetailError:
-            return _without_payload(private.LedgerDeleted, data)
-
-        message = private.DeleteLedger(ledger)
-        await self._ask(self._writes, PrivateKey.DELETE, message, Uncertain, decode)
+        message, kind = calls.DeleteLedger(ledger), calls.LedgerDeleted
+        await self._ask(self._writes, message, Uncertain, partial(decode_answer, kind))
 
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
@@ -186,9 +180,9 @@ class RemoteStorageNode:
                 raise ProtocolViolation(f"{len(entries)} entries, asked from {first} to {last}")
             return entries
 
-        bytes_max = min(max(bytes_max, 0), private.READ_BYTES_MAX)
-        message = private.ReadEntries(ledger, first, last, bytes_max)
-        return await self._ask(self._reads, PrivateKey.READ, message, Unavailable, decode)
+        bytes_max = min(max(bytes_max, 0), calls.READ_BYTES_MAX)
+        message = calls.ReadEntries(ledger, first, last, bytes_max)
+        return await self._ask(self._reads, message, Unavailable, decode)
 
     async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
         if ledger < 0 or entry < 0 or term < 0:
@@ -200,29 +194,25 @@ class RemoteStorageNode:
                 raise ProtocolViolation(f"{len(entries)} entries, asked for entry {entry}")
             return entries
 
-        message = private.ReadForRecovery(ledger, entry, term)
-        key = PrivateKey.RECOVERY_READ
-        found = await self._ask(self._reads, key, message, Unavailable, decode)
+        message = calls.ReadForRecovery(ledger, entry, term)
+        found = await self._ask(self._reads, message, Unavailable, decode)
         return found[0] if found else None
 
     async def ledgers(self) -> set[LedgerId]:
-        def decode(data: memoryview) -> set[LedgerId] | DovetailError:
-            found = _without_payload(private.LedgersListed, data)
-            return found if isinstance(found, DovetailError) else set(found.ledgers)
-
-        message = private.ListLedgers()
-        return await self._ask(self._reads, PrivateKey.LEDGERS, message, Unavailable, decode)
+        message, kind = calls.ListLedgers(), calls.LedgersListed
+        found = await self._ask(self._reads, message, Unavailable, partial(decode_answer, kind))
+        return set(found.ledgers)
 
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
         if ledger < 0 or first < 0 or last < -1:
             raise _bad_numbers(f"ledger {ledger}, entries {first} to {last}")
 
         def decode(data: memoryview) -> Held | DovetailError:
-            found = _without_payload(private.HeldTold, data)
+            found = decode_answer(calls.HeldFound, data)
             return found if isinstance(found, DovetailError) else _held(found, first, last)
 
-        message = private.AskHeld(ledger, first, last)
-        return await self._ask(self._reads, PrivateKey.HELD, message, Unavailable, decode)
+        message = calls.AskHeld(ledger, first, last)
+        return await self._ask(self._reads, message, Unavailable, decode)
 
     async def close(self) -> None:
         """Ends both connections; what is on its way is lost, later calls are `Unavailable`."""
@@ -233,50 +223,37 @@ class RemoteStorageNode:
     async def _ask(
         self,
         peer: Peer,
-        key: PrivateKey,
-        message: private.PrivateRequest,
+        message: Request,
         lost: type[DovetailError],
         decode: Callable[[memoryview], Result | DovetailError],
     ) -> Result:
-        body = private.encode_request(message)
-        return await peer.ask(Request(key, private.VERSION, body, lost), decode)
+        return await peer.ask(CALLS.request(message, lost=lost), decode)
 
-    def _judge(self, data: memoryview) -> DovetailError | None:
-        """Why the node that answered the greeting is not to be talked to, if so."""
-        try:
-            welcome = _without_payload(private.Welcome, data)
-        except ProtocolViolation as violation:
-            return Unavailable(f"{self._address} is no storage node: {violation}")
-        if isinstance(welcome, DovetailError):
-            return welcome
-        if welcome.version != private.VERSION:
-            return Unavailable(
-                f"{self._address} speaks version {welcome.version} of the private requests, this "
-                f"node {private.VERSION}; run the same release on both"
-            )
-        if self._identity is not None and welcome.identity != self._identity:
-            return Unavailable(
-                f"{self._address} is storage node {welcome.identity!r}, not {self._identity!r}"
-            )
-        return None
+    def _judge(self, welcome: Welcome) -> DovetailError | None:
+        """Why the node that answered is not to be talked to, if so."""
+        if self._identity is None or welcome.identity == self._identity:
+            return None
+        return Unavailable(
+            f"{self.address} is storage node {welcome.identity!r}, not {self._identity!r}"
+        )
 
 
 def _outcomes(data: memoryview, *, count: int) -> list[DovetailError | None]:
-    found = _without_payload(private.AppendOutcomes, data)
+    found = decode_answer(calls.AppendOutcomes, data)
     if isinstance(found, DovetailError):
         return [found] * count
     if len(found.outcomes) != count:
         raise ProtocolViolation(f"{len(found.outcomes)} outcomes of {count} appends")
-    return [None if failed is None else private.error_of(failed) for failed in found.outcomes]
+    return [None if failed is None else error_of(failed) for failed in found.outcomes]
 
 
 def _entries(data: memoryview, first: EntryId) -> list[Entry] | DovetailError:
     """The entries of an answer, which must be those from `first` on."""
-    found = private.decode_answer(private.EntriesRead, data)
+    found = decode_answer_with_payloads(calls.EntriesRead, data)
     if isinstance(found, DovetailError):
         return found
     message, payloads = found
-    cut = private.cut_payloads(payloads, [head.payload_bytes for head in message.heads])
+    cut = cut_payloads(payloads, [head.payload_bytes for head in message.heads])
     entries: list[Entry] = []
     for expected, (head, payload) in enumerate(zip(message.heads, cut, strict=True), first):
         if head.entry != expected:
@@ -285,30 +262,18 @@ def _entries(data: memoryview, first: EntryId) -> list[Entry] | DovetailError:
     return entries
 
 
-def _held(found: private.HeldTold, first: EntryId, last: EntryId) -> Held:
-    """What was told, which must be in order, apart, and of what was asked."""
+def _held(found: calls.HeldFound, first: EntryId, last: EntryId) -> Held:
+    """The spans of an answer, which must be in order, apart, and of what was asked."""
     border = first - 2
     for span in found.spans:
         if not border + 2 <= span.first <= span.last <= last:
-            raise ProtocolViolation(f"entries {span.first} to {span.last} where more were told")
+            raise ProtocolViolation(f"entries {span.first} to {span.last} out of order")
         border = span.last
     if found.next == NO_ENTRY:
         return Held(tuple(found.spans))
     if not max(border, first) < found.next <= last:
         raise ProtocolViolation(f"more entries from {found.next} on, asked from {first} to {last}")
     return Held(tuple(found.spans), found.next)
-
-
-def _without_payload(
-    kind: type[private.Answered], data: memoryview
-) -> private.Answered | DovetailError:
-    found = private.decode_answer(kind, data)
-    if isinstance(found, DovetailError):
-        return found
-    message, payloads = found
-    if payloads:
-        raise ProtocolViolation(f"{len(payloads)} bytes behind an answer that has no payload")
-    return message
 
 
 def _bad_numbers(what: str) -> InvalidInput:

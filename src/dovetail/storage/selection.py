@@ -63,13 +63,15 @@ def selection_named(name: str) -> Selection:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         known = ", ".join(_NAMED)
-        raise InvalidSetting(f"selection {name!r}: one of {known}, or your own as module:callable")
+        raise InvalidSetting(
+            f"selection {name!r} is unknown; write {known}, or your own as module:callable"
+        )
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise InvalidSetting(f"selection {name!r} cannot be loaded: {error}") from error
+        raise InvalidSetting(f"cannot load selection {name!r}: {error}") from error
     if not callable(found):
-        raise InvalidSetting(f"selection {name!r} is no callable")
+        raise InvalidSetting(f"selection {name!r} is not callable")
     return _checked(name, found)
 
 

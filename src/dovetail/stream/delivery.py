@@ -26,7 +26,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from dovetail.election.identifiers import NO_TERM, Position, Takeover, Term
+from dovetail.election.identifiers import NO_TERM, Position, Term
+from dovetail.stream.settings import Takeover
 
 
 class Placed(Protocol):
@@ -44,7 +45,7 @@ E = TypeVar("E", bound=Placed)
 
 @dataclass(frozen=True, slots=True)
 class FindEnd:
-    """Ask the stream where its end is; tell `on_end`."""
+    """Ask the stream where its end is, and report it to `on_end`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """Append a report; tell `on_reported`."""
+    """Append a report, and call `on_reported` with its outcome."""
 
     term: Term
     position: dict[int, int]
@@ -65,7 +66,7 @@ class WriteReport:
 
 @dataclass(frozen=True, slots=True)
 class Handle(Generic[E]):
-    """Hand these events to the handler, one by one; tell `on_handled` for those that ended."""
+    """Hand these events to the handler, one by one; `on_handled` gets those that ended."""
 
     term: Term
     events: tuple[E, ...]
@@ -104,11 +105,6 @@ class Delivery(Generic[E]):
     def waiting_count(self) -> int:
         """Events that were received and not yet handed over."""
         return len(self._waiting) + len(self._batch)
-
-    @property
-    def next_to_read(self) -> dict[int, int]:
-        """Where a reader that is opened anew goes on."""
-        return dict(self._received)
 
     def on_lead(self, term: Term, committed: Position | None) -> list[Step[E]]:
         """This replica leads; `committed` is the position that the log holds."""

@@ -6,7 +6,7 @@ a filter refuses is not handled by this leader in this leadership, and stays for
 
 from typing import Protocol
 
-from dovetail.election.leadership import Leadership
+from dovetail.election import Leadership
 from dovetail.stream.source import Event
 
 

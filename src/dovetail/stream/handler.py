@@ -8,16 +8,17 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from dovetail.election.identifiers import Position
-from dovetail.election.leadership import Leadership
-from dovetail.election.metrics import StreamMetrics
+from dovetail.background import Tasks, start_task
+from dovetail.election import Leadership, Position
 from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
 from dovetail.stream.filter import LeaderEventFilter
+from dovetail.stream.metrics import StreamMetrics
 from dovetail.stream.source import Event, Source
 
 #: Pause before a source is opened again: from the first to the longest.
@@ -63,7 +64,7 @@ class RobustStreamHandler:
         self._position: dict[int, int] = {}
         self._generation = 0
         self._sought = asyncio.Event()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks("stream")
 
     def seek(self, position: Position, generation: int) -> None:
         self._position, self._generation = dict(position), generation
@@ -78,16 +79,17 @@ class RobustStreamHandler:
                     await self._read(receiver)
                     continue
                 except DovetailError as error:
-                    _log.warning("the stream is opened again", reason=str(error))
+                    _log.warning("opening the stream again", reason=str(error))
                 except Exception:  # noqa: BLE001 - any source, any error
-                    _log.exception("the stream is opened again")
+                    _log.exception("opening the stream again")
+
                 self._metrics.reconnects.inc()
                 self._metrics.source_connected.set(0)
                 receiver.on_source(alive=False)
                 attempts = 0 if self._position != before else attempts + 1
                 await self._pause(attempts)
         finally:
-            await asyncio.gather(*self._closing, return_exceptions=True)
+            await self._closing.finish()
 
     async def _pause(self, attempts: int) -> None:
         first, longest = BACKOFF_S
@@ -102,20 +104,22 @@ class RobustStreamHandler:
         generation = self._generation
         context = self._source.read(dict(self._position))
         batches = await context.__aenter__()
-        sought = asyncio.create_task(self._sought.wait())
+        sought = start_task(self._sought.wait(), name="stream/sought")
         try:
             self._metrics.source_connected.set(1)
             receiver.on_source(alive=True)
             iterator = aiter(batches)
             while True:
-                following = asyncio.ensure_future(anext(iterator))
+                following = start_task(_next(iterator), name="stream/next", expected=(Exception,))
                 await asyncio.wait({following, sought}, return_when=asyncio.FIRST_COMPLETED)
+
                 # The event and not its task: what was read before a seek must not move the place
                 # that was sought, however the two interleave.
                 if self._sought.is_set():
                     following.cancel()
                     await asyncio.gather(following, return_exceptions=True)
                     return
+
                 events = following.result()
                 for event in events:
                     self._position[event.lane] = event.offset + 1
@@ -123,16 +127,18 @@ class RobustStreamHandler:
         finally:
             sought.cancel()
             # The next reading need not wait until this one is put away.
-            closing = asyncio.create_task(_close(context))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(_close(context), name="close")
+
+
+async def _next(batches: AsyncIterator[Sequence[Event]]) -> Sequence[Event]:
+    return await anext(batches)
 
 
 async def _close(context: object) -> None:
     try:
         await context.__aexit__(None, None, None)  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - it is given up anyway
-        _log.exception("a reading could not be closed")
+        _log.exception("cannot close a reading")
 
 
 def _is_async(handler: Handler) -> bool:
@@ -161,44 +167,53 @@ class IsolatedHandler:
         """Handles events in order, for a while; those that ended, well or not."""
         with self._metrics.handler_seconds.time():
             if self._is_async:
-                done = await self._in_loop(events, leadership)
-            else:
-                done = await asyncio.to_thread(self._on_thread, events, leadership)
-        return done
+                return await self._in_loop(events, leadership)
+            return await asyncio.to_thread(self._on_thread, events, leadership)
 
     async def _in_loop(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
-        handler, accepts = cast(AsyncHandler, self._handler), self._filter.accepts
-        stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
-        for event in events:
-            if self._stopping or not accepts(event, leadership):
-                break
+        handler, batch = cast(AsyncHandler, self._handler), _Batch()
+        for event in self._admit(events, leadership, batch):
             try:
                 await handler(event, leadership)
             except Exception:  # noqa: BLE001 - error isolation is the promise
-                failed += 1
-                _log.exception("the handler raised", lane=event.lane, offset=event.offset)
-            done.append(event)
-            if time.monotonic() >= stop_s:
-                break
-        return self._count(done, failed)
+                batch.fail(event)
+        return self._count(batch)
 
     def _on_thread(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
-        handler, accepts = cast(PlainHandler, self._handler), self._filter.accepts
-        stop_s, failed, done = time.monotonic() + self._stop_s, 0, []
-        for event in events:
-            if self._stopping or not accepts(event, leadership):
-                break
+        handler, batch = cast(PlainHandler, self._handler), _Batch()
+        for event in self._admit(events, leadership, batch):
             try:
                 handler(event, leadership)
             except Exception:  # noqa: BLE001 - error isolation is the promise
-                failed += 1
-                _log.exception("the handler raised", lane=event.lane, offset=event.offset)
-            done.append(event)
-            if time.monotonic() >= stop_s:
-                break
-        return self._count(done, failed)
+                batch.fail(event)
+        return self._count(batch)
 
-    def _count(self, done: list[Event], failed: int) -> list[Event]:
-        self._metrics.handled.inc(len(done) - failed)
-        self._metrics.failed.inc(failed)
-        return done
+    def _admit(
+        self, events: Sequence[Event], leadership: Leadership, batch: "_Batch"
+    ) -> Iterator[Event]:
+        """The events to handle now, one by one; whoever asks for the next has ended the last."""
+        stop_s = time.monotonic() + self._stop_s
+        for event in events:
+            if self._stopping or not self._filter.accepts(event, leadership):
+                return
+            yield event
+            batch.done.append(event)
+            if time.monotonic() >= stop_s:
+                return
+
+    def _count(self, batch: "_Batch") -> list[Event]:
+        self._metrics.handled.inc(len(batch.done) - batch.failed)
+        self._metrics.failed.inc(batch.failed)
+        return batch.done
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Events whose handler has ended, and how many of them raised."""
+
+    done: list[Event] = field(default_factory=list)
+    failed: int = 0
+
+    def fail(self, event: Event) -> None:
+        self.failed += 1
+        _log.exception("the handler raised", lane=event.lane, offset=event.offset)

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from dovetail.election.identifiers import Position
+from dovetail.election import Position
 from dovetail.election.kafka_client import ClientConfig, Poller, Value, consumer_config
 from dovetail.errors import TopicUnknown, Unavailable
 from dovetail.logging import get_logger
@@ -61,11 +61,11 @@ class KafkaSource:
         #: Events between a position that was asked for and the first one that is left.
         self.lost_count = 0
 
-    async def beginning(self) -> Position:
-        return {lane: first for lane, (first, _) in (await self._bounds()).items()}
-
     async def end(self) -> Position:
-        return {lane: end for lane, (_, end) in (await self._bounds()).items()}
+        try:
+            return await asyncio.to_thread(self._ask_ends)
+        except KafkaException as error:
+            raise _unreached(self._topic, error) from error
 
     @asynccontextmanager
     async def read(self, position: Position) -> AsyncIterator[AsyncIterator[Sequence[Event]]]:
@@ -83,22 +83,14 @@ class KafkaSource:
     async def close(self) -> None:
         await asyncio.to_thread(self._close_asker)
 
-    async def _bounds(self) -> dict[int, tuple[int, int]]:
-        try:
-            return await asyncio.to_thread(self._ask_bounds)
-        except KafkaException as error:
-            raise Unavailable(
-                f"the stream {self._topic!r} cannot be reached: {error.args[0].str()}"
-            ) from error
-
-    def _ask_bounds(self) -> dict[int, tuple[int, int]]:
+    def _ask_ends(self) -> dict[int, int]:
         with self._asking:
             if self._asker is None:
                 self._asker = Consumer(self._config)
             return {
                 lane: self._asker.get_watermark_offsets(
                     TopicPartition(self._topic, lane), timeout=self._timeout_s
-                )
+                )[1]
                 for lane in lanes_of(self._asker, self._topic, self._timeout_s)
             }
 
@@ -118,6 +110,10 @@ def lanes_of(consumer: Consumer, topic: str, timeout_s: float) -> list[int]:
             f"`dovetail topic create {topic}`"
         )
     return sorted(found.partitions)
+
+
+def _unreached(topic: str, error: KafkaException) -> Unavailable:
+    return Unavailable(f"cannot reach the stream {topic!r}: {error.args[0].str()}")
 
 
 class _Reader:
@@ -151,12 +147,11 @@ class _Reader:
             self._consumer.assign([self._at(lane) for lane in self._lanes])
         except KafkaException as error:
             self._consumer.close()
-            raise Unavailable(
-                f"the stream {self._topic!r} cannot be reached: {error.args[0].str()}"
-            ) from error
+            raise _unreached(self._topic, error) from error
         except TopicUnknown:
             self._consumer.close()
             raise
+
         self._heard_s = self._looked_s = time.monotonic()
         self._poller = Poller(
             f"stream-{self._topic}",
@@ -245,12 +240,13 @@ class _Reader:
         if asked is not None and offset > asked:
             self._source.lost_count += offset - asked
             _log.error(
-                "events are gone before they were read",
+                "events were deleted before they were read",
                 topic=self._topic,
                 lane=lane,
                 asked=asked,
                 first_left=offset,
             )
+
         return Event(
             lane,
             offset,

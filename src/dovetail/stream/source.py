@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dovetail.election.identifiers import Position
+from dovetail.election import Position
 from dovetail.errors import Unavailable
 
 
@@ -32,10 +32,6 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """What people call it."""
-        ...
-
-    async def beginning(self) -> Position:
-        """The first offset that is kept, of every lane. Raises `Unavailable`."""
         ...
 
     async def end(self) -> Position:
@@ -81,10 +77,6 @@ class MemorySource:
         async with self._changed:
             self._changed.notify_all()
         return event
-
-    async def beginning(self) -> Position:
-        self._check_connected()
-        return dict.fromkeys(range(len(self._events)), 0)
 
     async def end(self) -> Position:
         self._check_connected()

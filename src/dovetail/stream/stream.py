@@ -5,31 +5,25 @@ The parts are put together here and nothing is decided: `delivery` says what to 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
-from dovetail.clock import Clock, SystemClock
+from dovetail.background import Tasks
+from dovetail.clock import Clock
 from dovetail.coordination import Coordinator
-from dovetail.election.campaign import Campaigner
-from dovetail.election.election import Identity
-from dovetail.election.health import health_routes
-from dovetail.election.http_transport import HttpTransport
-from dovetail.election.identifiers import Algorithm
+from dovetail.election import ClusterMember, HttpTransport, Leadership, member_on_kafka
 from dovetail.election.kafka_client import ClientConfig
-from dovetail.election.kafka_log import KafkaSharedLog
-from dovetail.election.leadership import Leadership
-from dovetail.election.member import ClusterMember
-from dovetail.election.metrics import StreamMetrics
-from dovetail.election.settings import StreamSettings
-from dovetail.election.vote_file import VoteFile
-from dovetail.errors import DovetailError, Fenced, InvalidSetting
+from dovetail.election.metrics import ElectionMetrics
+from dovetail.errors import DovetailError, Fenced
 from dovetail.logging import get_logger
 from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, Step, WriteReport
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
 from dovetail.stream.handler import Handler, IsolatedHandler, RobustStreamHandler, StreamHandler
+from dovetail.stream.health import health_routes
 from dovetail.stream.kafka_source import KafkaSource
+from dovetail.stream.metrics import StreamMetrics
+from dovetail.stream.settings import StreamSettings
 from dovetail.stream.source import Event, Source
 
 #: Events that wait for the handler before reading pauses.
@@ -57,7 +51,7 @@ class SharedStream:
     ) -> None:
         settings.check()
         self.member = member
-        self.metrics = member.metrics
+        self.metrics = StreamMetrics(member.metrics.registry)
         self._settings = settings
         self._source = source
         self._reader = stream_handler or RobustStreamHandler(source, self.metrics)
@@ -67,13 +61,14 @@ class SharedStream:
             self.metrics,
             stop_s=settings.report_interval_ms / 1000,
         )
+
         self._delivery: Delivery[Event] = Delivery(settings.takeover, settings.batch_events_max)
         self._leadership: Leadership | None = None
         self._room = asyncio.Event()
         self._room.set()
         self._received: dict[int, int] = {}
         self._alive = True
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("stream")
         self._started = False
         self._closing = False
         #: Set when nothing is being handled that could still be committed.
@@ -96,32 +91,19 @@ class SharedStream:
         COORDINATOR needs the `coordinator`. `config` goes to the Kafka clients (login, TLS).
         """
         settings.check()
-        metrics = StreamMetrics()
+        metrics = ElectionMetrics()
         made: list[SharedStream] = []
 
         def health() -> tuple[bool, dict[str, Any]]:
             return made[0].health()
 
-        transport = HttpTransport(
+        routes = health_routes(health, metrics.registry)
+        member = member_on_kafka(
             settings,
-            routes=health_routes(health, metrics.registry),
-            clock=clock,
-        )
-        member = ClusterMember(
-            settings.endpoint,
-            algorithm=settings.algorithm,
-            times=settings.times,
-            shared_log=KafkaSharedLog(
-                bootstrap,
-                topic=settings.coordination_stream_id,
-                environment=settings.environment_identifier,
-                timeout_ms=settings.timeout_ms,
-                config=config,
-                clock=clock,
-            ),
-            transport=transport,
-            vote_file=VoteFile(settings.vote_path),
-            campaigner=campaigner_of(settings, coordinator, clock),
+            bootstrap,
+            transport=HttpTransport(settings, routes=routes, clock=clock),
+            coordinator=coordinator,
+            config=config,
             metrics=metrics,
             clock=clock,
         )
@@ -136,12 +118,7 @@ class SharedStream:
             await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -156,12 +133,13 @@ class SharedStream:
         except BaseException:
             await self._source.close()
             raise
+
         self._started = True
         self._received = dict(end)
-        self._tell_received()
+        self._report_received()
         self._reader.seek(end, self._delivery.generation)
-        self._spawn(self._reader.run(self))
-        self._spawn(self._lead())
+        self._tasks.start(self._reader.run(self), name="reader")
+        self._tasks.start(self._lead(), name="lead")
 
     async def close(self) -> None:
         """Ends the event under way, commits it, hands the leadership over; safe to call again.
@@ -177,10 +155,9 @@ class SharedStream:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S_MAX):
                     await self._drained.wait()
+
         self._started = False
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self.member.close()
         await self._source.close()
 
@@ -216,7 +193,7 @@ class SharedStream:
             if event.offset >= self._received.get(event.lane, 0):
                 self._received[event.lane] = event.offset + 1
         self._perform(self._delivery.on_events(events, generation=generation))
-        self._tell_received()
+        self._report_received()
         await self._room.wait()
 
     def on_source(self, *, alive: bool) -> None:
@@ -225,7 +202,7 @@ class SharedStream:
             self._alive = alive
             self.member.do(lambda now: self.member.election.on_source(alive=alive, now_ms=now))
 
-    def _tell_received(self) -> None:
+    def _report_received(self) -> None:
         waiting = self._delivery.waiting_count
         self.metrics.lag.set(waiting)
         busy = waiting > WAITING_EVENTS_MAX
@@ -248,11 +225,12 @@ class SharedStream:
             committed = self.member.shared_log.state.position
             self._perform(self._delivery.on_lead(leadership.term, committed))
             await leadership.lost.wait()
+
             self._leadership = None
             self._delivery.on_lost()
             self._drained.set()
             self._reader.seek(self._received, self._delivery.generation)
-            self._tell_received()
+            self._report_received()
 
     def _perform(self, steps: list[Step[Event]]) -> None:
         leadership = self._leadership
@@ -262,20 +240,20 @@ class SharedStream:
             elif leadership is None:
                 return
             elif isinstance(step, FindEnd):
-                self._spawn(self._find_end(leadership))
+                self._tasks.start(self._find_end(leadership), name="find-end")
             elif isinstance(step, WriteReport):
-                self._spawn(self._report(leadership, step))
+                self._tasks.start(self._report(leadership, step), name="report")
             elif self._closing:
                 self._drained.set()
             elif isinstance(step, Handle):
-                self._spawn(self._handle(leadership, step))
+                self._tasks.start(self._handle(leadership, step), name="handle")
 
     async def _find_end(self, leadership: Leadership) -> None:
         while not leadership.lost.is_set():
             try:
                 end = await self._source.end()
             except DovetailError as error:
-                _log.warning("the end of the stream is not known", reason=str(error))
+                _log.warning("cannot find the end of the stream", reason=str(error))
                 await _wait(leadership, RETRY_S)
             else:
                 self._perform(self._delivery.on_end(leadership.term, end))
@@ -287,11 +265,12 @@ class SharedStream:
             await leadership.confirm(step.position)
             accepted = True
         except Fenced as error:
-            _log.info("a report was refused", reason=str(error))
+            _log.info("report refused", reason=str(error))
             return
         except DovetailError as error:
-            _log.warning("a report was not stored and is written again", reason=str(error))
+            _log.warning("cannot store a report; trying again", reason=str(error))
             await _wait(leadership, RETRY_S)
+
         self._perform(self._delivery.on_reported(step.term, accepted=accepted))
         if self._delivery.phase is Phase.READING:
             self._drained.set()
@@ -301,17 +280,7 @@ class SharedStream:
         if not done:
             await _wait(leadership, RETRY_S)
         self._perform(self._delivery.on_handled(step.term, done))
-        self._tell_received()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a task of the stream met a defect", reason=repr(task.exception()))
+        self._report_received()
 
 
 async def _wait(leadership: Leadership, seconds: float) -> None:
@@ -319,29 +288,3 @@ async def _wait(leadership: Leadership, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await leadership.lost.wait()
-
-
-def campaigner_of(
-    settings: StreamSettings, coordinator: Coordinator | None, clock: Clock | None = None
-) -> Callable[[Identity], Campaigner] | None:
-    """What a `ClusterMember` needs for COORDINATOR. Raises `InvalidSetting` without a service."""
-    if settings.algorithm is not Algorithm.COORDINATOR:
-        return None
-    if coordinator is None:
-        raise InvalidSetting(
-            "algorithm COORDINATOR needs a coordinator, for example "
-            "EtcdCoordinator.open(EtcdSettings(endpoints=('127.0.0.1:2379',)))"
-        )
-    service = coordinator
-
-    def make(me: Identity) -> Campaigner:
-        return Campaigner(
-            service,
-            name=settings.coordination_stream_id,
-            environment=settings.environment_identifier,
-            me=me,
-            timeout_ms=settings.timeout_ms,
-            clock=clock or SystemClock(),
-        )
-
-    return make

@@ -1,37 +1,61 @@
-"""Topics as Spark tables, and teams: the data pipeline on Spark.
+"""Teams: functions that work through topics on Spark, each job with exactly one outcome.
 
-    java  session                         a Java for Spark; a session with good defaults
-    _records.c  _plain_records  records   records to Arrow columns and back            pure
-    compression  decoder  encoder         batches to Arrow and back                    pure
-    options  offsets                      what a user may ask for; which offsets       pure
-    client                                Kafka requests over plain sockets, for a Python worker
-    source  sink  identity                `format("dovetail")`, reading and writing
-    jobs                                  archive, replay, statistics
-    team  connectors  graph  work_types   teams, how they are connected, and what is refused   pure
-    codecs  envelope  outcome             works and what became of them, on the wire     pure
-    work_plan  seen  progress  picture    which is tried again; came before; how far     pure
-    worker  worker_child  work_task       the user's function in a process; a task of Spark
-    work_delays                           works that are not due yet, through a timeline
-    frontend  engine  master              submit and ask; run the teams; one among several
+A *team* has a name and a function. It takes *jobs* from its input topic, runs the function on each
+job's *payload* in worker processes, and puts the result on its results topic. *Connectors* make
+results the jobs of other teams; teams and connectors together are a *pipeline*. A job that fails
+too often becomes a dead letter that says why.
 
-Everything here speaks the Kafka protocol in versions that Kafka 3 and 4 have, and is meant for a
-real Kafka too. Nothing here is imported by a node: Spark, Arrow and Java are needed only by who
-uses them (`pip install 'dovetail[spark]'`).
+    parse, ship = Team("parse", parse_order), Team("ship", ship_order)
+    parse >> ship
+    orders = Pipeline("orders", parse, ship)
+
+    with FrontEnd(orders, "broker:9092") as front:
+        front.ask({"sku": "A-7"}, job_id="order-7")
+
+The *engine* runs one streaming query for each team, on the driver that is elected *master*. The
+outcome of a job is stored first, and everything else follows from the stored outcome; so a crash,
+a retry or a second master can neither lose nor double one (`task.py`). Repeated job ids are
+dropped (`seen.py`). Submitting needs neither Java nor PySpark.
+
+    team.py          a team: name, function, policy                                         pure
+    connectors.py    where results go next: pipe, spray, route                              pure
+    graph.py         a pipeline, checked when it is built                                   pure
+    types.py         do the results of one function fit the next?                           pure
+    picture.py       a pipeline as text and as SVG                                          pure
+    codecs.py        payloads to bytes and back: JSON, MessagePack, Arrow, raw              pure
+    envelope.py      a job as a record: key, value, headers                                 pure
+    outcome.py       how a job ends: result, dead letter, or a later try                    pure
+    topics.py        creates the topics of a pipeline
+    frontend.py      submit jobs, read outcomes
+    engine.py        one streaming query for each team
+    master.py        one driver among several leads; the others stand by, warm
+    team_table.py    how a team's query meets Spark
+    task.py          what one Spark task does for a team: jobs in, outcomes out
+    seen.py          which job ids came before                                              pure
+    plan.py          which jobs a worker gets next, and when each has ended                 pure
+    worker.py        a child process that runs the function, and is replaced when it is lost
+    worker_child.py  inside that process
+    delays.py        jobs that are not due yet, through a timeline
+    progress.py      how far each team is                                                   pure
+    report.py        the record in which a driver reports its pipeline                      pure
+    reporter.py      writes that record, and sets the metrics
+    metrics.py       the driver's metrics
 """
 
-from dovetail.teams.frontend import FrontEnd, WorkFailed, create_topics
+from dovetail.teams.frontend import FrontEnd, JobFailed
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import Failure, FailureKind, Outcome, Reject
 from dovetail.teams.team import Team
+from dovetail.teams.topics import create_topics
 
 __all__ = [
     "Failure",
     "FailureKind",
     "FrontEnd",
+    "JobFailed",
     "Outcome",
     "Pipeline",
     "Reject",
     "Team",
-    "WorkFailed",
     "create_topics",
 ]

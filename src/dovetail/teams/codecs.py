@@ -1,8 +1,8 @@
 """Payloads to bytes and back: JSON, MessagePack, Arrow, or bytes as they are; never pickle.
 
-A payload on a topic is data, and whoever can write to a topic must not be able to run code where
-it is read. A decoder is made for the type that a function asks for in its annotation, so that a
-job that does not fit is refused before the function sees it.
+Whoever can write to a topic must not be able to run code where it is read, so a payload is data.
+The annotation of a function chooses the decoder's type: a payload that does not fit is refused
+before the function sees it.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ Decode = Callable[[bytes], Any]
 
 
 class Undecodable(InvalidInput):
-    """Bytes that are no payload of this codec, or not of the type that is asked for."""
+    """Bytes that are not a payload of this codec, or not of the wanted type."""
 
 
 class Unencodable(InvalidInput):
-    """A value that this codec has no bytes for."""
+    """A value that this codec cannot write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Codec:
 def codec_of(name: str) -> Codec:
     """The codec of that name. Raises `InvalidInput`."""
     if name not in _ENCODERS:
-        raise InvalidInput(f"no codec {name!r}; there are {', '.join(sorted(_ENCODERS))}")
+        raise InvalidInput(f"{name!r} is not a codec; take {', '.join(sorted(_ENCODERS))}")
     return Codec(name)
 
 
@@ -64,28 +64,20 @@ def _checked(name: str, decode: Decode) -> Decode:
         try:
             return decode(data)
         except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
-            raise Undecodable(f"{len(data)} bytes are no {name} payload: {error}") from error
+            raise Undecodable(f"{len(data)} bytes are not a {name} payload: {error}") from error
 
     return decoder
 
 
-def _of_msgspec(decoder: Any) -> Callable[[Any], Decode]:
+def _msgspec_decoder(name: str, decoder: Any) -> Callable[[Any], Decode]:
     def make(kind: Any) -> Decode:
         try:
-            return decoder(kind).decode  # type: ignore[no-any-return]
+            return _checked(name, decoder(kind).decode)
         except TypeError:
             # A type that msgspec does not know, such as a class of the user's own.
-            return decoder(Any).decode  # type: ignore[no-any-return]
+            return _checked(name, decoder(Any).decode)
 
     return make
-
-
-def _json_decoder(kind: Any) -> Decode:
-    return _checked("json", _of_msgspec(msgspec.json.Decoder)(kind))
-
-
-def _msgpack_decoder(kind: Any) -> Decode:
-    return _checked("msgpack", _of_msgspec(msgspec.msgpack.Decoder)(kind))
 
 
 def _arrow_encoder() -> Encode:
@@ -131,8 +123,8 @@ _ENCODERS: dict[str, Callable[[], Encode]] = {
     "raw": _raw_encoder,
 }
 _DECODERS: dict[str, Callable[[Any], Decode]] = {
-    "json": _json_decoder,
-    "msgpack": _msgpack_decoder,
+    "json": _msgspec_decoder("json", msgspec.json.Decoder),
+    "msgpack": _msgspec_decoder("msgpack", msgspec.msgpack.Decoder),
     "arrow": _arrow_decoder,
     "raw": lambda _kind: bytes,
 }

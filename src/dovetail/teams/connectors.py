@@ -1,13 +1,13 @@
-"""Connectors: where the result of a team goes next.
+"""Connectors: where the results of a team go next.
 
-    a >> b, a.pipe_to(b)                  each result becomes a work of b, under the same id
+    a >> b, a.pipe_to(b)                  each result becomes a job of b, under the same id
     a.spray_to(b)                         each item of a list result: ids parent/0, parent/1, ...
     a.route_to(condition, b, c)           to b where condition(result) holds, else to c
 
-Each takes a `transform` of the result (of each item, for a spray; the condition of a route sees
-the result as it is), and `after`, a delay. `as_` gives the works ids of their own, `id/as_`, so
-that one team can get two works from one. `cycle` names an edge that may close a cycle; its ids
-count the rounds, `id#1`, `id#2`, or the second round would be taken for the first, come again.
+Each takes a `transform` of the result (for a spray, of each item; the condition of a route sees the
+untransformed result) and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so that
+one job can become two jobs of the same team. `cycle` names an edge that may close a cycle; its ids
+count the rounds, `id#1`, `id#2`, or the second round would look like a repetition of the first.
 
 Conditions and transforms are the user's code. They run where the function runs, under the same
 timeout and with the same protection.
@@ -16,16 +16,25 @@ timeout and with the same protection.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 from dovetail.errors import InvalidInput
-from dovetail.teams.envelope import WorkId
+from dovetail.teams.envelope import JobId
 
 Transform = Callable[[Any], Any]
 Condition = Callable[[Any], Any]
 
-#: A spray of one result; more is a sign of a mistake, and would be one huge write.
+#: Items of one result; more is a sign of a mistake, and would be one huge write.
 SPRAY_ITEMS_MAX = 100_000
+
+
+class ConnectorOptions(TypedDict, total=False):
+    """What every connector takes; see above."""
+
+    transform: Transform | None
+    after: str | int
+    as_: str | None
+    cycle: str | None
 
 
 class ConnectorKind(StrEnum):
@@ -42,7 +51,7 @@ class Connector:
 
     kind: ConnectorKind
     target: str
-    #: For a route: where results go for which the condition does not hold.
+    #: For a route: where a result goes if the condition does not hold.
     otherwise: str | None = None
     condition: Condition | None = None
     transform: Transform | None = None
@@ -55,51 +64,53 @@ class Connector:
         """All teams that it can lead to."""
         return (self.target,) if self.otherwise is None else (self.target, self.otherwise)
 
-    def forward(self, work_id: WorkId, result: Any) -> "list[Forward]":
+    def forward(self, job_id: JobId, result: Any) -> "list[Forward]":
         """What follows from a result. Raises what the user's code raises, and `InvalidInput`."""
         target = self.target
         if self.kind is ConnectorKind.ROUTE and not (self.condition and self.condition(result)):
             target = self.otherwise or target
-        base = self._id(work_id)
+
+        base = self._id(job_id)
         if self.kind is not ConnectorKind.SPRAY:
             return [Forward(target, base, self._transformed(result), self.after_ms)]
         return [
-            Forward(target, WorkId(f"{base}/{number}"), self._transformed(item), self.after_ms)
+            Forward(target, JobId(f"{base}/{number}"), self._transformed(item), self.after_ms)
             for number, item in enumerate(_items(result))
         ]
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
 
-    def _id(self, work_id: WorkId) -> WorkId:
-        derived = work_id
+    def _id(self, job_id: JobId) -> JobId:
+        derived = job_id
         if self.cycle is not None:
-            origin, mark, rounds = work_id.rpartition("#")
+            origin, mark, rounds = job_id.rpartition("#")
             known = bool(mark) and rounds.isdigit()
-            derived = WorkId(f"{origin}#{int(rounds) + 1}" if known else f"{work_id}#1")
-        return derived if self.id_suffix is None else WorkId(f"{derived}/{self.id_suffix}")
+            derived = JobId(f"{origin}#{int(rounds) + 1}" if known else f"{job_id}#1")
+        return derived if self.id_suffix is None else JobId(f"{derived}/{self.id_suffix}")
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A work for another team, not yet in bytes."""
+    """A job for another team, its payload not encoded yet."""
 
     target: str
-    id: WorkId
-    job: Any
-    #: How long it is to wait before it reaches the team.
+    id: JobId
+    payload: Any
+    #: How long it waits before it reaches the team.
     after_ms: int = 0
 
 
 def _items(result: Any) -> Iterable[Any]:
     if isinstance(result, str | bytes | dict) or not isinstance(result, Iterable):
         raise InvalidInput(
-            f"spray_to splits a list, and this result is of type {type(result).__name__}; return "
-            "a list, or use pipe_to"
+            f"spray_to splits a list, but this result is of type {type(result).__name__}; return "
+            "a list or use pipe_to"
         )
     items = list(result)
     if len(items) > SPRAY_ITEMS_MAX:
         raise InvalidInput(
-            f"a spray of {len(items)} items; the limit is {SPRAY_ITEMS_MAX}. Spray in two steps"
+            f"the result has {len(items)} items; the limit of a spray is {SPRAY_ITEMS_MAX}. Spray "
+            "in two steps"
         )
     return items

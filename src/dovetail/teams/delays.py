@@ -1,14 +1,14 @@
-"""Works that are not due yet: from the topic of delays into a timeline, and from it to their team.
+"""Jobs that are not due yet: from the topic of delays into a timeline, and from it to their team.
 
-They come there by a connector with `after`, or as a retry whose backoff is long.
+They come from a connector with `after`, or are retries whose backoff is long.
 
     topic of delays ─ fill ─► timeline ─ due ─ deliver ─► input topic of the team
 
-Promise: a work reaches its team not before it is due, and once as far as the team can see.
-Survives: a crash at any step. A position is committed after its works are in the timeline, and a
-message leaves the timeline after its work is acknowledged; so a step may be done twice, never left
-out. A work that is filled in twice has one key in the timeline; one that is delivered twice is
-dropped by the team as a repetition (T4).
+Promise: a job reaches its team not before it is due, and once as far as the team can see.
+Survives: a crash at any step. A position is committed after its jobs are in the timeline, and a
+message leaves the timeline after its job is acknowledged; so a step may happen twice, but is never
+left out. A job that is scheduled twice has one key in the timeline; the team drops a job that is
+delivered twice as a repetition (T4).
 
 Not here: the clock. The timeline decides what is due.
 """
@@ -22,26 +22,27 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
+from dovetail.background import start_thread
 from dovetail.errors import DovetailError, TopicExists, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
-from dovetail.spark.identity import ID_HEADER
+from dovetail.spark.exactly_once import ID_HEADER
 from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT
 from dovetail.teams.graph import delays_topic
 from dovetail.timeline.client import Draft, Timeline, connect
 from dovetail.timeline.client import Message as DueMessage
 
-#: Works that are put into the timeline in one request.
+#: Jobs scheduled in one request.
 BATCH = 500
 _POLL_S = 0.2
 _PAUSE_S = 1.0
 _FLUSH_S = 30.0
 
-_log = get_logger("pipeline")
+_log = get_logger("teams")
 
 
 class Waiting(msgspec.Struct, array_like=True):
-    """A work in the timeline."""
+    """A job in the timeline."""
 
     topic: str
     key: bytes
@@ -50,13 +51,13 @@ class Waiting(msgspec.Struct, array_like=True):
 
 
 class Courier:
-    """Carries the delayed works of a pipeline; runs beside its engine, on a thread."""
+    """Carries the delayed jobs of a pipeline, on a thread beside its engine."""
 
     def __init__(self, pipeline: str, brokers: Brokers) -> None:
         self._topic, self._timeline = delays_topic(pipeline), f"{pipeline}-delays"
         self._brokers = brokers
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="delays", daemon=True)
+        self._thread: threading.Thread | None = None
         self._producer = Producer(
             {
                 **brokers.for_librdkafka(),
@@ -66,34 +67,31 @@ class Courier:
         )
 
     def start(self) -> None:
-        """Begins."""
-        self._thread.start()
+        """Starts the thread."""
+        self._thread = start_thread(lambda: asyncio.run(self._serve()), name="delays")
 
     def stop(self) -> None:
-        """Ends; what waits stays in the timeline."""
+        """Stops; jobs that wait stay in the timeline."""
         self._stopped.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join()
-
-    def _run(self) -> None:
-        asyncio.run(self._serve())
 
     async def _serve(self) -> None:
         while not self._stopped.is_set():
             try:
                 await self._carry()
             except DovetailError as error:
-                _log.warning("delayed works wait", topic=self._topic, reason=str(error))
+                _log.warning("cannot deliver delayed jobs", topic=self._topic, reason=str(error))
                 await asyncio.to_thread(self._stopped.wait, _PAUSE_S)
 
     async def _carry(self) -> None:
-        way = self._brokers.login()
+        login = self._brokers.login()
         async with connect(
             self._brokers.bootstrap,
-            tls=way.tls,
-            user=way.user,
-            password=way.password,
-            mechanism=way.mechanism,
+            tls=login.tls,
+            user=login.user,
+            password=login.password,
+            mechanism=login.mechanism,
         ) as client:
             timeline = client.timeline(self._timeline)
             with suppress(TopicExists):
@@ -122,38 +120,34 @@ class Courier:
             await asyncio.to_thread(consumer.close)
 
     def deliver(self, messages: Sequence[DueMessage]) -> None:
-        """Gives due works to their teams. Raises `Unavailable`: then they come again."""
+        """Writes due jobs to their teams. Raises `Unavailable`: then they come again."""
         failed: list[KafkaError] = []
 
-        def told(error: KafkaError | None, _message: Message) -> None:
+        def on_delivery(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
                 failed.append(error)
 
         for message in messages:
-            work = msgspec.msgpack.decode(message.body, type=Waiting)
-            self._producer.produce(
-                work.topic,
-                key=work.key,
-                value=work.value,
-                headers=list(work.headers),
-                on_delivery=told,
-            )
+            job = msgspec.msgpack.decode(message.body, type=Waiting)
+            record: dict[str, Any] = {"key": job.key, "value": job.value, "headers": job.headers}
+            self._producer.produce(job.topic, **record, on_delivery=on_delivery)
+
         left = self._producer.flush(_FLUSH_S)
         if failed or left:
-            raise Unavailable(f"{len(failed) + left} due works were not acknowledged")
+            raise Unavailable(f"{len(failed) + left} due jobs are not acknowledged")
 
 
 def draft_of(message: Any) -> Draft:
-    """The message of a timeline for a record of the topic of delays."""
+    """The timeline's message for a record of the topic of delays."""
     headers = {name: value or b"" for name, value in message.headers() or ()}
     topic, due = headers.pop(TO, b"").decode(), headers.pop(NOT_BEFORE, b"0")
-    # It named the row for the sink, and says nothing about the work.
+    # It names the row for the sink and is not part of the job.
     headers.pop(ID_HEADER, None)
     body = Waiting(topic, message.key() or b"", message.value() or b"", list(headers.items()))
     return Draft(
         msgspec.msgpack.encode(body),
         at=int(due) / 1000,
-        # Its place in the topic: filled in twice after a crash, it is there once.
+        # Its place in the topic: scheduled twice after a crash, it is there once.
         key=f"{message.partition()}-{message.offset()}",
         headers={name: headers[name] for name in headers.keys() & {TRACEPARENT}},
     )

@@ -4,14 +4,14 @@
                                             │
                     input topic ─ fetched ─►│─ written ─► results, next inputs, dead letters
 
-The driver that runs it is the teams' master. The checkpoint of a query is its journal: which
-records belong to which micro-batch. Everything else about a work is in the topics, so that another
-driver with the same checkpoint goes on where this one was killed (`work_task` says why nothing is
-lost or doubled; `master` who may run).
+The driver that runs it is the teams' master. The checkpoint of a query is its journal: it says
+which records belong to which micro-batch. Everything else about a job is in the topics, so another
+driver with the same checkpoint continues where this one was killed (`task` says why nothing is lost
+or doubled; `master` says who may run).
 
-A query that fails is started again after a pause, from its checkpoint, because most failures pass:
-a broker that restarts, an executor that was lost. What does not pass is told in `TeamProgress`,
-and after `FAILURES_MAX` failures without a finished micro-batch between them it ends the engine.
+A query that fails is restarted after a pause, from its checkpoint, because most failures are
+transient: a broker restarts, an executor is lost. `TeamProgress` reports failures, and after
+`FAILURES_MAX` of them without a finished micro-batch in between the engine ends.
 """
 
 import random
@@ -20,41 +20,40 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.logging import get_logger
-from dovetail.spark.checkpoint import claim_query_id
 from dovetail.spark.options import ReadOptions, WriteOptions
-from dovetail.spark.session import register_source
+from dovetail.spark.query_id import claim_query_id
+from dovetail.spark.sessions import register_source
 from dovetail.teams.delays import Courier
-from dovetail.teams.frontend import create_topics
 from dovetail.teams.graph import Pipeline, Stage
 from dovetail.teams.metrics import PipelineMetrics
 from dovetail.teams.progress import TeamMeter, TeamProgress, finished_batch
 from dovetail.teams.task import TeamTask
 from dovetail.teams.team_table import ENDS_SQL, FORMAT, TeamRun, TeamTable
+from dovetail.teams.topics import create_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Works in one micro-batch of a team: bounds what a restart has to look through.
+#: Jobs in one micro-batch of a team: bounds what a restart has to read again.
 ROWS_PER_BATCH = 200_000
 #: Failures of one query in a row, before the engine gives up.
 FAILURES_MAX = 10
-#: What Spark says when a Python process was not there within its ten seconds: the machine is busy,
+#: Spark's message when a Python process did not start within ten seconds: the machine is busy,
 #: nothing is broken, and giving up would not help.
 _TOO_SLOW = "Python worker failed to connect back"
 _PAUSE_S_MAX = 10.0
 _LOOK_S = 0.2
-#: Whoever looks at progress does not wait for a broker that is away; it shows what is known.
+#: A progress report does not wait longer for an unreachable broker; it shows what is known.
 _ENDS_S_MAX = 2.0
 
-_log = get_logger("pipeline")
+_log = get_logger("teams")
 
 
 @dataclass(slots=True)
@@ -82,8 +81,8 @@ class Engine:
         metrics: PipelineMetrics | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """`checkpoint` is a path that all masters share; `term` is this master's; `config` has TLS
-        and login, by librdkafka's names. Raises `InvalidInput`."""
+        """`checkpoint` is a path that all masters share, `term` is this master's, and `config` has
+        TLS and login by librdkafka's names. Raises `InvalidInput`."""
         self._pipeline, self._spark = pipeline, spark
         self._brokers, self._term = Brokers.at(bootstrap, config), term
         self._checkpoint = checkpoint.rstrip("/")
@@ -95,10 +94,10 @@ class Engine:
         #: Held while queries are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
         self._courier = Courier(pipeline.name, self._brokers) if pipeline.has_delays else None
-        #: Commits positions; used by who starts, then by who holds `_changing`.
+        #: Commits positions; guarded by `_changing` once the engine has started.
         self._committing = KafkaClient(self._brokers)
         self._looking = KafkaClient(self._brokers, timeout_s=_ENDS_S_MAX)
-        #: Held while the broker is asked for ends, so that nothing else waits for the answer.
+        #: Held while the broker is asked for ends; nothing else waits for the answer.
         self._asking = threading.Lock()
         self._known_ends: dict[str, dict[Partition, int]] | None = None
 
@@ -106,16 +105,11 @@ class Engine:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.stop()
 
     def start(self) -> None:
-        """Makes the topics that are missing, and starts the queries."""
+        """Creates the missing topics and starts the queries."""
         brokers = self._brokers
         create_topics(self._pipeline, brokers.bootstrap, config=dict(brokers.settings))
         try:
@@ -129,10 +123,11 @@ class Engine:
             self._courier.start()
 
     def stop(self) -> None:
-        """Ends the queries; what they have not finished is done by the next master."""
+        """Stops the queries; the next master does what they have not finished."""
         self._stopped.set()
         if self._courier is not None:
             self._courier.stop()
+
         with self._changing:
             for one in self._running:
                 if one.query is not None:
@@ -144,7 +139,7 @@ class Engine:
             self._looking.close()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
-        """Keeps the queries running until it is stopped. Raises `Unavailable` if one cannot."""
+        """Keeps the queries running until the engine stops. Raises `Unavailable` if one cannot."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             for one in self._running:
                 with self._changing:
@@ -161,6 +156,7 @@ class Engine:
             if not self._stopped.is_set():
                 self._known_ends = self._ends()
             ends = self._known_ends
+
         with self._changing:
             found = []
             for one in self._running:
@@ -176,7 +172,7 @@ class Engine:
             return found
 
     def drain(self, *, timeout_s: float) -> None:
-        """Waits until no team has anything to do any more. Raises `Unavailable`."""
+        """Waits until no team has anything left to do. Raises `Unavailable`."""
         deadline = time.monotonic() + timeout_s
         before: list[int] | None = None
         while before != (before := [self._drained(one, deadline) for one in self._running]):
@@ -187,22 +183,23 @@ class Engine:
         while True:
             if time.monotonic() > deadline or self._stopped.is_set():
                 reason = one.meter.last_error or "it is still working"
-                raise Unavailable(f"team {one.stage.team!r} was not done in time: {reason}")
+                raise Unavailable(f"team {one.stage.team!r} did not finish in time: {reason}")
             with self._changing:
                 self._look(one)
             if one.query is None:
                 time.sleep(_LOOK_S)
                 continue
+
             try:
                 one.query.processAllAvailable()
             except Exception as error:  # noqa: BLE001 - Spark raises what ended the query
-                _log.warning("a team failed", team=one.stage.team, reason=str(error)[:500])
+                _log.warning("team failed", team=one.stage.team, reason=str(error)[:500])
                 continue
-            told = one.query.lastProgress
-            return -1 if told is None else int(told["batchId"])
+            progress = one.query.lastProgress
+            return -1 if progress is None else int(progress["batchId"])
 
     def _position(self, stage: Stage) -> dict[Partition, int]:
-        """Where a team stood when its last master left it, as far as its group knows."""
+        """Where the team's last master stopped, as far as its group knows."""
         client, topic = self._committing, stage.topics.input
         places = [(topic, number) for number in client.partitions([topic])[topic]]
         first = client.offsets(dict.fromkeys(places, EARLIEST))
@@ -210,7 +207,7 @@ class Engine:
         return {place: max(first[place], stored.get(place, (0, ""))[0]) for place in places}
 
     def _ends(self) -> dict[str, dict[Partition, int]] | None:
-        """The ends of inputs and dead letters now, by topic; None if the broker does not say."""
+        """The ends of inputs and dead letters, by topic; None if the broker does not answer."""
         names = [one.stage.topics for one in self._running]
         topics = [topic for name in names for topic in (name.input, name.dead)]
         try:
@@ -226,12 +223,12 @@ class Engine:
 
     def _note(self, one: _Running) -> None:
         """Notes what is finished."""
-        if one.query is None or (told := one.query.lastProgress) is None:
+        if one.query is None or (progress := one.query.lastProgress) is None:
             return
         if one.meter.failures and one.query.isActive:
-            # It is past what it failed at: a query tells nothing before that.
+            # It is past what it failed at: a query reports nothing before that.
             one.meter.failures, one.meter.last_error = 0, ""
-        if (batch := finished_batch(told)) is None:
+        if (batch := finished_batch(progress)) is None:
             return
         if one.meter.finished(batch, now_s=time.monotonic()):
             one.committed = False
@@ -240,7 +237,7 @@ class Engine:
     def _commit(self, one: _Running) -> None:
         """Commits what is finished to the team's group, for lag tools.
 
-        The source would do so one micro-batch late.
+        Spark's own commit would come one micro-batch late.
         """
         if one.committed:
             return
@@ -263,7 +260,7 @@ class Engine:
             self._begin(one)
 
     def _begin(self, one: _Running) -> None:
-        """Starts a query. What two masters that start at once do to each other is tried again."""
+        """Starts a query; a conflict with another master that starts at once is retried."""
         try:
             one.query = self._query(one.stage)
         except Exception as error:
@@ -271,8 +268,8 @@ class Engine:
                 raise
             self._note_failure(one, str(error))
 
-    def _note_failure(self, one: _Running, told: str) -> None:
-        meter, reason = one.meter, told[:2000]
+    def _note_failure(self, one: _Running, error: str) -> None:
+        meter, reason = one.meter, error[:2000]
         meter.failures += 1
         meter.last_error = reason
         self._metrics.failure(self._pipeline.name, one.stage.team)
@@ -281,16 +278,20 @@ class Engine:
             raise Unavailable(
                 f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"
             )
+
         # Teams that failed together do not come back in step.
         pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures) * random.uniform(0.5, 1.5)  # noqa: S311
         _log.warning(
-            "a team is started again", team=one.stage.team, failures=meter.failures, reason=reason
+            "team failed; it is restarted",
+            team=one.stage.team,
+            failures=meter.failures,
+            reason=reason,
         )
         one.query, one.begin_again = None, time.monotonic() + pause_s
 
     def _query(self, stage: Stage) -> "StreamingQuery":
-        # Sources are looked up in the session that is active on this thread, and a thread that did
-        # not make the session has none. Making a table, be it empty, sets it.
+        # Spark looks up sources in the session that is active on this thread, and only the thread
+        # that made the session has one. Creating a table, even an empty one, sets it.
         self._spark.createDataFrame([], "id long")
         register_source(self._spark, TeamTable)
         reading = {
@@ -304,6 +305,7 @@ class Engine:
         writing = {**self._brokers.for_tables(), "idConflict": "fail"}
         if self._term is not None:
             writing["term"] = str(self._term)
+
         task = TeamTask(stage, self._brokers, self._run)
         run = TeamRun(task, ReadOptions.of(reading), WriteOptions.of(writing))
         checkpoint = f"{self._checkpoint}/{stage.pipeline}/{stage.team}"

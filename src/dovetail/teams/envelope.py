@@ -1,15 +1,15 @@
-"""A work on the wire: what of a record is the id, what is the job, what stands in headers.
+"""A job as a record: the key is its id, the value its payload, headers hold the rest.
 
-    key      the work id, in UTF-8; equal ids share a partition, which is what T4 rests on
-    value    the job, in the codec of the team that reads it
-    headers  dovetail-parent      the work that this one was made from (spray)
+    key      the job id, in UTF-8; equal ids share a partition, which is what T4 rests on
+    value    the payload, in the codec of the team that reads it
+    headers  dovetail-parent      the job that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
              dovetail-not-before  milliseconds since the epoch before which it is not due
              dovetail-to          on the topic of delays: the input topic that it goes to
              traceparent          as in W3C Trace Context; see `dovetail.tracing`
 
-Headers that say nothing are left out: a plain work costs no byte more than its key and value. A
-record without a key, from a producer that knows no work ids, has the id of its place in the log,
+Headers that say nothing are left out: a plain job costs no byte more than its key and value. A
+record without a key, from a producer that knows no job ids, gets its place in the log as its id,
 which is the same whenever it is read.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from dovetail.errors import InvalidInput
 
-WorkId = NewType("WorkId", str)
+JobId = NewType("JobId", str)
 
 PARENT = "dovetail-parent"
 ATTEMPTS = "dovetail-attempts"
@@ -29,20 +29,20 @@ TO = "dovetail-to"
 TRACEPARENT = "traceparent"
 
 #: Ids are keys, kept in memory for the time to live; derived ids need room behind the parent's.
-WORK_ID_BYTES_MAX = 512
+JOB_ID_BYTES_MAX = 512
 
 Header = tuple[str, bytes]
 
 
-class Work(msgspec.Struct, frozen=True, gc=False):
-    """One work as it lies on an input topic.
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """One job as it lies on an input topic.
 
-    A struct and no dataclass: one is made for each record, and takes a third of the time.
+    A struct, not a dataclass: one is made for each record, in a third of the time.
     """
 
-    id: WorkId
+    id: JobId
     payload: bytes
-    parent: WorkId | None = None
+    parent: JobId | None = None
     attempts: int = 0
     not_before_ms: int = 0
     traceparent: bytes | None = None
@@ -54,7 +54,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def identity(self) -> bytes:
-        """What makes it the same work as another: the id, and which of its lives this is."""
+        """What makes two jobs the same: the id, and which of its lives this is."""
         return self.key if self.attempts == 0 else b"%b\x00%d" % (self.key, self.attempts)
 
     def headers(self) -> list[Header]:
@@ -67,7 +67,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
         return found
 
     def marks(self) -> list[Header]:
-        """Those headers that go on to its result: where it came from."""
+        """The headers that its result carries too: where it came from."""
         found: list[Header] = []
         if self.parent is not None:
             found.append((PARENT, self.parent.encode()))
@@ -76,23 +76,23 @@ class Work(msgspec.Struct, frozen=True, gc=False):
         return found
 
 
-def work_of(
+def job_of(
     *, place: str, key: bytes | None, value: bytes | None, headers: Iterable[Header] | None = None
-) -> Work:
-    """The work that a record holds; `place` is its id if it has no key.
+) -> Job:
+    """The job that a record holds; `place` is its id if it has no key.
 
-    Headers that are malformed count as absent: a foreign producer must not stop a partition.
+    Malformed headers count as absent: a foreign producer must not stop a partition.
     """
     payload = value if value is not None else b""
-    identity = WorkId(key.decode(errors="replace") if key is not None else place)
+    identity = JobId(key.decode(errors="replace") if key is not None else place)
     if not headers:
-        return Work(identity, payload)
+        return Job(identity, payload)
     known = dict(headers)
     parent = known.get(PARENT)
-    return Work(
+    return Job(
         id=identity,
         payload=payload,
-        parent=WorkId(parent.decode(errors="replace")) if parent else None,
+        parent=JobId(parent.decode(errors="replace")) if parent else None,
         attempts=_number(known.get(ATTEMPTS)),
         not_before_ms=_number(known.get(NOT_BEFORE)),
         traceparent=known.get(TRACEPARENT),
@@ -104,18 +104,18 @@ def place_of(topic: str, partition: int, offset: int) -> str:
     return f"{topic}-{partition}-{offset}"
 
 
-def checked_id(given: str) -> WorkId:
-    """A work id from outside. Raises `InvalidInput`."""
+def checked_id(given: str) -> JobId:
+    """A job id from outside. Raises `InvalidInput`."""
     size = len(given.encode(errors="replace"))
-    if not 0 < size <= WORK_ID_BYTES_MAX:
+    if not 0 < size <= JOB_ID_BYTES_MAX:
         raise InvalidInput(
-            f"a work id has 1 to {WORK_ID_BYTES_MAX} bytes, and {given[:40]!r}... has {size}"
+            f"a job id has 1 to {JOB_ID_BYTES_MAX} bytes, but {given[:40]!r}... has {size}"
             if size
-            else "a work id must not be empty; leave it out to be given one"
+            else "a job id must not be empty; leave it out to get one"
         )
-    return WorkId(given)
+    return JobId(given)
 
 
 def _number(text: bytes | None) -> int:
-    # int() takes spaces, signs and underscores, which no work of ours has.
+    # int() accepts spaces, signs and underscores, which we never write.
     return int(text) if text and text.isdigit() and len(text) < 19 else 0

@@ -1,36 +1,30 @@
-"""The front end: works in and outcomes out, from plain Python, without Spark.
+"""The front end: submit jobs and read their outcomes from plain Python, without Spark.
 
     with FrontEnd(orders, "broker:9092") as front:
-        work_id = front.submit({"sku": "A-7"})               acknowledged when it returns
+        job_id = front.submit({"sku": "A-7"})                stored when it returns
         front.ask({"sku": "A-7"}, timeout_s=30)              waits for the result
         for outcome in front.results("ship", idle_s=5): ...  as they come
 
-Promise of `submit`: when it returns, the work is stored under all that the topic's durability
-means, once; what can pass is tried again until `timeout_s`. If it raises `Uncertain`, the work may
-or may not be stored: submit it again under the same id, and it is done once (T4). So whoever needs
-that gives the id.
+Promise of `submit`: when it returns, the job is stored once, as durably as the topic is; transient
+failures are retried until `timeout_s`. If it raises `Uncertain`, the job may or may not be stored:
+submit it again under the same id, and it is done once (T4). If you need that, choose the job id.
 
-Not here: doing the work. A front end works while no master runs; works wait in their topic.
+Not here: running jobs. A front end needs no running master; jobs wait in their topic.
 """
 
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports are implicit.
-    AdminClient,
-    NewTopic,
-)
 
 from dovetail import tracing
 from dovetail.errors import InvalidInput, Refused, Unavailable, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams.codecs import Codec
-from dovetail.teams.envelope import Work, WorkId, checked_id
-from dovetail.teams.graph import Pipeline, Stage, delays_topic
+from dovetail.teams.envelope import Job, JobId, checked_id
+from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import (
     KIND,
     POSTPONED,
@@ -43,66 +37,23 @@ from dovetail.teams.outcome import (
 #: How long a submission is tried; Kafka's delivery.timeout.ms.
 TIMEOUT_S = 120.0
 _POLL_S = 0.1
-#: An id that was seen is known for the time to live; records must be kept as long, and then some.
-_KEEP_FACTOR = 2
-_KEEP_MS_MIN = 7 * 24 * 3_600_000
 
 
-class WorkFailed(Refused):
-    """The work that was asked for ended in dead letters."""
+class JobFailed(Refused):
+    """The job that was asked for ended in dead letters."""
 
     def __init__(self, outcome: Outcome) -> None:
         assert outcome.failure is not None
         self.outcome = outcome
         failure: Failure = outcome.failure
         super().__init__(
-            f"work {outcome.id!r} was given up by team {outcome.team!r} after "
-            f"{outcome.attempts} attempts: {failure.kind}: {failure.reason}"
+            f"team {outcome.team!r} gave up job {outcome.id!r} after {outcome.attempts} attempts: "
+            f"{failure.kind}: {failure.reason}"
         )
 
 
-def create_topics(
-    pipeline: Pipeline,
-    bootstrap: str,
-    *,
-    timeout_s: float = 30.0,
-    config: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Makes the topics that are missing; returns their names. Raises `Unavailable`, `Refused`."""
-    admin = AdminClient(Brokers.at(bootstrap, config).for_librdkafka())
-    try:
-        there = set(admin.list_topics(timeout=timeout_s).topics)
-    except KafkaException as error:
-        reason = error.args[0].str()
-        raise Unavailable(f"broker {bootstrap} does not answer: {reason}") from error
-    wanted = [topic for stage in pipeline.stages() for topic in _topics_of(stage)]
-    if pipeline.has_delays:
-        keep = {"retention.ms": str(_KEEP_MS_MIN)}
-        wanted.append(NewTopic(delays_topic(pipeline.name), 1, config=keep))
-    missing = [topic for topic in wanted if topic.topic not in there]
-    if missing:
-        for name, future in admin.create_topics(missing, request_timeout=timeout_s).items():
-            try:
-                future.result(timeout_s + 5)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    reason = error.args[0].str()
-                    raise Refused(f"topic {name!r} could not be made: {reason}") from error
-    return [str(topic.topic) for topic in missing]
-
-
-def _topics_of(stage: Stage) -> Iterator[NewTopic]:
-    keep_ms = str(max(_KEEP_MS_MIN, _KEEP_FACTOR * stage.remember_ms))
-    topics = stage.topics
-    # The broker's time decides what is a repetition, not that of each producer.
-    stamped = {"message.timestamp.type": "LogAppendTime", "retention.ms": keep_ms}
-    yield NewTopic(topics.input, stage.workers, config=stamped)
-    yield NewTopic(topics.results, stage.workers, config={"retention.ms": keep_ms})
-    yield NewTopic(topics.dead, 1, config={"retention.ms": keep_ms})
-
-
 class FrontEnd:
-    """Submits works to the teams of a pipeline, and reads what became of them."""
+    """Submits jobs to the teams of a pipeline, and reads their outcomes."""
 
     def __init__(
         self,
@@ -110,11 +61,11 @@ class FrontEnd:
         bootstrap: str,
         *,
         timeout_s: float = TIMEOUT_S,
-        config: dict[str, Any] | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        """`config` goes to the Kafka clients (login, TLS)."""
+        """`config` has TLS and login, by librdkafka's names. Raises `InvalidInput`."""
         self._pipeline, self._timeout_s = pipeline, timeout_s
-        self._config = {"bootstrap.servers": bootstrap, "log_level": 0, **(config or {})}
+        self._config = Brokers.at(bootstrap, config).for_librdkafka()
         self._producer = Producer(
             {
                 **self._config,
@@ -128,42 +79,40 @@ class FrontEnd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Waits for what is still on its way."""
+        """Waits until all jobs are acknowledged."""
         self._producer.flush(self._timeout_s)
 
     def submit(
         self,
-        job: Any,
-        work_id: str | None = None,
+        payload: Any,
+        job_id: str | None = None,
         *,
         team: str | None = None,
         traceparent: str | None = None,
-    ) -> WorkId:
-        """Stores a work for a team (the first one if none is named); returns its id.
+    ) -> JobId:
+        """Stores a job for a team (by default the first of the pipeline); returns its id.
 
-        Raises `InvalidInput` for a job that cannot be sent, `Uncertain` if it may or may not be
-        stored.
+        Raises `InvalidInput` for a payload that cannot be sent, and `Uncertain` if the job may or
+        may not be stored.
         """
-        given = [(job, work_id)]
-        return self._submit(given, team, traceparent)[0]
+        return self._submit([(payload, job_id)], team, traceparent)[0]
 
     def submit_many(
-        self, jobs: Iterable[Any], work_ids: Iterable[str] | None = None, *, team: str | None = None
-    ) -> list[WorkId]:
-        """Stores works, all of them acknowledged when it returns; raises as `submit` does."""
-        listed = list(jobs)
-        names = [None] * len(listed) if work_ids is None else list(work_ids)
+        self,
+        payloads: Iterable[Any],
+        job_ids: Iterable[str] | None = None,
+        *,
+        team: str | None = None,
+    ) -> list[JobId]:
+        """Stores jobs; all are acknowledged when it returns. Raises as `submit` does."""
+        listed = list(payloads)
+        names = [None] * len(listed) if job_ids is None else list(job_ids)
         if len(names) != len(listed):
-            raise InvalidInput(f"{len(listed)} jobs and {len(names)} ids; each job needs its own")
+            raise InvalidInput(f"{len(listed)} payloads and {len(names)} ids; give each its own id")
         return self._submit(list(zip(listed, names, strict=True)), team, None)
 
     def results(
@@ -174,8 +123,7 @@ class FrontEnd:
         idle_s: float | None = None,
     ) -> Iterator[Outcome]:
         """Outcomes of a team as they come, failures among them; ends after `idle_s` of silence."""
-        topic = self._pipeline.topics(team).results
-        name = self._pipeline.team(team).name
+        topic, name = self._pipeline.topics(team).results, self._pipeline.team(team).name
         with _Reader(self._config, [topic], at_end=since == "latest") as reader:
             quiet_since = time.monotonic()
             while idle_s is None or time.monotonic() - quiet_since < idle_s:
@@ -185,34 +133,35 @@ class FrontEnd:
                         yield outcome
 
     def decoded(self, outcome: Outcome) -> Any:
-        """The result of an outcome. Raises `WorkFailed`."""
+        """The result of an outcome. Raises `JobFailed`."""
         if not outcome.ok:
-            raise WorkFailed(outcome)
+            raise JobFailed(outcome)
         return self._codec(outcome.team).decoder()(outcome.payload)
 
     def ask(
         self,
-        job: Any,
-        work_id: str | None = None,
+        payload: Any,
+        job_id: str | None = None,
         *,
         team: str | None = None,
         result_of: str | None = None,
         timeout_s: float = 60.0,
     ) -> Any:
-        """Submits a work and waits for the result that it ends in.
+        """Submits a job and waits for its final result.
 
-        That is the result of `result_of`, or of any team at which the work's own id ends. A work
-        that was done before under this id is not done again, and its result is looked up.
+        That is the result of `result_of`, or of any team at which the job's own id ends. A job
+        that was done before under this id is not done again; its result is looked up.
 
-        Raises `WorkFailed` if it is given up on its way, `Uncertain` if nothing came in time.
+        Raises `JobFailed` if a team gives it up, `Uncertain` if no result came in time.
         """
         ends = self._pipeline.ends(team) if result_of is None else [result_of]
         teams = {self._pipeline.topics(name).results: name for name in self._pipeline.teams}
         for name in ends:
             self._pipeline.team(name)
-        known = work_id is not None
-        with _Reader(self._config, list(teams), at_end=not known) as reader:
-            wanted = self.submit(job, work_id, team=team)
+
+        # The result of a job whose id is known may be there already.
+        with _Reader(self._config, list(teams), at_end=job_id is None) as reader:
+            wanted = self.submit(payload, job_id, team=team)
             deadline = time.monotonic() + timeout_s
             while time.monotonic() < deadline:
                 for message in reader.poll():
@@ -221,8 +170,9 @@ class FrontEnd:
                         continue
                     if outcome.id == wanted and (outcome.team in ends or not outcome.ok):
                         return self.decoded(outcome)
+
         raise Uncertain(
-            f"work {wanted!r} has no result of {' or '.join(ends)} after {timeout_s:g} s; it is "
+            f"job {wanted!r} has no result from {' or '.join(ends)} after {timeout_s:g} s; it is "
             "stored and will be done. Is a master running? (dovetail pipeline run)"
         )
 
@@ -231,42 +181,38 @@ class FrontEnd:
 
     def _submit(
         self, given: list[tuple[Any, str | None]], team: str | None, traceparent: str | None
-    ) -> list[WorkId]:
+    ) -> list[JobId]:
         encode = self._codec(team).encoder()
         topic = self._pipeline.topics(team).input
         context = traceparent or tracing.traceparent()
         trace = None if context is None else context.encode()
         # All are checked before the first one is sent.
-        works = [_work(encode, job, work_id, trace) for job, work_id in given]
+        jobs = [_job(encode, payload, job_id, trace) for payload, job_id in given]
+
         failed: list[KafkaError] = []
 
-        def told(error: KafkaError | None, _message: Message) -> None:
+        def on_delivery(error: KafkaError | None, _message: Message) -> None:
             if error is not None:
                 failed.append(error)
 
-        for work in works:
-            self._produce(topic, work, told)
+        for job in jobs:
+            self._produce(topic, job, on_delivery)
         left = self._producer.flush(self._timeout_s)
         if failed or left:
             reason = failed[0].str() if failed else f"no answer within {self._timeout_s:g} s"
             raise Uncertain(
-                f"{len(failed) + left} of {len(works)} works may or may not be stored on "
+                f"{len(failed) + left} of {len(jobs)} jobs may or may not be stored on "
                 f"{topic!r}: {reason}. Submit them again under the same ids"
             )
-        return [work.id for work in works]
+        return [job.id for job in jobs]
 
     def _produce(
-        self, topic: str, work: Work, told: Callable[[KafkaError | None, Message], None]
+        self, topic: str, job: Job, on_delivery: Callable[[KafkaError | None, Message], None]
     ) -> None:
+        record: dict[str, Any] = {"key": job.key, "value": job.payload, "headers": job.headers()}
         while True:
             try:
-                self._producer.produce(
-                    topic,
-                    key=work.key,
-                    value=work.payload,
-                    headers=list(work.headers()),
-                    on_delivery=told,
-                )
+                self._producer.produce(topic, **record, on_delivery=on_delivery)
                 break
             except BufferError:
                 self._producer.poll(_POLL_S)
@@ -289,7 +235,7 @@ class _Reader:
             self._consumer.assign(self._positions(topics, at_end=at_end))
         except KafkaException as error:
             self._consumer.close()
-            raise Unavailable(f"reading {', '.join(topics)}: {error.args[0].str()}") from error
+            raise Unavailable(f"cannot read {', '.join(topics)}: {error.args[0].str()}") from error
 
     def _positions(self, topics: list[str], *, at_end: bool) -> list[TopicPartition]:
         found = []
@@ -304,41 +250,36 @@ class _Reader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._consumer.close()
 
     def poll(self) -> list[Message]:
-        """What came within a moment. Raises `Unavailable` for what does not pass."""
+        """What arrived within a moment. Raises `Unavailable` for a fatal error."""
         messages = []
         for message in self._consumer.consume(1000, timeout=_POLL_S):
             error = message.error()
             if error is None:
                 messages.append(message)
             elif error.fatal():
-                raise Unavailable(f"reading {message.topic()}: {error.str()}")
+                raise Unavailable(f"cannot read {message.topic()}: {error.str()}")
         return messages
 
 
-def _work(
-    encode: Callable[[Any], bytes], job: Any, work_id: str | None, trace: bytes | None
-) -> Work:
-    payload = encode(job)
+def _job(
+    encode: Callable[[Any], bytes], value: Any, job_id: str | None, trace: bytes | None
+) -> Job:
+    payload = encode(value)
     if len(payload) > RECORD_BYTES_MAX:
         raise InvalidInput(
-            f"a job of {len(payload)} bytes; the limit is {RECORD_BYTES_MAX}. Store it elsewhere "
-            "and submit where it lies"
+            f"the payload has {len(payload)} bytes; the limit is {RECORD_BYTES_MAX}. Store it "
+            "elsewhere and submit a reference to it"
         )
-    name = WorkId(uuid.uuid4().hex) if work_id is None else checked_id(work_id)
-    return Work(name, payload, traceparent=trace)
+    name = JobId(uuid.uuid4().hex) if job_id is None else checked_id(job_id)
+    return Job(name, payload, traceparent=trace)
 
 
 def _outcome(team: str, message: Message) -> Outcome | None:
-    """None for a mark that the work is tried again later."""
+    """The outcome in a record; None if the record says that the job is tried again later."""
     given: list[tuple[str, bytes | None]] = message.headers() or []  # type: ignore[assignment]
     headers = [(name, value or b"") for name, value in given]
     if (KIND, POSTPONED) in headers:

@@ -1,8 +1,8 @@
 """A pipeline: teams and their connectors, checked when it is built, before anything runs.
 
-What is refused, each with the names in question: a team that is connected and not listed, two
-teams of one name, two that share a topic, a cycle that nobody named, a team that would get one id
-twice (the second would be dropped as a repetition), results that do not fit the next team's jobs.
+It refuses, with the names in question: a team that is connected but not listed, two teams of one
+name, two that share a topic, a cycle that nobody named, a team that would get one id twice (it
+would drop the second as a repetition), and results that do not fit the next function.
 
 `stages` is the pipeline as it travels to workers: frozen, with names of topics instead of teams.
 """
@@ -17,13 +17,13 @@ from dovetail.errors import InvalidInput, NotFound
 from dovetail.teams.codecs import Codec
 from dovetail.teams.connectors import Connector, ConnectorKind
 from dovetail.teams.team import Policy, Team, WorkKind
-from dovetail.teams.types import fits, item_type, job_type, name_of, result_type
+from dovetail.teams.types import fits, item_type, name_of, payload_type, result_type
 
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
 
 
 def delays_topic(pipeline: str) -> str:
-    """The topic for works of a pipeline that are not due yet."""
+    """The topic for the jobs of a pipeline that are not due yet."""
     return f"{pipeline}.delays"
 
 
@@ -38,7 +38,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A team that works are forwarded to."""
+    """A team that gets forwarded jobs."""
 
     input_topic: str
     codec: Codec
@@ -62,7 +62,7 @@ class Stage:
 
     @property
     def delays_topic(self) -> str:
-        """Where works go that are not due yet."""
+        """Where jobs that are not due yet go."""
         return delays_topic(self.pipeline)
 
     @property
@@ -73,12 +73,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One way from a team to a team."""
+    """One arrow from a team to a team."""
 
     source: str
     target: str
     connector: Connector
-    #: For a route: whether this is the way of results for which the condition holds.
+    #: For a route: whether results for which the condition holds take it.
     holds: bool = True
 
 
@@ -97,6 +97,7 @@ class Pipeline:
         for team in teams:
             if self.teams.setdefault(team.name, team) is not team:
                 raise InvalidInput(f"pipeline {name!r} has two teams named {team.name!r}")
+
         self._check_listed()
         self.edges = tuple(self._edges())
         self._check_topics()
@@ -106,12 +107,12 @@ class Pipeline:
 
     @property
     def entry(self) -> str:
-        """The team that works are submitted to if none is named: the first that is listed."""
+        """The team that gets submitted jobs by default: the first that is listed."""
         return next(iter(self.teams))
 
     @property
     def has_delays(self) -> bool:
-        """Whether a connector or a long backoff makes works wait in a timeline."""
+        """Whether a connector or a long backoff makes jobs wait in a timeline."""
         return any(edge.connector.after_ms for edge in self.edges) or any(
             team.policy.may_postpone for team in self.teams.values()
         )
@@ -140,9 +141,9 @@ class Pipeline:
         return [self._stage(team) for team in self.teams.values()]
 
     def ends(self, name: str | None = None) -> list[str]:
-        """Where a work submitted to a team ends under its own id: the teams to ask for a result.
+        """Where a job submitted to a team ends under its own id: the teams that have its result.
 
-        A team counts if no connector of it keeps the id: it has none, or sprays, or gives others.
+        A team counts if none of its connectors keeps the id.
         """
         found, waiting, seen = [], [self.team(name).name], set()
         while waiting:
@@ -152,11 +153,8 @@ class Pipeline:
             seen.add(current)
             onward = [
                 edge.target
-                for edge in self.edges
-                if edge.source == current
-                and edge.connector.kind is not ConnectorKind.SPRAY
-                and edge.connector.id_suffix is None
-                and edge.connector.cycle is None
+                for edge in self._edges_with_same_id(current)
+                if edge.connector.kind is not ConnectorKind.SPRAY
             ]
             waiting += onward
             if not onward:
@@ -211,7 +209,7 @@ class Pipeline:
                 if used.setdefault(topic, mine) != mine:
                     raise InvalidInput(
                         f"pipeline {self.name!r}: topic {topic!r} is {used[topic]} and {mine}; "
-                        "works would be done by both. Connect teams with pipe_to instead"
+                        "both would do its jobs. Connect teams with pipe_to instead"
                     )
 
     def _check_cycles(self) -> None:
@@ -225,9 +223,9 @@ class Pipeline:
             if state.get(name):
                 return
             if name in path:
-                way = " -> ".join((*path[path.index(name) :], name))
+                found = " -> ".join((*path[path.index(name) :], name))
                 raise InvalidInput(
-                    f"pipeline {self.name!r}: {way} is a cycle; if it is meant, name the edge "
+                    f"pipeline {self.name!r}: {found} is a cycle; if you mean it, name the edge "
                     'that closes it: pipe_to(..., cycle="again")'
                 )
             for target in plain[name]:
@@ -238,29 +236,21 @@ class Pipeline:
             visit(name, ())
 
     def _check_ids(self) -> None:
-        """No team may get one id by two ways that are both taken."""
+        """No team may get one id along two paths that are both taken."""
         for name in self.teams:
-            ways = [
-                edge
-                for edge in self.edges
-                if edge.source == name
-                and edge.connector.id_suffix is None
-                and edge.connector.cycle is None
-            ]
-            for one, other in combinations(ways, 2):
-                if one.connector is other.connector:
-                    continue
-                if one.connector.kind is not other.connector.kind and ConnectorKind.SPRAY in (
-                    one.connector.kind,
-                    other.connector.kind,
+            for one, other in combinations(self._edges_with_same_id(name), 2):
+                kinds = {one.connector.kind, other.connector.kind}
+                # A route takes one of its two; a spray makes ids that others do not have.
+                if one.connector is other.connector or (
+                    len(kinds) > 1 and ConnectorKind.SPRAY in kinds
                 ):
                     continue
                 met = self._reach(one.target) & self._reach(other.target)
                 if met:
                     raise InvalidInput(
                         f"pipeline {self.name!r}: team {sorted(met)[0]!r} would get each id of "
-                        f"{name!r} twice, by way of {one.target!r} and of {other.target!r}, and "
-                        'drop the second as a repetition; give one way ids of its own: as_="..."'
+                        f"{name!r} twice, through {one.target!r} and {other.target!r}, and drop "
+                        'the second as a repetition; give one of them other ids: as_="..."'
                     )
 
     def _reach(self, name: str) -> set[str]:
@@ -269,34 +259,40 @@ class Pipeline:
             current = waiting.pop()
             if current not in found:
                 found.add(current)
-                waiting += [
-                    edge.target
-                    for edge in self.edges
-                    if edge.source == current
-                    and edge.connector.id_suffix is None
-                    and edge.connector.cycle is None
-                ]
+                waiting += [edge.target for edge in self._edges_with_same_id(current)]
         return found
+
+    def _edges_with_same_id(self, source: str) -> list[Edge]:
+        """The edges of a team along which jobs keep their ids (a spray adds numbers to them)."""
+        return [
+            edge
+            for edge in self.edges
+            if edge.source == source
+            and edge.connector.id_suffix is None
+            and edge.connector.cycle is None
+        ]
 
     def _check_types(self) -> None:
         for edge in self.edges:
             source, target = self.teams[edge.source], self.teams[edge.target]
             if source.kind is not WorkKind.ITEM or target.kind is not WorkKind.ITEM:
                 continue
+
             given = result_type(source.work)
             if edge.connector.kind is ConnectorKind.SPRAY:
                 item = item_type(given)
                 if item is None:
                     raise InvalidInput(
                         f"pipeline {self.name!r}: {source.name!r} is sprayed to {target.name!r} "
-                        f"and returns {name_of(given)}, which is no list"
+                        f"but returns {name_of(given)}, which is not a list"
                     )
                 given = item
             if edge.connector.transform is not None:
                 given = result_type(edge.connector.transform)
-            wanted = job_type(target.work)
+
+            wanted = payload_type(target.work)
             if not fits(given, wanted):
                 raise InvalidInput(
-                    f"pipeline {self.name!r}: {source.name!r} gives {name_of(given)} and "
+                    f"pipeline {self.name!r}: {source.name!r} gives {name_of(given)} but "
                     f"{target.name!r} takes {name_of(wanted)}; put a transform between them"
                 )

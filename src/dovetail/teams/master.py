@@ -4,36 +4,34 @@
     starts Spark,         starts the engine from     stops the engine
     warms it up           the shared checkpoint
 
-Who may try is decided by an election (`dovetail.stream`: by majority, by strength, or by the
-coordination service). Who succeeds is decided where things are stored: the checkpoint has one
-entry for each micro-batch, and the first to create it wins; the broker stores each row of it once;
-and a task of a term below one that has committed is refused (`identity`). So an old master that
-wakes up can neither repeat what its successor did nor go on beside it.
+An election decides who may try (`dovetail.election`: majority, bully, or the coordination service).
+Who succeeds is decided where things are stored: the checkpoint has one entry for each micro-batch,
+and the first to create it wins; the broker stores each of its rows once; and a task of a term below
+one that has committed is refused (`dovetail.spark.exactly_once`). So an old master that wakes up
+can neither repeat what its successor did nor go on beside it.
 
-A standby has its Spark session started, and runs a small job through it again and again: Python
-workers are forked and have loaded what a team needs, and classes are loaded. Spark ends Python
-workers that had nothing to do for a minute, so that once would not be enough.
+A standby has its Spark session started and runs a small query on it again and again, so that Python
+workers are forked, modules imported and classes loaded. Once is not enough: Spark ends Python
+workers that were idle for a minute.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from dovetail.background import first_of, start_task
 from dovetail.coordination import Coordinator
 from dovetail.election import (
     Algorithm,
     ClusterMember,
+    ElectionSettings,
     HttpTransport,
-    KafkaSharedLog,
     Leadership,
     MemberStatus,
     Role,
-    StreamSettings,
-    VoteFile,
+    member_on_kafka,
 )
 from dovetail.logging import get_logger
-from dovetail.stream.stream import campaigner_of
 from dovetail.teams.engine import Engine
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.reporter import Reporter
@@ -41,14 +39,14 @@ from dovetail.teams.reporter import Reporter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = get_logger("pipeline")
+_log = get_logger("teams")
 
-#: Between two jobs that keep a standby warm: less than the minute after which workers are ended.
+#: Between two warm-up queries: less than the minute after which Spark ends idle workers.
 WARM_S = 40.0
 
-#: Told what happened and the term: `standby` (warm, waits), `candidate` (the master is silent),
+#: Called with an event and the term: `standby` (warm, waits), `candidate` (the master is silent),
 #: `master` (elected), `started` (its queries run), `lost` (not the master any more).
-Told = Callable[[str, int], None]
+OnEvent = Callable[[str, int], None]
 
 
 def masters_log(pipeline: Pipeline) -> str:
@@ -57,34 +55,22 @@ def masters_log(pipeline: Pipeline) -> str:
 
 
 def member_of(
-    settings: StreamSettings,
+    settings: ElectionSettings,
     bootstrap: str,
     *,
     coordinator: Coordinator | None = None,
     config: Mapping[str, str] | None = None,
 ) -> ClusterMember:
     """A member of the masters' election. Raises `InvalidSetting`."""
-    settings.check()
-    return ClusterMember(
-        settings.endpoint,
-        algorithm=settings.algorithm,
-        times=settings.times,
-        shared_log=KafkaSharedLog(
-            bootstrap,
-            topic=settings.coordination_stream_id,
-            environment=settings.environment_identifier,
-            timeout_ms=settings.timeout_ms,
-            config=dict(config or {}),
-        ),
-        # With a coordination service the members need not reach each other.
-        transport=None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings),
-        vote_file=VoteFile(settings.vote_path),
-        campaigner=campaigner_of(settings, coordinator, None),
+    # With a coordination service the members need not reach each other.
+    transport = None if settings.algorithm is Algorithm.COORDINATOR else HttpTransport(settings)
+    return member_on_kafka(
+        settings, bootstrap, transport=transport, coordinator=coordinator, config=config
     )
 
 
 def warm_up(spark: "SparkSession") -> None:
-    """Runs a small job, so that the first real one finds everything loaded."""
+    """Runs a small query, so that the first real one finds everything loaded."""
 
     def same(batches):  # type: ignore[no-untyped-def]
         import dovetail.teams.team_table  # noqa: F401 - what a task of a team needs
@@ -95,7 +81,7 @@ def warm_up(spark: "SparkSession") -> None:
 
 
 class Master:
-    """One driver among several: leads when it is elected, stands by else."""
+    """One driver among several: it leads when it is elected, and stands by otherwise."""
 
     def __init__(
         self,
@@ -105,13 +91,13 @@ class Master:
         *,
         bootstrap: str,
         checkpoint: str,
-        told: Told | None = None,
+        on_event: OnEvent | None = None,
         reporter: Reporter | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
         self._pipeline, self._spark, self._member = pipeline, spark, member
         self._bootstrap, self._checkpoint, self._config = bootstrap, checkpoint, config
-        self._told = told or (lambda _state, _term: None)
+        self._on_event = on_event or (lambda _event, _term: None)
         self._reporter = reporter
         #: The engine, while this is the master.
         self.engine: Engine | None = None
@@ -120,15 +106,15 @@ class Master:
         """Takes part until it is cancelled. Raises what ended the member or the engine."""
         await asyncio.to_thread(warm_up, self._spark)
         async with self._member as member:
-            self._told("standby", 0)
+            self._on_event("standby", 0)
             self._report_standby()
             member.on_change.append(self._on_change)
             while True:
                 leadership = await self._elected(member)
                 _log.info("this driver is the master", term=leadership.term)
-                self._told("master", leadership.term)
+                self._on_event("master", leadership.term)
                 await self._lead(leadership.term, leadership.lost)
-                self._told("lost", leadership.term)
+                self._on_event("lost", leadership.term)
                 self._report_standby()
 
     async def _lead(self, term: int, lost: asyncio.Event) -> None:
@@ -141,32 +127,25 @@ class Master:
             metrics=None if self._reporter is None else self._reporter.metrics,
             config=self._config,
         )
-        over = threading.Event()
-        watching: asyncio.Future[None] | None = None
-        gone = asyncio.ensure_future(lost.wait())
         try:
             await asyncio.to_thread(engine.start)
             self.engine = engine
-            self._told("started", term)
+            self._on_event("started", term)
             if self._reporter is not None:
                 self._reporter.leads(engine, term)
-            watching = asyncio.ensure_future(asyncio.to_thread(engine.watch, until=over))
-            await asyncio.wait({watching, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await first_of(asyncio.to_thread(engine.watch), lost.wait())
         finally:
             self.engine = None
-            over.set()
-            gone.cancel()
+            # It ends the thread of `watch` too, which no cancellation reaches.
             await asyncio.to_thread(engine.stop)
-            if watching is not None:
-                await watching
 
     async def _elected(self, member: ClusterMember) -> Leadership:
         """Waits to be elected, warm."""
-        warming = asyncio.create_task(self._keep_warm())
+        warming = start_task(self._keep_warm(), name="keep-warm")
         try:
             return await member.lead()
         finally:
-            # A job that is under way ends by itself; nobody waits for it.
+            # A query that is running ends by itself; nobody waits for it.
             warming.cancel()
 
     async def _keep_warm(self) -> None:
@@ -174,12 +153,12 @@ class Master:
             await asyncio.sleep(WARM_S)
             try:
                 await asyncio.to_thread(warm_up, self._spark)
-            except Exception as error:  # noqa: BLE001 - the takeover will tell if Spark is gone
-                _log.warning("not warm", reason=str(error)[:500])
+            except Exception as error:  # noqa: BLE001 - if Spark is gone, the takeover will fail
+                _log.warning("warm-up failed", reason=str(error)[:500])
 
     def _on_change(self, status: MemberStatus) -> None:
         if status.role is Role.CANDIDATE:
-            self._told("candidate", status.term)
+            self._on_event("candidate", status.term)
 
     def _report_standby(self) -> None:
         if self._reporter is not None:

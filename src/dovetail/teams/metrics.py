@@ -1,4 +1,4 @@
-"""What a driver counts, for Prometheus; in a registry of its own or in the user's."""
+"""The metrics of a driver, for Prometheus; in a registry of its own or in the user's."""
 
 from collections.abc import Iterable
 
@@ -6,49 +6,47 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from dovetail.teams.progress import TeamProgress, TeamState
 
-#: From an empty micro-batch on a quick machine to one of 200,000 slow works, in seconds.
+#: From an empty micro-batch on a quick machine to one of 200,000 slow jobs, in seconds.
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+_TEAM = ("pipeline", "team")
 
 
 class PipelineMetrics:
-    """The series of one driver. Set by whoever looks (`reporter`); micro-batches by the engine."""
+    """The series of one driver. `reporter` sets them; the engine counts micro-batches."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._state = self._gauge("team_state", "1 for the state the team is in.", "state")
-        self._lag = self._gauge("team_lag_works", "Works that wait in the input topic.")
-        self._rate = self._gauge("team_works_per_second", "Works done, over the last 10 s.")
-        self._works = self._counter("team_works", "Works done since this driver leads.")
+        self._state = self._gauge("team_state", "1 for the state the team is in.", *_TEAM, "state")
+        self._lag = self._gauge("team_lag_jobs", "Jobs that wait in the input topic.", *_TEAM)
+        self._rate = self._gauge("team_jobs_per_second", "Jobs done, over the last 10 s.", *_TEAM)
+        self._jobs = self._counter("team_jobs", "Jobs done since this driver leads.")
         self._failures = self._counter("team_failures", "Queries that failed.")
-        self._dead = self._counter("team_dead_letters", "Works given up since this driver leads.")
+        self._dead = self._counter("team_dead_letters", "Jobs given up since this driver leads.")
         self._batch_seconds = Histogram(
             "dovetail_team_batch_seconds",
             "Time of one micro-batch.",
-            ["pipeline", "team"],
+            _TEAM,
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._leading = Gauge(
-            "dovetail_pipeline_leading",
-            "1 while this driver is the master.",
-            ["pipeline"],
-            registry=self.registry,
+
+        self._leading = self._gauge(
+            "pipeline_leading", "1 while this driver is the master.", "pipeline"
         )
-        self._term = Gauge(
-            "dovetail_pipeline_term",
+        self._term = self._gauge(
+            "pipeline_term",
             "Term under which this driver leads or led last; 0 without an election.",
-            ["pipeline"],
-            registry=self.registry,
+            "pipeline",
         )
-        #: What was counted so far, since counters only take what is added.
+        #: What is counted so far: a counter only takes increments.
         self._counted: dict[tuple[str, str, str], int] = {}
 
-    def _gauge(self, name: str, text: str, *more: str) -> Gauge:
-        labels = ["pipeline", "team", *more]
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"dovetail_{name}", text, labels, registry=self.registry)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"dovetail_{name}", text, ["pipeline", "team"], registry=self.registry)
+        return Counter(f"dovetail_{name}", text, _TEAM, registry=self.registry)
 
     def leading(self, pipeline: str, *, leads: bool, term: int) -> None:
         self._leading.labels(pipeline).set(leads)
@@ -62,15 +60,15 @@ class PipelineMetrics:
         self._failures.labels(pipeline, team).inc()
 
     def teams(self, pipeline: str, teams: Iterable[TeamProgress]) -> None:
-        """Shows the teams as they are now."""
+        """Sets the series of the teams."""
         for one in teams:
             for state in TeamState:
                 self._state.labels(pipeline, one.team, state.value).set(one.state is state)
             if one.lag is not None:
                 self._lag.labels(pipeline, one.team).set(one.lag)
-            self._rate.labels(pipeline, one.team).set(one.works_per_s)
+            self._rate.labels(pipeline, one.team).set(one.jobs_per_s)
             self._failures.labels(pipeline, one.team).inc(0)
-            self._count(self._works, "works", pipeline, one.team, one.works_total)
+            self._count(self._jobs, "jobs", pipeline, one.team, one.jobs_total)
             if one.dead_letters is not None:
                 self._count(self._dead, "dead", pipeline, one.team, one.dead_letters)
 

@@ -1,13 +1,13 @@
-"""How a work ends: with a result, or as a dead letter that says why; or not yet.
+"""How a job ends: with a result, or as a dead letter that says why; or not yet.
 
     result        key: the id; value: the result in the team's codec; headers: parent, traceparent
-    dead letter   key: the id; value: the job as it came, so that copying it back is a replay;
-                  headers: kind, reason, traceback, attempts, and those of the work
+    dead letter   key: the id; value: the payload as it came, so that copying it back is a replay;
+                  headers: kind, reason, traceback, attempts, and those of the job
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
-                  The work is tried again at that time; this is no outcome, readers pass over it
+                  The job is tried again at that time; readers skip this record
 
-Both are bounded: a reason or a traceback is cut, and gives way altogether where the job itself
-fills a record. So a dead letter can always be written, whatever a function raised.
+All are bounded: a reason or a traceback is cut, and left out where the payload fills a record. So a
+dead letter can always be written, whatever a function raised.
 """
 
 from collections.abc import Iterable
@@ -16,25 +16,25 @@ from enum import StrEnum
 
 import msgspec
 
-from dovetail.teams.envelope import ATTEMPTS, NOT_BEFORE, Header, Work, WorkId, work_of
+from dovetail.teams.envelope import ATTEMPTS, NOT_BEFORE, Header, Job, JobId, job_of
 
 KIND = "dovetail-kind"
 REASON = "dovetail-reason"
 TRACEBACK = "dovetail-traceback"
 
-#: The kind of a mark that says: not now.
+#: The kind of a job that is tried again later.
 POSTPONED = b"postponed"
 
-#: A reason is a sentence; a user's exception may hold a whole document.
+#: A reason is a sentence; a user's exception may contain a whole document.
 REASON_CHARACTERS_MAX = 1_000
-#: The end of a traceback is what tells; 8 KiB hold some sixty frames.
+#: The end of a traceback matters most; 8 KiB hold some sixty frames.
 TRACEBACK_CHARACTERS_MAX = 8_000
 #: Kafka's message.max.bytes is 1,048,588 for a batch; keys, headers and framing need the rest.
 RECORD_BYTES_MAX = 1_000_000
 
 
 class FailureKind(StrEnum):
-    """Why a work did not end in a result."""
+    """Why a job did not end in a result."""
 
     EXCEPTION = "exception"
     REJECTED = "rejected"
@@ -51,7 +51,7 @@ class FailureKind(StrEnum):
 
 
 class Reject(Exception):
-    """Raised by a work function: this work cannot be done, now or ever; do not try again."""
+    """Raised by a work function: this job can never be done; do not try again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Failure:
     traceback: str = ""
 
     def bounded(self) -> "Failure":
-        """The same with its texts cut to what a record takes."""
+        """The same with its texts cut to fit a record."""
         trace = self.traceback
         if len(trace) > TRACEBACK_CHARACTERS_MAX:
             trace = "...\n" + trace[-TRACEBACK_CHARACTERS_MAX:]
@@ -72,38 +72,38 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A work that was given up."""
+    """A job that was given up."""
 
-    work: Work
+    job: Job
     failure: Failure
     attempts: int
 
     def headers(self) -> list[Header]:
         """The headers of its record."""
         failure = self.failure.bounded()
-        found = [header for header in self.work.headers() if header[0] != ATTEMPTS]
+        found = [header for header in self.job.headers() if header[0] != ATTEMPTS]
         found += [
             (ATTEMPTS, b"%d" % self.attempts),
             (KIND, failure.kind.encode()),
             (REASON, failure.reason.encode(errors="replace")),
         ]
         trace = failure.traceback.encode(errors="replace")
-        if trace and len(self.work.payload) + len(trace) < RECORD_BYTES_MAX:
+        if trace and len(self.job.payload) + len(trace) < RECORD_BYTES_MAX:
             found.append((TRACEBACK, trace))
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """A work that failed and is tried again later, by way of a timeline."""
+    """A job that failed and is tried again later, by way of a timeline."""
 
-    work: Work
+    job: Job
     reason: str
     attempts: int
     not_before_ms: int
 
     def headers(self) -> list[Header]:
-        """The headers of its mark."""
+        """The headers of its record."""
         reason = self.reason[:REASON_CHARACTERS_MAX].encode(errors="replace")
         return [
             (ATTEMPTS, b"%d" % self.attempts),
@@ -113,21 +113,21 @@ class Postponed:
         ]
 
     @property
-    def next_work(self) -> Work:
-        """The same work as it is to come back."""
+    def next_job(self) -> Job:
+        """The same job as it will come back."""
         return msgspec.structs.replace(
-            self.work, attempts=self.attempts, not_before_ms=self.not_before_ms
+            self.job, attempts=self.attempts, not_before_ms=self.not_before_ms
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a work, as its team's topics tell it."""
+    """How a job ended, as its team's topics say."""
 
     team: str
-    id: WorkId
-    parent: WorkId | None
-    #: The result as bytes; for a dead letter, the job.
+    id: JobId
+    parent: JobId | None
+    #: The result as bytes; for a dead letter, the payload of the job.
     payload: bytes
     failure: Failure | None = None
     attempts: int = 1
@@ -149,13 +149,14 @@ def outcome_of(
 ) -> Outcome:
     """The outcome that a record of a results or dead-letter topic holds."""
     known = dict(headers or ())
-    work = work_of(place=place, key=key, value=value, headers=known.items())
+    job = job_of(place=place, key=key, value=value, headers=known.items())
     if not dead:
-        return Outcome(team, work.id, work.parent, work.payload)
+        return Outcome(team, job.id, job.parent, job.payload)
+
     kind = known.get(KIND, b"").decode(errors="replace")
     failure = Failure(
         FailureKind(kind) if kind in set(FailureKind) else FailureKind.EXCEPTION,
         known.get(REASON, b"").decode(errors="replace"),
         known.get(TRACEBACK, b"").decode(errors="replace"),
     )
-    return Outcome(team, work.id, work.parent, work.payload, failure, max(1, work.attempts))
+    return Outcome(team, job.id, job.parent, job.payload, failure, max(1, job.attempts))

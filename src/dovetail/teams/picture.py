@@ -1,7 +1,7 @@
 """A pipeline as a picture: text for a terminal, SVG for a page. Pure.
 
-Teams stand in columns, each behind all that lead to it (edges that close a named cycle do not
-count); SVG has no script and nothing from elsewhere, so that it can be shown anywhere.
+Teams are in columns, each to the right of all that lead to it (edges that close a named cycle do
+not count). The SVG has no script and no reference, so any page can show it.
 """
 
 from html import escape
@@ -44,7 +44,7 @@ def label_of(edge: Edge) -> str:
 
 
 def columns_of(pipeline: Pipeline) -> list[list[str]]:
-    """The teams by column: each behind all that lead to it."""
+    """The teams by column: each to the right of all that lead to it."""
     depth = dict.fromkeys(pipeline.teams, 0)
     forward = [edge for edge in pipeline.edges if edge.connector.cycle is None]
     for _ in pipeline.teams:
@@ -67,6 +67,7 @@ def as_svg(pipeline: Pipeline) -> str:
     width = 2 * _MARGIN + len(columns) * (_BOX_WIDTH + _GAP_X) - _GAP_X
     rows = max(len(column) for column in columns)
     height = 2 * _MARGIN + rows * (_BOX_HEIGHT + _GAP_Y)
+
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" font-family="sans-serif" font-size="13" role="img">',
@@ -87,6 +88,7 @@ def _edge(edge: Edge, place: dict[str, tuple[int, int]]) -> str:
     if edge.connector.cycle is not None:
         start, end = (x + _BOX_WIDTH // 2, y + _BOX_HEIGHT), (to_x + 20, to_y + _BOX_HEIGHT)
         dash = ' stroke-dasharray="5 4"'
+
     middle = ((start[0] + end[0]) // 2, (start[1] + end[1]) // 2)
     bend = (end[0] - start[0]) // 2 if not dash else 0
     sag = 0 if not dash else _GAP_Y
@@ -95,6 +97,7 @@ def _edge(edge: Edge, place: dict[str, tuple[int, int]]) -> str:
         f"{end[0] - bend},{end[1] + sag} {end[0]},{end[1]}"
     )
     label = escape(label_of(edge))
+
     return (
         f'<path d="{path}" fill="none" stroke="#667"{dash} marker-end="url(#tip)"/>'
         f'<text x="{middle[0]}" y="{middle[1] - 5 + sag}" text-anchor="middle" font-size="11" '

@@ -1,6 +1,6 @@
-"""Which works of a batch are given to a worker next, and when each has ended.
+"""Which jobs of a batch a worker gets next, and when each has ended.
 
-Pure: events in, decisions out; time and chance are arguments. `worker` does what is decided.
+Pure: events in, decisions out; time and chance are arguments. `worker` acts on the decisions.
 
     waiting ──take──► given ──done──────────────────────────► ended
        ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
@@ -11,11 +11,10 @@ Pure: events in, decisions out; time and chance are arguments. `worker` does wha
        ├──alone◄────────── suspected: one of several that may have ended their worker      │
        └───────────────────────────────────────────────────────────────────────────────────┘
 
-Promise: each work ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-those of its former lives among them. A backoff that is longer than the policy holds up a batch for
-is not waited for here: `work_delays` brings the work back when it is over. What one work does to
-its worker is counted against that work alone: if a worker died with several works under way, each
-of them is given again alone, and then there is no doubt.
+Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
+including those of its former lives. A job whose backoff is longer than a batch may wait is
+postponed: `delays` brings it back when the backoff is over. A job pays only for itself: if a worker
+dies while it runs several jobs, each of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
@@ -29,7 +28,7 @@ from dovetail.teams.team import Policy
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Works to give at once, by their numbers; alone: nothing else may be under way."""
+    """Jobs to give at once, by their numbers; `alone`: nothing else may run."""
 
     numbers: tuple[int, ...]
     alone: bool = False
@@ -37,15 +36,15 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A work that did not end in a result, or not yet if it has a rest before it."""
+    """A job that did not end in a result; with `rest_ms`, it is postponed."""
 
     failure: Failure
     attempts: int
     rest_ms: int | None = None
 
 
-class WorkPlan:
-    """The works of one batch, numbered from 0."""
+class JobPlan:
+    """The jobs of one batch, numbered from 0."""
 
     def __init__(
         self, attempts_before: Sequence[int], policy: Policy, *, chance: Callable[[], float]
@@ -58,12 +57,12 @@ class WorkPlan:
         self._resting: list[tuple[float, int]] = []
         self._given: set[int] = set()
         self._open = len(self._attempts)
-        #: Works that were given up or postponed, by number.
+        #: Jobs that were given up or postponed, by number.
         self.given_up: dict[int, GivenUp] = {}
 
     @property
     def finished(self) -> bool:
-        """Whether all works have ended."""
+        """Whether all jobs have ended."""
         return self._open == 0
 
     def take(self, chunk_max: int, *, now_ms: float) -> Chunk | None:
@@ -100,6 +99,7 @@ class WorkPlan:
             self.given_up[number] = GivenUp(failure, attempts)
             self._open -= 1
             return
+
         rest_ms = self._policy.backoff(attempts, jitter=self._chance())
         if self._policy.postpones(attempts):
             self.given_up[number] = GivenUp(failure, attempts, rest_ms)
@@ -108,7 +108,7 @@ class WorkPlan:
         heappush(self._resting, (now_ms + rest_ms, number))
 
     def returned(self, numbers: Iterable[int]) -> None:
-        """They were not begun, or what became of them was lost; they go first next time."""
+        """They were not begun, or their outcomes were lost; they go first next time."""
         back = sorted(numbers)
         self._given.difference_update(back)
         self._waiting.extendleft(reversed(back))

@@ -1,15 +1,15 @@
-"""How far the teams are: what Spark and the broker tell, in the words of this project. Pure.
+"""How far the teams are, from what Spark and the broker report. Pure.
 
-A team's position is where its last finished micro-batch ended. From it follow, without asking a
-worker: the lag (the end of the input topic as the broker has it now, minus the position), the works
-that were done (how far the position has moved), and the rate (the same over the last seconds).
+A team's position is where its last finished micro-batch ended. Without asking a worker it gives the
+lag (the end of the input topic as the broker has it now, minus the position), the jobs done (how
+far the position has moved), and the rate (the same over the last seconds).
 
 States of a team, and of the pipeline that it is in:
 
     starting    no micro-batch is finished yet            running
     working     there is something to do                  running
     idle        there is nothing to do                    running
-    retrying    its query failed and is started again     retrying
+    retrying    its query failed and is restarted         retrying
     failed      its query failed too often                failed
     standby     another driver may be the master          waiting for election
 """
@@ -57,38 +57,38 @@ class TeamProgress:
 
     team: str
     state: TeamState
-    #: Works in the input topic behind the last micro-batch; None: the broker did not say.
+    #: Jobs in the input topic behind the last micro-batch; None: the broker did not answer.
     lag: int | None = None
-    #: Works of the last micro-batch.
-    works: int = 0
-    works_per_s: float = 0.0
+    #: Jobs of the last micro-batch.
+    jobs: int = 0
+    jobs_per_s: float = 0.0
     #: Since this driver became the master.
-    works_total: int = 0
+    jobs_total: int = 0
     batch: int = -1
     batch_ms: int = 0
-    #: Times that its query was started again, without a finished micro-batch between them.
+    #: How often its query failed since the last finished micro-batch.
     failures: int = 0
-    #: Given up since this driver became the master; None: the broker did not say.
+    #: Jobs given up since this driver became the master; None: the broker did not answer.
     dead_letters: int | None = None
     last_error: str = ""
 
 
 def pipeline_state(teams: Iterable[TeamProgress]) -> PipelineState:
-    """Of a master: its worst team decides."""
+    """The state of a master: its worst team decides."""
     states = {one.state for one in teams}
     if TeamState.FAILED in states:
         return PipelineState.FAILED
     return PipelineState.RETRYING if TeamState.RETRYING in states else PipelineState.RUNNING
 
 
-def standing_by(names: Iterable[str]) -> list[TeamProgress]:
+def standby_teams(names: Iterable[str]) -> list[TeamProgress]:
     """The teams of a driver that is not the master."""
     return [TeamProgress(name, TeamState.STANDBY) for name in names]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedBatch:
-    """A micro-batch, as Spark tells it when it is finished."""
+    """A finished micro-batch, as Spark reports it."""
 
     number: int
     took_ms: int
@@ -97,79 +97,81 @@ class FinishedBatch:
     end: Mapping[Partition, int]
 
 
-def finished_batch(told: Any) -> FinishedBatch | None:
-    """Of the last progress of a query; None if no micro-batch is finished.
+def finished_batch(progress: Any) -> FinishedBatch | None:
+    """The micro-batch in a query's last progress; None if none is finished.
 
-    Spark also tells every few seconds that there was nothing to do, under the number of the
-    micro-batch that will come next; such a one ends where it starts.
+    Every few seconds Spark also reports that there was nothing to do, under the number of the next
+    micro-batch; such a report ends where it starts.
     """
-    if told is None:
+    if progress is None:
         return None
+
     starts: dict[Partition, int] = {}
     ends: dict[Partition, int] = {}
     from_beginning = False
-    for source in told["sources"]:
+    for source in progress["sources"]:
         from_beginning |= source.get("startOffset") is None
         starts |= _positions(source.get("startOffset"))
         ends |= _positions(source.get("endOffset"))
     if not ends or ends == starts:
         return None
-    took_ms = int((told.get("durationMs") or {}).get("triggerExecution", 0))
-    return FinishedBatch(int(told["batchId"]), took_ms, None if from_beginning else starts, ends)
+
+    took_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
+    start = None if from_beginning else starts
+    return FinishedBatch(int(progress["batchId"]), took_ms, start, ends)
 
 
 @dataclass(slots=True)
 class TeamMeter:
-    """What is measured about one team while a driver runs it; times are the caller's."""
+    """Measures one team while a driver runs it; the caller passes the time."""
 
     team: str
     #: Where the last micro-batch ended.
     position: dict[Partition, int] = field(default_factory=dict)
-    works_total: int = 0
+    jobs_total: int = 0
     failures: int = 0
     failed: bool = False
     last_error: str = ""
     _last: FinishedBatch | None = None
-    _works: int = 0
+    _jobs: int = 0
     _first_dead: int | None = None
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
     def start(self, position: Mapping[Partition, int], *, now_s: float) -> None:
-        """It goes on from here."""
+        """It continues from `position`."""
         self.position = dict(position)
-        self._marks.append((now_s, self.works_total))
+        self._marks.append((now_s, self.jobs_total))
 
     def finished(self, batch: FinishedBatch, *, now_s: float) -> bool:
-        """Notes a micro-batch; False if it is known already."""
+        """Counts a micro-batch; False if it is counted already."""
         if self._last is not None and batch.end == self._last.end:
             return False
+
         moved = distance(self.position, batch.end)
-        self._works = moved if batch.start is None else distance(batch.start, batch.end)
-        self.works_total += moved
+        self._jobs = moved if batch.start is None else distance(batch.start, batch.end)
+        self.jobs_total += moved
         self.position |= batch.end
         self._last = batch
-        self._marks.append((now_s, self.works_total))
+        self._marks.append((now_s, self.jobs_total))
         return True
 
     def progress(
         self, *, now_s: float, ends: Mapping[Partition, int] | None, dead_end: int | None
     ) -> TeamProgress:
-        """The team now, with the ends of its input and of its dead letters as the broker has them.
-
-        `None` for what the broker did not say.
-        """
+        """The team now, given the ends of its input and its dead letters; None if not known."""
         lag = None if ends is None else distance(self.position, ends)
         if self._first_dead is None:
             self._first_dead = dead_end
         dead = None if dead_end is None else dead_end - (self._first_dead or 0)
         per_s = self._per_s(now_s)
+
         return TeamProgress(
             team=self.team,
             state=self._state(lag, per_s),
             lag=lag,
-            works=self._works,
-            works_per_s=per_s,
-            works_total=self.works_total,
+            jobs=self._jobs,
+            jobs_per_s=per_s,
+            jobs_total=self.jobs_total,
             batch=-1 if self._last is None else self._last.number,
             batch_ms=0 if self._last is None else self._last.took_ms,
             failures=self.failures,
@@ -195,11 +197,11 @@ class TeamMeter:
             return 0.0
         since_s, before = marks[0]
         span_s = min(now_s - since_s, RATE_WINDOW_S)
-        return (self.works_total - before) / span_s if span_s > 0 else 0.0
+        return (self.jobs_total - before) / span_s if span_s > 0 else 0.0
 
 
 def distance(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> int:
-    """Records between two positions; a partition that has no start is counted from its first."""
+    """Records between two positions; a partition without a start counts from offset 0."""
     return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
 
 

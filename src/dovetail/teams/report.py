@@ -1,8 +1,8 @@
-"""What a driver makes known about its pipeline: the record that the console and others read. Pure.
+"""The record in which a driver reports its pipeline, for the console and others to read. Pure.
 
-One record on the topic `dovetail.pipelines`, with the name of the pipeline as its key; a driver
-that stands by has a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of
-two drivers that both say they lead, the one with the higher term does.
+The record is on the topic `dovetail.pipelines`, under the pipeline's name as its key; a standby has
+a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of two drivers that both
+claim to lead, the one with the higher term does.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from dovetail.teams.picture import label_of
 from dovetail.teams.progress import PipelineState, TeamProgress
 
 TOPIC = "dovetail.pipelines"
-#: A day of history, in ledgers that can go by the ten minutes.
+#: A day of history, in segments of ten minutes.
 TOPIC_CONFIG = {"retention.ms": "86400000", "segment.ms": "600000"}
 FORMAT = 1
 
-#: Written when something changed, and at least so often while the driver lives.
+#: A report is written when something changed, and at least this often.
 EVERY_S_MAX = 10.0
-#: A driver that was silent for so long is gone, or cannot reach the broker.
+#: A driver that is silent for longer is gone, or cannot reach the broker.
 SILENT_S_MAX = 3 * EVERY_S_MAX
 
 
@@ -44,13 +44,13 @@ class Report:
 
     @property
     def key(self) -> str:
-        """Of its record: masters share one, so that there is one answer."""
+        """The key of its record: masters share one, so that there is one answer."""
         if self.state is PipelineState.WAITING:
             return f"{self.pipeline}#{self.driver}"
         return self.pipeline
 
     def differs(self, other: "Report") -> bool:
-        """Whether it says something else than another, the time apart."""
+        """Whether it differs from another in more than its time."""
         return replace(self, at_ms=0) != replace(other, at_ms=0)
 
     def as_document(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Report:
             "at_ms": self.at_ms,
             "edges": [dict(edge) for edge in self.edges],
             "teams": [
-                {**asdict(one), "works_per_s": round(one.works_per_s, 1), **self.parts[one.team]}
+                {**asdict(one), "jobs_per_s": round(one.jobs_per_s, 1), **self.parts[one.team]}
                 for one in self.teams
             ],
         }
@@ -93,10 +93,10 @@ def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 
 
 def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
-    """The reports that count, of all records of the topic in their order; by pipeline and driver.
+    """The current reports among all records of the topic, by pipeline and driver.
 
-    What is no report of ours is passed over, and so is a driver that stood by and has left, unless
-    it is all that is known of its pipeline; and what a driver said before it led.
+    Skipped are foreign records, standbys that have left (unless nothing else is known of their
+    pipeline), and what a driver reported before it led.
     """
     found: dict[str, dict[str, Any]] = {}
     for key, value in records:
@@ -110,6 +110,7 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
                 found[name] = document
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
             continue
+
     left = {
         name
         for name, one in found.items()
@@ -125,7 +126,7 @@ def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[st
 
 
 def _led_later(stood_by: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a driver that stood by was then the master."""
+    """Whether a standby became the master later."""
     master = found.get(stood_by["pipeline"])
     return (
         master is not None
@@ -135,7 +136,7 @@ def _led_later(stood_by: Mapping[str, Any], found: Mapping[str, Mapping[str, Any
 
 
 def shown_state(document: Mapping[str, Any], *, now_ms: int) -> str:
-    """The state for a person: a driver that is silent for too long is not what it said last."""
+    """The state to show: a driver that is silent for too long is not what it last reported."""
     state = str(document["state"])
     silent_s = (now_ms - int(document["at_ms"])) / 1000
     ended = state in (PipelineState.STOPPED.value, PipelineState.FAILED.value)
@@ -151,8 +152,8 @@ _FIELDS, COLUMNS = zip(
     ("team", "team"),
     ("state", "state"),
     ("lag", "lag"),
-    ("works_per_s", "works/s"),
-    ("works_total", "works"),
+    ("jobs_per_s", "jobs/s"),
+    ("jobs_total", "jobs"),
     ("dead_letters", "dead letters"),
     ("batch", "batch"),
     ("batch_ms", "batch ms"),

@@ -1,9 +1,9 @@
-"""Makes the progress of a driver known: to its metrics, to whoever watches, and to the node.
+"""Reports the progress of a driver: to its metrics, to whoever watches, and to the cluster.
 
-A thread of its own looks once a second. It never holds up the teams, and a broker that is away
-costs nothing but reports: what is running is in the checkpoint, not here.
+A thread of its own looks once a second. It never delays the teams, and an unreachable broker costs
+only reports: what matters is in the checkpoint.
 
-Not here: what is said (`report`, `progress`). Who leads is told by `leads` and `stands_by`.
+Not here: what a report says (`report`, `progress`). `leads` and `stands_by` say who leads.
 """
 
 import os
@@ -11,21 +11,22 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports are implicit.
     AdminClient,
     NewTopic,
 )
 
+from dovetail.background import start_thread
+from dovetail.errors import Refused
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.metrics import PipelineMetrics
-from dovetail.teams.progress import PipelineState, TeamState, pipeline_state, standing_by
+from dovetail.teams.progress import PipelineState, TeamState, pipeline_state, standby_teams
 from dovetail.teams.report import (
     EVERY_S_MAX,
     TOPIC,
@@ -34,21 +35,22 @@ from dovetail.teams.report import (
     edges_of,
     parts_of,
 )
+from dovetail.teams.topics import create
 
 if TYPE_CHECKING:
     from dovetail.teams.engine import Engine
 
 #: Between two looks at the teams.
 LOOK_S = 1.0
-#: A last word that nobody takes by then is not said.
-_LAST_WORD_S = 3.0
+#: How long the last report may take.
+_LAST_REPORT_S = 3.0
 _ADMIN_S = 10.0
 
-_log = get_logger("pipeline")
+_log = get_logger("teams")
 
 
 class Reporter:
-    """Looks at a driver's engine, and tells."""
+    """Looks at a driver's engine, and reports."""
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Reporter:
     ) -> None:
         """`config` has TLS and login, by librdkafka's names. Raises `InvalidInput`."""
         self.metrics = metrics or PipelineMetrics()
-        #: What was seen last.
+        #: The last report.
         self.latest: Report | None = None
         self._pipeline, self._brokers = pipeline, Brokers.at(bootstrap, config)
         self._edges, self._parts = edges_of(pipeline), parts_of(pipeline)
@@ -70,28 +72,24 @@ class Reporter:
         self._term = 0
         self._written: Report | None = None
         self._written_at = 0.0
-        self._topic_made = False
+        self._topic_created = False
         self._stopped = False
-        #: Set when there is something to look at before the next second.
+        #: Set when there is something to report before the next second.
         self._wake = threading.Event()
         self._looking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._thread: threading.Thread | None = None
         self._producer = Producer(self._brokers.for_librdkafka())
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._thread = start_thread(self._run, name="reporter")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stopped = True
         self._wake.set()
-        self._thread.join()
-        self._last_word(failed=error if isinstance(error, Exception) else None)
+        if self._thread is not None:
+            self._thread.join()
+        self._last_report(failed=error if isinstance(error, Exception) else None)
 
     def leads(self, engine: "Engine", term: int = 0) -> None:
         """Returns at once. This driver is the master; `term` is 0 where there is no election."""
@@ -104,7 +102,7 @@ class Reporter:
         self._wake.set()
 
     def look(self) -> Report:
-        """Looks now."""
+        """Reports now."""
         with self._looking:
             report = self._report()
             self.latest = report
@@ -121,11 +119,11 @@ class Reporter:
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001 - the teams must not end for want of a report
-                _log.warning("progress was not looked at", reason=str(error))
+                _log.warning("progress not reported", reason=str(error))
 
     def _report(self, state: PipelineState | None = None) -> Report:
         engine = self._engine
-        teams = standing_by(self._pipeline.teams) if engine is None else engine.progress()
+        teams = standby_teams(self._pipeline.teams) if engine is None else engine.progress()
         if state is None:
             state = PipelineState.WAITING if engine is None else pipeline_state(teams)
         return Report(
@@ -141,7 +139,7 @@ class Reporter:
         )
 
     def _write(self, report: Report) -> None:
-        """Gives the report to the producer, if it says something new or silence was long enough."""
+        """Sends the report if it says something new, or nothing was sent for long enough."""
         now = time.monotonic()
         if (
             self._written is not None
@@ -149,47 +147,45 @@ class Reporter:
             and now - self._written_at < EVERY_S_MAX
         ):
             return
-        self._make_topic()
+        self._create_topic()
         try:
             value = msgspec.json.encode(report.as_document())
             self._producer.produce(TOPIC, value, report.key.encode())
         except BufferError:
-            # The broker was away for a hundred thousand reports; what is old is of no use.
+            # The broker was away for a hundred thousand reports; old ones are of no use.
             self._producer.purge()
         self._producer.poll(0)
         self._written, self._written_at = report, now
 
-    def _make_topic(self) -> None:
-        if self._topic_made:
+    def _create_topic(self) -> None:
+        if self._topic_created:
             return
         admin = AdminClient(self._brokers.for_librdkafka())
-        wanted = NewTopic(TOPIC, 1, config=TOPIC_CONFIG)
         try:
-            admin.create_topics([wanted], request_timeout=_ADMIN_S)[TOPIC].result(_ADMIN_S)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                _log.warning("no topic for reports", topic=TOPIC, reason=error.args[0].str())
-                return
-        self._topic_made = True
+            create(admin, [NewTopic(TOPIC, 1, config=TOPIC_CONFIG)], timeout_s=_ADMIN_S)
+            self._topic_created = True
+        except Refused as error:
+            _log.warning("no topic for reports", topic=TOPIC, reason=str(error))
 
-    def _last_word(self, failed: Exception | None) -> None:
-        """The pipeline is stopped, or failed and says why."""
+    def _last_report(self, failed: Exception | None) -> None:
+        """Reports that the pipeline is stopped, or failed and why."""
         last = self.latest
         if last is None:
             return
         failing = failed is not None or any(one.state is TeamState.FAILED for one in last.teams)
         leads = last.state is not PipelineState.WAITING
         state = PipelineState.FAILED if failing and leads else PipelineState.STOPPED
+
         with self._looking:
             try:
                 report = self._report(state)
-            except Exception as error:  # noqa: BLE001 - what was seen last must do
-                _log.warning("progress was not looked at", reason=str(error))
+            except Exception as error:  # noqa: BLE001 - the last one must do
+                _log.warning("progress not reported", reason=str(error))
                 report = last
             document = {**report.as_document(), "state": state.value}
             key = self._pipeline.name if leads else f"{self._pipeline.name}#{self._driver}"
             self._producer.produce(TOPIC, msgspec.json.encode(document), key.encode())
-            self._producer.flush(_LAST_WORD_S)
+            self._producer.flush(_LAST_REPORT_S)
 
 
 def _now_ms() -> int:

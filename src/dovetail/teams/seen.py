@@ -1,19 +1,19 @@
-"""Which works came before: the ids of one partition of an input topic, for a time to live.
+"""Which jobs came before: the ids of one partition of an input topic, for a time to live.
 
 Promise: a record is a repetition exactly if an earlier record of its partition has the same
-identity and a time later than its own minus the time to live. That is a function of the log and of
-nothing else: whoever reads the partition, from whichever point, with or without a cache, comes to
-the same answer. Equal ids share a partition, because the id is the record's key.
+identity and a time later than its own minus the time to live. That is a function of the log alone:
+every reader of the partition, from any point, with or without a cache, finds the same answer. Equal
+ids share a partition, because the id is the record's key.
 
 An id that keeps coming stays known: what counts is when it was last seen. (Counting from when it
-was last accepted would make the answer depend on the whole log before it, not on one window.)
+was last accepted would make the answer depend on the whole log, not on one window.)
 
 Memory: two generations. A generation is closed when it spans the time to live; closing one drops
-the one before. So there are never more ids than two times the time to live brings, and no record
-pays for more than one look-up. A record with a time so far back that its window reaches into what
-was dropped is not guessed at: `lacks` says so, and the caller reads that window from the log.
+the one before. So there are never more ids than arrive in twice the time to live, and a record
+costs one look-up. If the window of a late record reaches into what was dropped, `lacks` says so,
+and the caller reads that window from the log.
 
-Not here: reading the log (see `work_task`).
+Not here: reading the log (see `task`).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Seen:
     def __init__(
         self, *, remember_ms: int, position: int, covers_ms: int, forgets: bool = True
     ) -> None:
-        """With `forgets` False nothing is dropped: for a short life, to judge very late records."""
+        """With `forgets=False` nothing is dropped: for a short life, to judge very late records."""
         self.remember_ms = remember_ms
         #: The next offset: all before it, within what is covered, is known.
         self.position = position
@@ -41,11 +41,11 @@ class Seen:
         return len(self._old) + len(self._young)
 
     def lacks(self, at_ms: int) -> bool:
-        """Whether what is known is not enough to judge a record of that time."""
+        """Whether too little is known to judge a record of that time."""
         return at_ms - self.remember_ms < self.covers_ms - 1
 
     def repeats(self, identities: Sequence[bytes], times_ms: Sequence[int]) -> list[bool]:
-        """Which of the records, given in their order, are repetitions; all are known from here on.
+        """Which of the records, in their order, are repetitions; all are known from here on.
 
         One call for many: 0.3 µs a record, where a call for each took 0.7.
         """
@@ -54,6 +54,7 @@ class Seen:
         newest_ms = self._newest_ms
         if self._young_since_ms is None and times_ms:
             self._young_since_ms = times_ms[0]
+
         for identity, at_ms in zip(identities, times_ms, strict=True):
             last_ms = young.get(identity)
             if last_ms is None:

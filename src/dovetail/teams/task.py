@@ -1,29 +1,28 @@
-"""What a task of Spark does for a team: records in, outcomes and new works out.
+"""What a task of Spark does for a team: records in, outcomes and new jobs out.
 
     records of a range of one partition
-      → works        `envelope`
+      → jobs        `envelope`
       → without repetitions                        `seen`, from this process's cache or the log
       → without those that ended in an earlier run of this micro-batch   (read back)
       → outcomes     `worker`
       → rows for the sink: outcome first, then what follows from it
 
 Exactly one outcome (T5), the argument. The sink stores each row id of a micro-batch once, whoever
-runs it and however often (`identity`). The row of an outcome is named after its record's place and
-goes to the results topic, also if the work failed: then it is a failure mark, without a value; or
-if it is to be tried again later: then it is a mark of that, and the work goes on under the same id
-as its next life (`Work.identity`). So a life has one outcome, whichever attempt was first, and a
-work has one that is no such mark. Rows are stored in the order in which they are
-made, by topic, and the results topic comes first: a forwarded work or a dead letter is stored only
-after its outcome. A run that comes after a crash reads the outcomes of its predecessor first and
-does not run those functions again: it only makes what follows from them, from the stored result.
-So what follows agrees with the outcome, even if the function would have decided otherwise this
-time.
+runs it and however often (`exactly_once`). The row of an outcome is named after its record's place
+and goes to the results topic. If the job failed, the row is a failure mark without a value. If it
+is to be tried again later, the row says so, and the job goes on under the same id as its next life
+(`Job.identity`). So each life has one outcome, whichever attempt was first, and each job has one
+that is final. Rows are stored in the order in which they are made, by topic, and the results topic
+comes first: a forwarded job or a dead letter is stored only after its outcome. A run after a crash
+first reads the outcomes of its predecessor and does not run those functions again: it only makes
+what follows from them, from the stored result. So what follows agrees with the outcome, even if
+the function would decide otherwise this time.
 
 Two attempts at the very same time (a paused driver's task wakes up, and its functions have timed
 out meanwhile) may decide differently. The sink compares: an attempt whose outcome is not the stored
 one fails before it writes what would follow from it (`idConflict=fail`), and its next run goes on
 from the stored one. So connectors must be functions of the result, and functions need not be
-functions of the job.
+functions of the payload.
 """
 
 import atexit
@@ -42,12 +41,17 @@ from dovetail.errors import OffsetOutOfRange
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, Partition, client_of
 from dovetail.settings.tracing import TracingSettings
-from dovetail.spark.attempt import Attempt
-from dovetail.spark.attempt import attempt_of_task as _attempt
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, HEADERS_TYPE, BatchView, to_arrow
+from dovetail.spark.exactly_once import (
+    ID_HEADER,
+    Attempt,
+    attempt_of_task,
+    begin_of,
+    group_of,
+    identity_of,
+)
 from dovetail.spark.fetching import fetch
-from dovetail.spark.identity import ID_HEADER, begin_of, group_of, identity_of
-from dovetail.teams.envelope import TO, Header, Work, place_of, work_of
+from dovetail.teams.envelope import TO, Header, Job, job_of, place_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import (
     KIND,
@@ -62,8 +66,8 @@ from dovetail.teams.seen import Seen
 from dovetail.teams.team import WorkKind
 from dovetail.teams.worker import Done, Ended, Worker
 
-#: Works whose outcomes are handed to the sink together; memory holds two or three such lots.
-LOT_WORKS = 10_000
+#: Jobs whose outcomes are handed to the sink together; memory holds two or three such batches.
+BATCH_JOBS = 10_000
 #: Caches of ids in one process; a partition that was not used for longest is read anew.
 CACHES_MAX = 64
 #: Teams whose workers are kept by one process.
@@ -78,13 +82,12 @@ ROWS = pa.schema(
         pa.field("id", pa.binary()),
     ]
 )
-_FAR_FUTURE = 1 << 62
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
     """A record of an input topic."""
 
-    work: Work
+    job: Job
     offset: int
     at_ms: int
     #: Whether the id is the producer's; else it is the record's place, which never repeats.
@@ -105,20 +108,20 @@ class TeamTask:
         """The rows for the sink."""
         ended: dict[bytes, Ended] | None = None
         for batch in batches:
-            for start in range(0, batch.num_rows, LOT_WORKS):
-                part = batch.slice(start, LOT_WORKS)
+            for start in range(0, batch.num_rows, BATCH_JOBS):
+                part = batch.slice(start, BATCH_JOBS)
                 fresh = self._fresh(records_of(part), _partition_of(part))
                 if not fresh:
                     continue
                 if ended is None:
-                    ended = self._ended_before(_attempt())
+                    ended = self._ended_before(attempt_of_task())
                 yield self._rows(self._perform(fresh, ended), ended)
 
     def _fresh(self, records: list[Record], partition: Partition) -> list[Record]:
         seen = _seen(self._brokers, self._stage.remember_ms, partition, records)
         named = [record for record in records if record.named]
         repeated = seen.repeats(
-            [record.work.identity for record in named], [record.at_ms for record in named]
+            [record.job.identity for record in named], [record.at_ms for record in named]
         )
         seen.position = records[-1].offset + 1
         if not any(repeated):
@@ -132,24 +135,24 @@ class TeamTask:
         again = [record for record in records if record.row_id in ended]
         first = [record for record in records if record.row_id not in ended]
         worker = _worker(self._stage, self._run, self._traced)
-        outcomes = worker.run([record.work for record in first])
+        outcomes = worker.run([record.job for record in first])
         followed = self._followed(again, [ended[record.row_id] for record in again])
         return [*zip(again, followed, strict=True), *zip(first, outcomes, strict=True)]
 
     def _followed(self, records: list[Record], ended: list[Ended]) -> list[Ended]:
         """What follows from outcomes that an earlier run stored."""
         stored = [
-            Work(record.work.id, one.result)
+            Job(record.job.id, one.result)
             for record, one in zip(records, ended, strict=True)
             if isinstance(one, Done)
         ]
         if not stored:
-            return [_of(record.work, one) for record, one in zip(records, ended, strict=True)]
+            return [_of(record.job, one) for record, one in zip(records, ended, strict=True)]
         # The connectors run where they always do, behind a function that gives the stored result.
         stage = replace(self._stage, team=f"{self._stage.team}:again", work=_as_stored)
         followed = iter(_worker(replace(stage, kind=WorkKind.ITEM), self._run).run(stored))
         return [
-            _of(record.work, next(followed) if isinstance(one, Done) else one)
+            _of(record.job, next(followed) if isinstance(one, Done) else one)
             for record, one in zip(records, ended, strict=True)
         ]
 
@@ -159,7 +162,7 @@ class TeamTask:
             return {}
         client = client_of(self._brokers)
         topic = self._stage.topics.results
-        identity = identity_of(attempt.query, batch=attempt.batch, task=attempt.task)
+        identity = identity_of(attempt)
         partitions = [(topic, number) for number in client.partitions([topic])[topic]]
         latest = client.offsets(dict.fromkeys(partitions, LATEST))
         earliest = client.offsets(dict.fromkeys(partitions, EARLIEST))
@@ -193,9 +196,9 @@ class TeamTask:
                 rest.append((record, one))
             if record.row_id in stored:
                 continue
-            key = record.work.key
+            key = record.job.key
             if isinstance(one, Done):
-                rows.add(topics.results, key, one.result, one.work.marks(), record.row_id)
+                rows.add(topics.results, key, one.result, one.job.marks(), record.row_id)
             elif isinstance(one, Postponed):
                 # Empty and not absent: the sink tells it from a failure mark of another attempt.
                 rows.add(topics.results, key, b"", one.headers(), record.row_id)
@@ -207,41 +210,41 @@ class TeamTask:
         return rows.batch()
 
     def _follow(self, rows: "_Rows", record: Record, one: Ended, now_ms: int) -> None:
-        """What follows from an outcome: a dead letter, the work's next life, works of others."""
-        work, topics = record.work, self._stage.topics
+        """What follows from an outcome: a dead letter, the job's next life, jobs of others."""
+        job, topics = record.job, self._stage.topics
         if isinstance(one, DeadLetter):
             letter_id = b"%b!" % record.row_id
-            rows.add(topics.dead, work.key, work.payload, one.headers(), letter_id)
+            rows.add(topics.dead, job.key, job.payload, one.headers(), letter_id)
             return
         if isinstance(one, Postponed):
-            headers = [*one.next_work.headers(), (TO, topics.input.encode())]
+            headers = [*one.next_job.headers(), (TO, topics.input.encode())]
             row_id = b"%b~" % record.row_id
-            rows.add(self._stage.delays_topic, work.key, work.payload, headers, row_id)
+            rows.add(self._stage.delays_topic, job.key, job.payload, headers, row_id)
             return
         for number, forward in enumerate(one.forwards):
-            parent = work.id if forward.id != work.id else work.parent
+            parent = job.id if forward.id != job.id else job.parent
             topic = self._stage.targets[forward.target].input_topic
             due_ms = forward.after_ms and now_ms + forward.after_ms
-            trace = one.work.traceparent
-            next_work = Work(forward.id, forward.payload, parent, 0, due_ms, trace)
-            headers = next_work.headers()
+            trace = one.job.traceparent
+            next_job = Job(forward.id, forward.payload, parent, 0, due_ms, trace)
+            headers = next_job.headers()
             if due_ms:
                 headers.append((TO, topic.encode()))
                 topic = self._stage.delays_topic
             row_id = b"%b>%d" % (record.row_id, number)
-            rows.add(topic, next_work.key, forward.payload, headers, row_id)
+            rows.add(topic, next_job.key, forward.payload, headers, row_id)
 
 
 def _as_stored(result: Any) -> Any:
     return result
 
 
-def _of(work: Work, ended: Ended) -> Ended:
+def _of(job: Job, ended: Ended) -> Ended:
     if isinstance(ended, Done):
-        return Done(work, ended.result, ended.forwards)
+        return Done(job, ended.result, ended.forwards)
     if isinstance(ended, Postponed):
-        return replace(ended, work=work)
-    return DeadLetter(work, ended.failure, ended.attempts)
+        return replace(ended, job=job)
+    return DeadLetter(job, ended.failure, ended.attempts)
 
 
 _NONE: list[dict[str, Any]] = []
@@ -282,16 +285,16 @@ def records_of(batch: pa.RecordBatch) -> list[Record]:
     topic, number = _partition_of(batch)
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     headers = batch.column("headers")
-    # Most works have none, and a column of empty lists costs more to look through than all others.
+    # Most jobs have none, and a column of empty lists costs more to look through than all others.
     pairs_of = headers.to_pylist() if len(headers.flatten()) else repeat(None, batch.num_rows)
     columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
     records = []
     for key, value, offset, at_us, pairs in zip(*columns, times, pairs_of, strict=True):
         found = [(pair["key"], pair["value"] or b"") for pair in pairs] if pairs else None
         place = place_of(topic, number, offset) if key is None else ""
-        work = work_of(place=place, key=key, value=value, headers=found)
+        job = job_of(place=place, key=key, value=value, headers=found)
         row_id = b"%d-%d" % (number, offset)
-        records.append(Record(work, offset, at_us // 1000, key is not None, row_id))
+        records.append(Record(job, offset, at_us // 1000, key is not None, row_id))
     return records
 
 
@@ -300,32 +303,25 @@ def _partition_of(batch: pa.RecordBatch) -> Partition:
 
 
 def _outcomes(views: list[BatchView], partition: Partition) -> dict[bytes, Ended]:
-    columns = to_arrow(
-        views,
-        topic=partition[0],
-        partition=partition[1],
-        offset_min=0,
-        offset_end=_FAR_FUTURE,
-        columns=COLUMNS_WITH_HEADERS,
-    )
+    columns = to_arrow(views, partition, columns=COLUMNS_WITH_HEADERS)
     found: dict[bytes, Ended] = {}
     cells = (columns.column(name).to_pylist() for name in ("key", "value", "headers"))
     for key, value, pairs in zip(*cells, strict=True):
         headers = {pair["key"]: pair["value"] or b"" for pair in pairs or ()}
         row_id = headers.get(ID_HEADER, b"")
         if headers.get(KIND) == POSTPONED:
-            mark = work_of(place="", key=key, value=value, headers=headers.items())
+            mark = job_of(place="", key=key, value=value, headers=headers.items())
             reason = headers.get(REASON, b"").decode(errors="replace")
             found[row_id] = Postponed(mark, reason, mark.attempts, mark.not_before_ms)
             continue
-        told = outcome_of(
+        outcome = outcome_of(
             "", dead=KIND in headers, place="", key=key, value=value, headers=headers.items()
         )
-        work = Work(told.id, told.payload)
+        job = Job(outcome.id, outcome.payload)
         found[row_id] = (
-            Done(work, told.payload, ())
-            if told.failure is None
-            else DeadLetter(work, told.failure, told.attempts)
+            Done(job, outcome.payload, ())
+            if outcome.failure is None
+            else DeadLetter(job, outcome.failure, outcome.attempts)
         )
     return found
 
@@ -401,8 +397,7 @@ def _catch_up(brokers: Brokers, partition: Partition, seen: Seen, end: int) -> N
     for fetched in fetch(client_of(brokers), partition, seen.position, end):
         batch = to_arrow(
             fetched.batches,
-            topic=partition[0],
-            partition=partition[1],
+            partition,
             offset_min=seen.position,
             offset_end=end,
             columns=COLUMNS_WITH_HEADERS,
@@ -421,13 +416,13 @@ def _identities(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
     keys = batch.column("key")
     if keys.null_count or len(batch.column("headers").flatten()):
         named = [record for record in records_of(batch) if record.named]
-        return [one.work.identity for one in named], [one.at_ms for one in named]
+        return [one.job.identity for one in named], [one.at_ms for one in named]
     times_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
     return _as_ids(keys.to_pylist()), [at_us // 1000 for at_us in times_us]
 
 
 def _as_ids(keys: list[bytes]) -> list[bytes]:
-    """Keys as works have them: what is no UTF-8 is replaced (`work_of`)."""
+    """Keys as jobs have them: what is no UTF-8 is replaced (`job_of`)."""
     try:
         b"\n".join(keys).decode()  # A separator, else two broken keys could make a whole one.
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""A team: a name, a function, and how it is worked on.
+"""A team: a name, a function, and the policy for running it.
 
-A `Team` is a declaration. It holds no connection and starts nothing; `Pipeline` checks it with
-the others and makes of it what travels to the workers.
+A `Team` is a declaration: it holds no connection and starts nothing. `Pipeline` checks it together
+with the others and turns it into the `Stage` that travels to the workers.
 """
 
 import inspect
@@ -9,12 +9,18 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Unpack
 
 from dovetail.errors import InvalidInput
 from dovetail.settings import parse_bytes, parse_duration_ms
 from dovetail.teams.codecs import Codec, codec_of
-from dovetail.teams.connectors import Condition, Connector, ConnectorKind, Transform
+from dovetail.teams.connectors import (
+    Condition,
+    Connector,
+    ConnectorKind,
+    ConnectorOptions,
+    Transform,
+)
 from dovetail.teams.outcome import RECORD_BYTES_MAX
 
 #: A name becomes part of names of topics (249 characters at most) and of groups.
@@ -28,13 +34,13 @@ BATCH_MAX = 100_000
 BACKOFF_MS_MAX_DEFAULT = 5_000
 #: The furthest that a retry is put off.
 BACKOFF_MS_MAX = 30 * 24 * 3_600_000
-#: Up to here a backoff is waited for inside its micro-batch, and what comes behind waits too; a way
-#: through a timeline and two more micro-batches take about as long. A longer one goes there.
+#: A backoff up to here is waited for inside its micro-batch, and the jobs behind it wait too; going
+#: through a timeline and two more micro-batches takes about as long. A longer one goes there.
 HOLD_MS_MAX = 2_000
 
 
 class WorkKind(StrEnum):
-    """What the function takes and gives: one job, a list of jobs, or a table with a row each."""
+    """What the function takes and returns: one payload, a list, or a table with a row for each."""
 
     ITEM = "item"
     BATCH = "batch"
@@ -44,7 +50,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How works are tried."""
+    """How often, how long and how many at once jobs are tried."""
 
     timeout_ms: int
     attempts_max: int
@@ -72,7 +78,7 @@ class Policy:
 
 
 class Team:
-    """A team does whatever work is put on its input topic, and puts each result on another."""
+    """Runs a function on every job of its input topic, and puts the results on another topic."""
 
     def __init__(
         self,
@@ -94,12 +100,12 @@ class Team:
         results_topic: str | None = None,
         dead_topic: str | None = None,
     ) -> None:
-        """`work` is the function; raises `InvalidInput` for what cannot work.
+        """`work` is the function. Raises `InvalidInput` for a team that cannot work.
 
-        `concurrency` is for functions that wait: so many at once in each worker, as threads or,
-        for an async function, as tasks. `remember` is how long an id counts as seen. `backoff` is
-        the pause after the first failure; it doubles up to `backoff_max` (5 s, or `backoff` if
-        that is longer). Pauses above two seconds are waited for in a timeline of the node.
+        `concurrency` is for functions that wait: each worker runs so many at once, in threads or,
+        for an async function, as coroutines. `remember` is how long an id counts as seen. `backoff`
+        is the pause after the first failure; it doubles up to `backoff_max` (5 s, or `backoff` if
+        that is longer). A job with a pause above two seconds waits in a timeline of the cluster.
         """
         self.name = _named(name, _NAME, "a team's name")
         if not callable(work):
@@ -109,7 +115,7 @@ class Team:
         self.codec: Codec = codec_of(codec)
         self.workers = _bounded(name, "workers", workers, WORKERS_MAX)
         self.remember_ms = _positive(name, "remember", parse_duration_ms(remember))
-        size = parse_bytes(result_bytes_max)
+
         backoff_ms = _positive(name, "backoff", parse_duration_ms(backoff))
         longest_ms = (
             max(BACKOFF_MS_MAX_DEFAULT, backoff_ms)
@@ -123,7 +129,7 @@ class Team:
             backoff_ms_max=longest_ms,
             concurrency=_bounded(name, "concurrency", concurrency, CONCURRENCY_MAX),
             batch_max=_bounded(name, "batch", batch, BATCH_MAX),
-            result_bytes_max=_positive(name, "result_bytes_max", size),
+            result_bytes_max=_positive(name, "result_bytes_max", parse_bytes(result_bytes_max)),
         )
         if not backoff_ms <= longest_ms <= BACKOFF_MS_MAX:
             raise InvalidInput(
@@ -131,6 +137,7 @@ class Team:
                 "must not be shorter than the first, and at most 30 days"
             )
         self._check_kind()
+
         self.input_topic = _topic(name, input_topic)
         self.results_topic = _topic(name, results_topic)
         self.dead_topic = _topic(name, dead_topic)
@@ -146,51 +153,30 @@ class Team:
         """The teams that its connectors lead to."""
         return tuple(team for _, teams in self._connections for team in teams)
 
-    def pipe_to(
-        self,
-        other: "Team",
-        *,
-        transform: Transform | None = None,
-        after: str | int = 0,
-        as_: str | None = None,
-        cycle: str | None = None,
-    ) -> "Team":
-        """Each result becomes a work of `other`; returns `other`, so that pipes can be chained."""
-        return self._connect(ConnectorKind.PIPE, (other,), None, transform, after, as_, cycle)
+    def pipe_to(self, other: "Team", **options: Unpack[ConnectorOptions]) -> "Team":
+        """Each result becomes a job of `other`; returns `other`, so that pipes can be chained."""
+        return self._connect(ConnectorKind.PIPE, (other,), **options)
 
     def __rshift__(self, other: "Team") -> "Team":
         if not isinstance(other, Team):
             return NotImplemented
         return self.pipe_to(other)
 
-    def spray_to(
-        self,
-        other: "Team",
-        *,
-        transform: Transform | None = None,
-        after: str | int = 0,
-        as_: str | None = None,
-        cycle: str | None = None,
-    ) -> "Team":
-        """Each item of a list result becomes a work of `other`, with an id of its own."""
-        return self._connect(ConnectorKind.SPRAY, (other,), None, transform, after, as_, cycle)
+    def spray_to(self, other: "Team", **options: Unpack[ConnectorOptions]) -> "Team":
+        """Each item of a list result becomes a job of `other`, with an id of its own."""
+        return self._connect(ConnectorKind.SPRAY, (other,), **options)
 
     def route_to(
         self,
         condition: Condition,
         holds: "Team",
         otherwise: "Team",
-        *,
-        transform: Transform | None = None,
-        after: str | int = 0,
-        as_: str | None = None,
-        cycle: str | None = None,
+        **options: Unpack[ConnectorOptions],
     ) -> None:
-        """Each result becomes a work of `holds` if `condition(result)`, else of `otherwise`."""
+        """Each result becomes a job of `holds` if `condition(result)`, else of `otherwise`."""
         if not callable(condition):
             raise InvalidInput(f"team {self.name!r}: the condition of route_to must be a function")
-        teams = (holds, otherwise)
-        self._connect(ConnectorKind.ROUTE, teams, condition, transform, after, as_, cycle)
+        self._connect(ConnectorKind.ROUTE, (holds, otherwise), condition, **options)
 
     def __repr__(self) -> str:
         return f"Team({self.name!r})"
@@ -199,21 +185,23 @@ class Team:
         self,
         kind: ConnectorKind,
         teams: tuple["Team", ...],
-        condition: Condition | None,
-        transform: Transform | None,
-        after: str | int,
-        as_: str | None,
-        cycle: str | None,
+        condition: Condition | None = None,
+        *,
+        transform: Transform | None = None,
+        after: str | int = 0,
+        as_: str | None = None,
+        cycle: str | None = None,
     ) -> "Team":
         for team in teams:
             if not isinstance(team, Team):
-                raise InvalidInput(f"team {self.name!r}: {team!r} is no team to connect to")
+                raise InvalidInput(f"team {self.name!r}: cannot connect to {team!r}, not a team")
         after_ms = parse_duration_ms(after)
         if after_ms < 0:
-            raise InvalidInput(f"team {self.name!r}: after={after!r} is no time to wait")
+            raise InvalidInput(f"team {self.name!r}: after={after!r} must not be negative")
         for name, text in (("as_", as_), ("cycle", cycle)):
             if text is not None:
                 _named(text, _NAME, f"team {self.name!r}: {name}")
+
         connector = Connector(
             kind=kind,
             target=teams[0].name,
@@ -233,16 +221,16 @@ class Team:
             "msgpack",
         ):
             raise InvalidInput(
-                f"team {self.name!r}: kind {self.kind.value!r} makes a table with a row for each "
-                f"job, which codec {self.codec.name!r} cannot give; take json or msgpack"
+                f"team {self.name!r}: kind {self.kind.value!r} needs payloads that are rows of a "
+                f"table, which codec {self.codec.name!r} does not give; take json or msgpack"
             )
         if self.kind is not WorkKind.ITEM and self.policy.concurrency > 1:
             raise InvalidInput(
-                f"team {self.name!r}: concurrency is for functions of one job; a function of kind "
-                f"{self.kind.value!r} gets a whole batch, and can do its own several at once"
+                f"team {self.name!r}: concurrency is for functions of one payload; a function of "
+                f"kind {self.kind.value!r} takes a whole batch and can be concurrent itself"
             )
         if self.kind is not WorkKind.ITEM and inspect.isasyncgenfunction(self.work):
-            raise InvalidInput(f"team {self.name!r}: an async generator is no work function")
+            raise InvalidInput(f"team {self.name!r}: work must not be an async generator")
 
 
 def _named(text: str, pattern: re.Pattern[str], what: str) -> str:
@@ -255,14 +243,14 @@ def _named(text: str, pattern: re.Pattern[str], what: str) -> str:
 
 def _topic(team: str, topic: str | None) -> str | None:
     if topic is not None and not _TOPIC.fullmatch(topic):
-        raise InvalidInput(f"team {team!r}: {topic!r} is no name of a topic")
+        raise InvalidInput(f"team {team!r}: {topic!r} is not a topic name")
     return topic
 
 
 def _member(team: str, kind: str) -> WorkKind:
     if kind not in set(WorkKind):
         raise InvalidInput(
-            f"team {team!r}: no kind {kind!r} of function; there are {', '.join(WorkKind)}"
+            f"team {team!r}: {kind!r} is not a kind of function; take {', '.join(WorkKind)}"
         )
     return WorkKind(kind)
 

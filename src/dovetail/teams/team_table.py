@@ -1,15 +1,15 @@
-"""`format("dovetail-team")`: how a team's query meets Spark, without a work passing through it.
+"""`format("dovetail-team")`: how a team's query meets Spark, without passing jobs through it.
 
     source ─ ranges of offsets ─► mapInArrow(TeamRun) ─ ends of what was written ─► sink
 
 Spark decides which records belong to which micro-batch and task, and runs tasks again; that is all
-a team needs of it. The records themselves are fetched by the task that works on them, and its rows
-are written by the same task: on their way through the JVM, from columns to rows and back, a work
-costs more than twenty microseconds of processor time, twice what many functions take.
+a team needs of it. The task that works on the records fetches them and writes the rows: on the way
+through the JVM, from columns to rows and back, a job costs more than twenty microseconds of
+processor time, twice what many functions take.
 
-Nothing of the argument for exactly one outcome changes: the writer is the sink's (`writing`), in
-the same task, with the same identity, and the positions are committed by the driver as the sink
-does it, when all tasks are done. `identity` and `work_task` have the argument.
+The argument for exactly one outcome stays the same: the sink's own writer (`writing`) runs in the
+same task, with the same identity, and the driver commits positions as the sink does, when all
+tasks are done. `exactly_once` and `task` have the argument.
 """
 
 import gc
@@ -27,14 +27,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from dovetail.errors import InvalidInput
-from dovetail.kafka.client.client import client_of
-from dovetail.spark.attempt import Attempt, attempt_of_task
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS
+from dovetail.spark.exactly_once import Attempt, attempt_of_task
 from dovetail.spark.offsets import OffsetRange
 from dovetail.spark.options import ReadOptions, WriteOptions
 from dovetail.spark.sink import TopicStreamWriter, Written
 from dovetail.spark.source import RangePartition, TopicStreamReader, read_range
-from dovetail.spark.writing import TaskWriter
+from dovetail.spark.writing import write_rows
 from dovetail.teams.task import TeamTask
 
 FORMAT = "dovetail-team"
@@ -88,7 +87,7 @@ class TeamTable(DataSource):
 
 
 class RangeReader(TopicStreamReader):
-    """Plans as the source does, and gives each task its range instead of the records in it."""
+    """Plans as the source does, but gives each task its range instead of the records in it."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         _settle()
@@ -102,7 +101,7 @@ class RangeReader(TopicStreamReader):
 
 
 class EndsWriter(TopicStreamWriter, DataSourceStreamArrowWriter):
-    """Commits as the sink does; what there is to write was written by `TeamRun`."""
+    """Commits as the sink does; `TeamRun` has written the rows."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         _settle()
@@ -115,7 +114,7 @@ class EndsWriter(TopicStreamWriter, DataSourceStreamArrowWriter):
 
 
 class TeamRun:
-    """What a task does: fetches the records of its range, works on them, writes what came of it."""
+    """What a task does: fetches the records of its range, runs the team, writes the rows."""
 
     def __init__(self, task: TeamTask, read: ReadOptions, write: WriteOptions) -> None:
         self._task, self._read, self._write = task, read, write
@@ -128,24 +127,8 @@ class TeamRun:
             yield self._run(ranges, _attempt())
 
     def _run(self, ranges: list[OffsetRange], attempt: Attempt) -> pa.RecordBatch:
-        writer = TaskWriter(
-            client_of(self._write.brokers),
-            query=attempt.query,
-            batch=attempt.batch,
-            task=attempt.task,
-            topic=None,
-            codec=self._write.codec,
-            by_id=True,
-            term=self._write.term,
-            conflicts_fail=self._write.conflicts_fail,
-        )
-        try:
-            for rows in self._task(self._records(ranges)):
-                writer.write(rows)
-            ends = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
+        made = self._task(self._records(ranges))
+        ends = write_rows(attempt, self._write, made, by_id=True)
         rows = [
             {"topic": topic, "partition": number, "end": end}
             for (topic, number), end in ends.items()
@@ -161,9 +144,9 @@ _settled = False
 
 
 def _settle() -> None:
-    """Takes what is loaded by now out of the sight of the garbage collector, once a process.
+    """Hides what is loaded by now from the garbage collector, once a process.
 
-    Spark's Python workers collect everything after every task: with Arrow and pandas loaded that
+    Spark's Python workers collect everything after every task; with Arrow and pandas loaded that
     takes 20 to 40 ms, three times in each task of a team.
     """
     global _settled  # noqa: PLW0603 - it is about the process
@@ -176,5 +159,5 @@ def _settle() -> None:
 def _attempt() -> Attempt:
     attempt = attempt_of_task()
     if attempt is None:
-        raise InvalidInput("a team runs in the tasks of a stream, and this is none")
+        raise InvalidInput("a team runs in tasks of a stream, and this process runs none")
     return attempt

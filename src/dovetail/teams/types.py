@@ -1,9 +1,9 @@
-"""Do the results of one function fit the jobs of the next, as far as their annotations tell?
+"""Does the result of one function fit the payload of the next, as far as their annotations say?
 
-Only what is surely wrong is refused: `list[int]` into `str` is, `Any`, a missing annotation or a
-type that we do not understand is not. Payloads travel as data, so that a dataclass, a TypedDict
-or a msgspec struct goes where a dict is asked for, and a dict where one of them is: the decoder
-checks the fields when a job comes.
+Only what is surely wrong is refused, such as `list[int]` into `str`; `Any`, a missing annotation or
+a type that we do not understand fits. Payloads travel as data, so a dataclass, a TypedDict or a
+msgspec struct fits where a dict is wanted, and the other way round: the decoder checks the fields
+when a payload comes.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import msgspec
 _NUMBERS = {int: {int, float, complex}, bool: {bool, int, float}}
 
 
-def job_type(function: Callable[..., Any]) -> Any:
+def payload_type(function: Callable[..., Any]) -> Any:
     """The annotation of the first parameter; `Any` if there is none that can be read."""
     hints = _hints(function)
     try:
@@ -35,7 +35,7 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 
 def item_type(kind: Any) -> Any:
-    """The type of the items of a list type; None if it is surely no list."""
+    """The type of the items of a list type; None if it is surely not a list."""
     if kind is Any:
         return Any
     origin = get_origin(kind) or kind
@@ -50,7 +50,7 @@ def item_type(kind: Any) -> Any:
 
 
 def fits(given: Any, wanted: Any) -> bool:
-    """Whether a value of type `given` can be a job of type `wanted`; True in doubt."""
+    """Whether a value of type `given` can be a payload of type `wanted`; True in doubt."""
     if given is Any or wanted is Any or given == wanted:
         return True
     for side, other in ((given, wanted), (wanted, given)):
@@ -58,6 +58,7 @@ def fits(given: Any, wanted: Any) -> bool:
             if side is given:
                 return any(fits(one, other) for one in get_args(side))
             return any(fits(other, one) for one in get_args(side))
+
     outer, target = get_origin(given) or given, get_origin(wanted) or wanted
     if not isinstance(outer, type) or not isinstance(target, type):
         return True
@@ -94,6 +95,6 @@ def _is_list(kind: type) -> bool:
 
 
 def _unknown(*kinds: type) -> bool:
-    """Whether one is neither plain data nor a record or list of it: then nobody can tell."""
+    """Whether one is neither plain data nor a record or list of it: then we cannot say."""
     plain = (int, float, str, bytes, bool, type(None))
     return not all(_is_mapping(kind) or _is_list(kind) or issubclass(kind, plain) for kind in kinds)

@@ -1,18 +1,18 @@
 """A worker: a child process that runs a team's function, and is replaced when it is lost.
 
-Promise: `run` returns the outcome of every work, in order, whatever the function does. A function
-that raises, hangs, leaves the process, or fills the memory costs its own work an attempt, and its
-neighbours at most a second start, never an attempt.
+Promise: `run` returns the outcome of every job, in order, whatever the function does. A function
+that raises, hangs, leaves the process, or fills the memory costs its own job an attempt; its
+neighbours may be started again, but never lose an attempt.
 
-How each is noticed: an exception is told by the child. A plain function that hangs is seen on the
-shared page, where the child notes what it runs and since when; the child is killed and another
-takes its place. Functions that run several at once are timed inside the child; if the child goes
-silent altogether, it is killed as well. A child that dies closes its pipe. `work_plan` decides
-what is given again, and to whom it counts.
+How each is noticed: the child reports an exception. A plain function that hangs shows on the shared
+page, where the child notes what it runs and since when; the child is killed and replaced. Functions
+that run several at once are timed inside the child; if the child goes silent altogether, it is
+killed as well. A child that dies closes its pipe. `plan` decides which jobs are given again, and
+whose attempt counts.
 
-The child is forked: a template of this process costs milliseconds, where a new interpreter costs
-half a second. So `run` must be called before this process has threads of its own that hold locks;
-in a Python worker of Spark there are none.
+The child is forked: a copy of this process costs milliseconds, where a new interpreter costs half a
+second. So `run` must be called before this process has threads of its own that hold locks; a Python
+worker of Spark has none.
 """
 
 import fcntl
@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -34,19 +33,19 @@ from dovetail import tracing
 from dovetail.errors import Unavailable
 from dovetail.settings.tracing import TracingSettings
 from dovetail.teams import worker_child
-from dovetail.teams.envelope import Work, WorkId
+from dovetail.teams.envelope import Job, JobId
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
-from dovetail.teams.plan import Chunk, GivenUp, WorkPlan
+from dovetail.teams.plan import Chunk, GivenUp, JobPlan
 from dovetail.teams.team import WorkKind
 from dovetail.teams.worker_child import BEGUN, LENGTH, RUNNING, SPLIT
 
-#: Works in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
-CHUNK_WORKS_MAX = 256
+#: Jobs in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
+CHUNK_JOBS_MAX = 256
 CHUNK_BYTES_MAX = 1024 * 1024
 #: A chunk for functions that wait is several rounds long, so that the end of one costs little.
 _ROUNDS = 8
-#: A child that times its works itself is silent for longer than a timeout only if it is stuck.
+#: A child that times its jobs itself is silent for longer than a timeout only if it is stuck.
 SILENCE_S = 1.0
 _START_S_MAX = 30.0
 #: Between two looks whether a child has begun something.
@@ -54,35 +53,35 @@ _LOOK_S = 0.1
 _BEGUN = bytes([BEGUN])
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
-#: Children that die before they take any work, in a row: then something else is wrong.
+#: Children in a row that die before they begin any job: then something else is wrong.
 _STILLBORN_MAX = 5
-#: Time that a child has for sending its last spans, when it is not needed any more.
+#: Time that a child has to send its last spans when it is not needed any more.
 _SPANS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardedWork:
-    """A work for another team, in bytes."""
+class ForwardedJob:
+    """A job for another team, its payload encoded."""
 
     target: str
-    id: WorkId
+    id: JobId
     payload: bytes
     after_ms: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """A work that ended in a result."""
+    """A job that ended in a result."""
 
-    work: Work
+    job: Job
     result: bytes
-    forwards: tuple[ForwardedWork, ...]
+    forwards: tuple[ForwardedJob, ...]
 
 
 Ended = Done | DeadLetter | Postponed
 
 
 class Worker:
-    """Runs batches of works in a child process."""
+    """Runs batches of jobs in a child process."""
 
     def __init__(
         self,
@@ -91,29 +90,26 @@ class Worker:
         chance: Callable[[], float] = random.random,
         traced: TracingSettings | None = None,
     ) -> None:
-        """`traced`: how the child makes spans; None: not at all."""
+        """`traced` says how the child makes spans; None: it makes none."""
         self._stage, self._chance, self._traced = stage, chance, traced
         self._watched = (
             stage.kind is not WorkKind.ITEM or stage.policy.concurrency == 1
         ) and not worker_child.is_async(stage.work)
-        self._chunk_max = self._chunk_size()
+        self._chunk_max = (
+            max(CHUNK_JOBS_MAX, stage.policy.concurrency * _ROUNDS)
+            if stage.kind is WorkKind.ITEM
+            else stage.policy.batch_max
+        )
         self._page = mmap.mmap(-1, RUNNING.size + self._chunk_max)
         self._child: _Child | None = None
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
         self._stillborn = 0
-        #: Children that were lost or had to be killed.
-        self.replaced = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -124,54 +120,49 @@ class Worker:
             self._child.kill()
             self._child = None
 
-    def run(self, works: Sequence[Work]) -> list[Ended]:
-        """The outcome of each work, in order. Raises `Unavailable` if no child can be had."""
-        plan = WorkPlan([work.attempts for work in works], self._stage.policy, chance=self._chance)
+    def run(self, jobs: Sequence[Job]) -> list[Ended]:
+        """The outcome of each job, in order. Raises `Unavailable` if children do not start."""
+        plan = JobPlan([job.attempts for job in jobs], self._stage.policy, chance=self._chance)
         results: dict[int, Done] = {}
         while not plan.finished:
             now_ms = time.monotonic() * 1000
             chunk = plan.take(self._chunk_max, now_ms=now_ms)
             if chunk is not None:
-                self._give(plan, chunk, works, results)
+                self._give(plan, chunk, jobs, results)
                 continue
             rest_until = plan.rest_until_ms
-            assert rest_until is not None, "an open work is waiting or resting"
+            assert rest_until is not None, "an open job is waiting or resting"
             time.sleep(max(0.0, rest_until - now_ms) / 1000)
+
         return [
-            results[number] if number in results else _without_result(work, plan.given_up[number])
-            for number, work in enumerate(works)
+            results[number] if number in results else _without_result(job, plan.given_up[number])
+            for number, job in enumerate(jobs)
         ]
 
-    def _chunk_size(self) -> int:
-        policy = self._stage.policy
-        if self._stage.kind is not WorkKind.ITEM:
-            return policy.batch_max
-        return max(CHUNK_WORKS_MAX, policy.concurrency * _ROUNDS)
-
     def _give(
-        self, plan: WorkPlan, chunk: Chunk, works: Sequence[Work], results: dict[int, Done]
+        self, plan: JobPlan, chunk: Chunk, jobs: Sequence[Job], results: dict[int, Done]
     ) -> None:
-        numbers = self._that_fit(chunk, works)
+        numbers = self._that_fit(chunk, jobs)
         plan.returned(set(chunk.numbers) - set(numbers))
         RUNNING.pack_into(self._page, 0, -1, time.monotonic())
         self._page[RUNNING.size :] = bytes(len(self._page) - RUNNING.size)
+
         child = self._ready_child()
         open_numbers = dict.fromkeys(numbers)
         frame = self._encode(
-            [(n, works[n].id, works[n].payload, works[n].traceparent) for n in numbers]
+            [(n, jobs[n].id, jobs[n].payload, jobs[n].traceparent) for n in numbers]
         )
         if child.send(frame):
-            self._collect(plan, child, open_numbers, works, results)
+            self._collect(plan, child, open_numbers, jobs, results)
         if open_numbers:
             self._judge(plan, child, numbers, open_numbers)
             self._child = None
-            self.replaced += 1
 
-    def _that_fit(self, chunk: Chunk, works: Sequence[Work]) -> list[int]:
+    def _that_fit(self, chunk: Chunk, jobs: Sequence[Job]) -> list[int]:
         fitting: list[int] = []
         size = 0
         for number in chunk.numbers:
-            size += len(works[number].payload)
+            size += len(jobs[number].payload)
             if fitting and size > CHUNK_BYTES_MAX:
                 break
             fitting.append(number)
@@ -185,31 +176,32 @@ class Worker:
 
     def _collect(
         self,
-        plan: WorkPlan,
+        plan: JobPlan,
         child: "_Child",
         open_numbers: dict[int, None],
-        works: Sequence[Work],
+        jobs: Sequence[Job],
         results: dict[int, Done],
     ) -> None:
-        """Takes replies until all works are answered, or the child is lost."""
+        """Takes replies until all jobs are answered, or the child is lost."""
         while open_numbers:
             frame = child.receive(self._wait_s)
             if frame is None:
                 return
             self._stillborn = 0
+
             done, split = [], []
             for reply in self._decode(frame):
-                number, told = reply[0], reply[1]
+                number, outcome = reply[0], reply[1]
                 if number not in open_numbers:
                     continue
                 del open_numbers[number]
-                if isinstance(told, bytes):
+                if isinstance(outcome, bytes):
                     done.append(number)
-                    results[number] = _done(works[number], reply)
-                elif told == SPLIT:
+                    results[number] = _done(jobs[number], reply)
+                elif outcome == SPLIT:
                     split.append(number)
                 else:
-                    failure = Failure(FailureKind(told), reply[2], reply[3])
+                    failure = Failure(FailureKind(outcome), reply[2], reply[3])
                     plan.failed(number, failure, now_ms=time.monotonic() * 1000)
             plan.done(done)
             if split:
@@ -220,12 +212,14 @@ class Worker:
         timeout_s = self._stage.policy.timeout_ms / 1000
         if not self._watched:
             return silent_since + timeout_s + SILENCE_S - time.monotonic()
+
         seen = RUNNING.unpack_from(self._page)
         if self._page.find(_BEGUN, RUNNING.size) < 0:
-            # It starts, or tells what is done: a loaded machine does that when it can. What it
-            # begins meanwhile is not told, so look again soon.
+            # It starts, or sends outcomes, which takes time on a loaded machine. It does not say
+            # what it begins meanwhile, so look again soon.
             left = float(seen[1]) + timeout_s + _START_S_MAX - time.monotonic()
             return min(left, _LOOK_S)
+
         left = float(seen[1]) + timeout_s - time.monotonic()
         if left <= 0:
             # Number and time are written one after the other; look again before judging.
@@ -236,12 +230,12 @@ class Worker:
 
     def _judge(
         self,
-        plan: WorkPlan,
+        plan: JobPlan,
         child: "_Child",
         numbers: Sequence[int],
         open_numbers: dict[int, None],
     ) -> None:
-        """The child is lost: whose fault was it, and what is given again?"""
+        """The child is lost: whose fault was it, and which jobs are given again?"""
         failure = child.end()
         begun = [
             number
@@ -253,11 +247,12 @@ class Worker:
             plan.failed(begun[0], self._timed(failure), now_ms=time.monotonic() * 1000)
         else:
             plan.suspected(begun)
+
         self._stillborn = 0 if begun else self._stillborn + 1
         if self._stillborn >= _STILLBORN_MAX:
             raise Unavailable(
                 f"{self._stillborn} worker processes of team {self._stage.team!r} in a row ended "
-                f"before they began any work; the last one: {failure.reason}"
+                f"before they began a job; the last one: {failure.reason}"
             )
 
     def _timed(self, failure: Failure) -> Failure:
@@ -267,28 +262,19 @@ class Worker:
         return Failure(failure.kind, f"not done within {timeout_ms} ms; its worker was replaced")
 
 
-def _done(work: Work, reply: list[Any]) -> Done:
+def _done(job: Job, reply: list[Any]) -> Done:
     _, result, forwards, *trace = reply
     if trace:
-        # With a span of its own, what follows belongs below that.
-        work = msgspec.structs.replace(work, traceparent=trace[0])
-    if not forwards:
-        return Done(work, result, ())
-    return Done(
-        work,
-        result,
-        tuple(
-            ForwardedWork(target, WorkId(work_id), job, after_ms)
-            for target, work_id, job, after_ms in forwards
-        ),
-    )
+        # It has a span of its own, and what follows belongs under that.
+        job = msgspec.structs.replace(job, traceparent=trace[0])
+    return Done(job, result, tuple(ForwardedJob(*forward) for forward in forwards))
 
 
-def _without_result(work: Work, given_up: GivenUp) -> Ended:
+def _without_result(job: Job, given_up: GivenUp) -> Ended:
     if given_up.rest_ms is None:
-        return DeadLetter(work, given_up.failure, given_up.attempts)
+        return DeadLetter(job, given_up.failure, given_up.attempts)
     not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
-    return Postponed(work, given_up.failure.reason, given_up.attempts, not_before_ms)
+    return Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)
 
 
 class _Child:
@@ -300,6 +286,7 @@ class _Child:
         for descriptor in (jobs_write, replies_write):
             with suppress(OSError):
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -314,6 +301,7 @@ class _Child:
                 code = 0
             finally:
                 os._exit(code)
+
         os.close(jobs_read)
         os.close(replies_write)
         self._jobs, self._replies = jobs_write, replies_read
@@ -321,7 +309,7 @@ class _Child:
         self._status: int | None = None
 
     def send(self, frame: bytes) -> bool:
-        """Gives a chunk; False if nobody takes it."""
+        """Sends a chunk; False if the child is gone."""
         data = memoryview(LENGTH.pack(len(frame)) + frame)
         try:
             while data:
@@ -331,7 +319,7 @@ class _Child:
         return True
 
     def receive(self, wait_s: Callable[[float], float]) -> bytes | None:
-        """The next frame; None if the child is dead, or silent for longer than it may be."""
+        """The next frame; None if the child is dead, or silent for too long."""
         silent_since = time.monotonic()
         head = self._read(LENGTH.size, wait_s, silent_since)
         if head is None:
@@ -364,12 +352,10 @@ class _Child:
         return self._status is None
 
     def dismiss(self, seconds: float) -> None:
-        """Gives it no more work, and time to end by itself."""
-        worker_child.quietly_close(self._jobs)
+        """Sends it no more jobs, and gives it time to end by itself."""
+        self._close(self._jobs)
         self._jobs = -1
-        deadline = time.monotonic() + seconds
-        while self.alive() and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._wait(seconds)
 
     def kill(self) -> None:
         """Ends it, whatever it does."""
@@ -377,25 +363,34 @@ class _Child:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
             self._status = os.waitpid(self.pid, 0)[1]
-        worker_child.quietly_close(self._jobs, self._replies)
+        self._close(self._jobs, self._replies)
         self._jobs = self._replies = -1
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            # It may be closed already.
+            with suppress(OSError):
+                os.close(descriptor)
 
     def end(self) -> Failure:
         """Ends it, and says why it was lost."""
         if self._overdue:
             self.kill()
             return Failure(FailureKind.TIMEOUT, "silent for too long")
-        if self._status is None:
-            # Its pipe is closed: it is ending, or has closed what it should not have touched.
-            deadline = time.monotonic() + SILENCE_S
-            while self.alive() and time.monotonic() < deadline:
-                time.sleep(0.001)
+        # Its pipe is closed: it is ending, or has closed what it should not have touched.
+        self._wait(SILENCE_S)
         self.kill()
+
         assert self._status is not None
         if os.WIFSIGNALED(self._status):
             number = os.WTERMSIG(self._status)
             name = signal.Signals(number).name
             hint = "; out of memory?" if number == signal.SIGKILL else ""
-            return Failure(FailureKind.CRASH, f"its process was ended by {name}{hint}")
+            return Failure(FailureKind.CRASH, f"its process was killed by {name}{hint}")
         code = os.WEXITSTATUS(self._status)
-        return Failure(FailureKind.CRASH, f"its process ended itself with exit code {code}")
+        return Failure(FailureKind.CRASH, f"its process ended with exit code {code}")

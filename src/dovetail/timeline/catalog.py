@@ -1,4 +1,4 @@
-"""Which timelines there are: entries of the coordination service, and the way from one to the next.
+"""Which timelines there are: entries of the coordination service, and their states.
 
     create:   (nothing) ── entry `creating` ── storage provisioned ── entry `ready`
     delete:   entry ── one transaction ──▶ entry in the deleted list ── storage dropped ── (nothing)
@@ -14,14 +14,14 @@ key that goes with the master's lease. Both steps can be repeated, so two master
     /timelines/last              the last id that was given; no life of a name has that of another
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, LeaseId, Put, Unchanged
+from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Unchanged
+from dovetail.coordination.membership import LeaseSource
 from dovetail.errors import Damaged, DovetailError, TopicExists, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.timeline.config import TimelineConfig, check_name
@@ -35,7 +35,7 @@ _NAMES: Final = f"{PREFIX}names/"
 _DELETED: Final = f"{PREFIX}deleted/"
 _MASTERS: Final = f"{PREFIX}masters/"
 _LAST: Final = f"{PREFIX}last"
-#: Attempts of a change that others are in the way of; each of them has made progress then.
+#: Attempts of a change that collides with others; each time one of those has made progress.
 _ATTEMPTS_MAX: Final = 50
 
 TimelineState = Literal["creating", "ready", "deleting"]
@@ -62,6 +62,7 @@ class TimelineRecord:
 
 
 _encode = msgspec.json.Encoder().encode
+Read = TypeVar("Read")
 
 
 class Catalog:
@@ -73,14 +74,13 @@ class Catalog:
         stores: Stores,
         *,
         node: str,
-        lease: Callable[[], LeaseId] | None,
+        leases: LeaseSource | None,
     ) -> None:
-        """`lease` gives what binds this node's masterships; None where there is one node for
-        ever."""
+        """This node's masterships are bound to the lease; None where there is one node for ever."""
         self._coordinator = coordinator
         self._stores = stores
         self._node = node
-        self._lease = lease
+        self._leases = leases
         self._revision = ABSENT
 
     async def records(self) -> dict[str, TimelineRecord]:
@@ -91,11 +91,11 @@ class Catalog:
         for item in snapshot.items:
             if item.key.startswith(_NAMES):
                 name = item.key.removeprefix(_NAMES)
-                entry = _entry(item)
+                entry = _read(item, _Entry)
                 found[name] = TimelineRecord(name, TimelineId(entry.id), entry.state, entry.config)
             elif item.key.startswith(_DELETED):
                 name = item.key.removeprefix(_DELETED)
-                number = TimelineId(_deleted(item).id)
+                number = TimelineId(_read(item, _Deleted).id)
                 found[name] = TimelineRecord(name, number, "deleting", TimelineConfig())
         return found
 
@@ -109,6 +109,7 @@ class Catalog:
                 raise TopicExists(
                     f"timeline {name!r} is still being deleted; try again in a moment"
                 )
+
             last = await self._coordinator.get(_LAST)
             number = 1 if last is None else int(last.value) + 1
             entry = _encode(_Entry(number, "creating", config))
@@ -120,10 +121,11 @@ class Catalog:
                     Unchanged(_LAST, ABSENT if last is None else last.revision),
                 ],
             )
+
             if outcome.applied:
                 await self._complete(name)
                 return TimelineRecord(name, TimelineId(number), "ready", config)
-        raise Unavailable(f"timeline {name!r} was not created: others are in the way; try again")
+        raise Unavailable(f"timeline {name!r} was not created: too many changes at once; try again")
 
     async def delete(self, name: str) -> TimelineRecord:
         """Takes a timeline away from everybody, in one step; `finish` removes its storage.
@@ -134,21 +136,22 @@ class Catalog:
             item = await self._coordinator.get(_NAMES + name)
             if item is None:
                 raise TopicUnknown(f"no timeline {name!r}")
-            entry = _entry(item)
+            entry = _read(item, _Entry)
             outcome = await self._coordinator.transact(
                 [Delete(_NAMES + name), Put(_DELETED + name, _encode(_Deleted(entry.id)))],
                 conditions=[Unchanged(_NAMES + name, item.revision)],
             )
             if outcome.applied:
                 return TimelineRecord(name, TimelineId(entry.id), "deleting", entry.config)
-        raise Unavailable(f"timeline {name!r} was not deleted: others are in the way; try again")
+        raise Unavailable(f"timeline {name!r} was not deleted: too many changes at once; try again")
 
     async def finish(self) -> list[str]:
-        """Finishes what somebody has begun and left; the names that are done now."""
+        """Finishes what another broker has begun and left; the names that are done now."""
         done = []
         for name, record in (await self.records()).items():
             if record.state == "ready" or not await self._claim(name):
                 continue
+
             try:
                 if record.state == "creating":
                     await self._complete(name)
@@ -165,7 +168,7 @@ class Catalog:
 
     async def _claim(self, name: str) -> bool:
         """Whether this node is the master of an entry now."""
-        lease = None if self._lease is None else self._lease()
+        lease = None if self._leases is None else self._leases.lease_id
         mine = Put(_MASTERS + name, self._node.encode(), lease)
         outcome = await self._coordinator.transact(
             [mine], conditions=[Unchanged(_MASTERS + name, ABSENT)]
@@ -178,9 +181,9 @@ class Catalog:
 
     async def _complete(self, name: str) -> None:
         item = await self._coordinator.get(_NAMES + name)
-        if item is None or _entry(item).state == "ready":
+        if item is None or _read(item, _Entry).state == "ready":
             return
-        entry = _entry(item)
+        entry = _read(item, _Entry)
         await self._stores.provision(TimelineId(entry.id))
         ready = _encode(_Entry(entry.id, "ready", entry.config))
         await self._coordinator.transact(
@@ -191,7 +194,7 @@ class Catalog:
         item = await self._coordinator.get(_DELETED + name)
         if item is None:
             return
-        await self._stores.drop(TimelineId(_deleted(item).id))
+        await self._stores.drop(TimelineId(_read(item, _Deleted).id))
         await self._coordinator.transact(
             [Delete(_DELETED + name)], conditions=[Unchanged(_DELETED + name, item.revision)]
         )
@@ -203,15 +206,8 @@ class Catalog:
                 return
 
 
-def _entry(item: KeyValue) -> _Entry:
+def _read(item: KeyValue, kind: type[Read]) -> Read:
     try:
-        return msgspec.json.decode(item.value, type=_Entry)
+        return msgspec.json.decode(item.value, type=kind)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is no timeline: {error}") from error
-
-
-def _deleted(item: KeyValue) -> _Deleted:
-    try:
-        return msgspec.json.decode(item.value, type=_Deleted)
-    except msgspec.DecodeError as error:
-        raise Damaged(f"{item.key} is no deleted timeline: {error}") from error
+        raise Damaged(f"{item.key} cannot be read: {error}") from error

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.engine.deal import DealerName
+from dovetail.timeline.engine.assignment import DealerName
 from dovetail.timeline.message import BUCKETS_MAX, TIME_MS_MAX
 
 _SECOND_MS: Final = 1_000
@@ -23,11 +23,11 @@ Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX, pattern
 class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a timeline; they are stored with it."""
 
-    #: Also the most consumers that are served at once. A deal costs more with more of them.
+    #: Also the most consumers that are served at once. An assignment costs more with more of them.
     buckets: Annotated[int, Meta(ge=1, le=BUCKETS_MAX)] = 1_024
     dealer: DealerName = "racks"
-    #: Shorter: new consumers are served sooner, and more often dealt. Below 50 ms, a deal of many
-    #: consumers would not be made before the next one is due.
+    #: Shorter: new consumers are served sooner, and assignments are made more often. Below 50 ms,
+    #: one of many consumers would not be made before the next one is due.
     window_ms: Annotated[int, Meta(ge=50, le=_HOUR_MS)] = _SECOND_MS
     #: A message that is overdue by this much is its backups' too (dealer `racks`).
     overtake_ms: Annotated[int, Meta(ge=10, le=_HOUR_MS)] = 500
@@ -58,8 +58,8 @@ def check_name(name: str) -> str:
         return msgspec.convert(name, Name)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            f"{name[:200]!r} is no name for a timeline: 1 to {NAME_CHARACTERS_MAX} letters, digits "
-            "and . _ -, the first one a letter or a digit"
+            f"{name[:200]!r} cannot name a timeline: use 1 to {NAME_CHARACTERS_MAX} letters, "
+            "digits and . _ -, the first one a letter or a digit"
         ) from error
 
 

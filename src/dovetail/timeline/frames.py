@@ -1,21 +1,10 @@
-"""The requests of timelines: typed messages, their api keys and their version, all in this module.
-
-A request is a frame like Kafka's, under an api key that Kafka will not use: the header, then one
-message in MessagePack. An answer is the correlation id and one message. Messages are arrays, so a
-newer one may have more elements at its end; `VERSION` is raised by a change that an older reader
-would misunderstand, and both sides say so in the first request of a connection, `Hello`.
+"""The calls of timelines: their messages, keys and limits. `wire/calls.py` is their codec.
 
 Pushing: a consumer keeps requests `Consume` outstanding, each with the number of messages that it
 can take; the broker answers one when something is due. Answers leave in the order of the requests,
 so a consumer has a connection for these alone, and another one for its commands.
-
-An error travels as the name of its class and its text, and is raised again as the same class.
-Everything that comes in is checked here before anybody acts on it: what does not fit is a
-`ProtocolViolation`, and the connection is closed.
 """
 
-from collections.abc import Mapping
-from enum import IntEnum
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -39,15 +28,13 @@ from dovetail.timeline.message import (
     Status,
     TimeMs,
 )
-
-#: Raised with every change that an older reader would misunderstand.
-VERSION: Final = 1
-
-#: Longest text of an error that travels.
-ERROR_TEXT_MAX: Final = 2_048
+from dovetail.wire.calls import TIMELINE_KEYS, Answer, CallTable, Request
 
 #: Longest time that a request for messages waits: less than a proxy's patience with a silent line.
 WAIT_MS_MAX: Final = 30_000
+
+#: Largest body of a request: as much as a frame can have. `TimelineConfig` bounds each message.
+REQUEST_BODY_BYTES_MAX: Final = 2**31 - 1
 
 _Session = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 _Limit = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
@@ -55,67 +42,7 @@ _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Ids = Annotated[list[Annotated[MessageId, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=BATCH_MAX)]
 
 
-class TimelineKey(IntEnum):
-    """Api keys."""
-
-    HELLO = 11_000
-    CREATE = 11_001
-    DROP = 11_002
-    LIST = 11_003
-    DESCRIBE = 11_004
-    OPEN = 11_005
-    CLOSE = 11_006
-    INSERT = 11_007
-    CONSUME = 11_008
-    EXTEND = 11_009
-    RELEASE = 11_010
-    DELETE = 11_011
-    REPORT = 11_012
-    HELD = 11_013
-    LOOK_UP = 11_014
-    CANCEL = 11_015
-    MOVE = 11_016
-    PEEK = 11_017
-    DEAD = 11_018
-    REPLAY = 11_019
-    PUT_SCHEDULE = 11_020
-    DROP_SCHEDULE = 11_021
-    SCHEDULES = 11_022
-    CLUSTER = 11_023
-    PAUSE = 11_024
-    DROP_DEAD = 11_025
-
-
-class Request(Struct, array_like=True, frozen=True):
-    """What is asked."""
-
-
-class Answer(Struct, array_like=True, frozen=True, tag=0):
-    """What is answered, unless it failed."""
-
-
-class Failure(Struct, array_like=True, frozen=True, tag=1):
-    """An error on its way."""
-
-    name: str
-    text: str
-
-
-# The way in
-
-
-class Hello(Request, frozen=True):
-    """The first request of a connection; its first element is the version that is spoken."""
-
-    version: _Count
-
-
-class Welcome(Answer, frozen=True):
-    """The version and the name of the node, and its time."""
-
-    version: _Count
-    node: str
-    now_ms: int
+# Timelines
 
 
 class Create(Request, frozen=True):
@@ -199,7 +126,7 @@ class Cluster(Request, frozen=True):
 
 
 class BrokerState(Struct, array_like=True, frozen=True):
-    """A broker, as the overseer knows it."""
+    """A broker, as the others know it."""
 
     name: str
     address: str
@@ -255,7 +182,7 @@ class Pause(Request, frozen=True):
 class Report(Request, frozen=True):
     """How a client is: what it did since the last report, and its clock against ours.
 
-    `latency_ms` is the way from here to there; `offset_ms` their clock less ours.
+    `latency_ms` is the time from here to there; `offset_ms` their clock less ours.
     """
 
     session: _Session
@@ -445,32 +372,36 @@ class ScheduleList(Answer, frozen=True):
     schedules: list[ScheduleState]
 
 
-REQUESTS: Final[Mapping[TimelineKey, type[Request]]] = {
-    TimelineKey.HELLO: Hello,
-    TimelineKey.CREATE: Create,
-    TimelineKey.DROP: Drop,
-    TimelineKey.LIST: ListTimelines,
-    TimelineKey.DESCRIBE: Describe,
-    TimelineKey.OPEN: Open,
-    TimelineKey.CLOSE: Close,
-    TimelineKey.INSERT: Insert,
-    TimelineKey.CONSUME: Consume,
-    TimelineKey.EXTEND: Extend,
-    TimelineKey.RELEASE: ReleaseAll,
-    TimelineKey.DELETE: Delete,
-    TimelineKey.REPORT: Report,
-    TimelineKey.HELD: Held,
-    TimelineKey.LOOK_UP: LookUp,
-    TimelineKey.CANCEL: Cancel,
-    TimelineKey.MOVE: Move,
-    TimelineKey.PEEK: Peek,
-    TimelineKey.DEAD: Dead,
-    TimelineKey.REPLAY: Replay,
-    TimelineKey.PUT_SCHEDULE: PutSchedule,
-    TimelineKey.DROP_SCHEDULE: DropSchedule,
-    TimelineKey.SCHEDULES: Schedules,
-    TimelineKey.CLUSTER: Cluster,
-    TimelineKey.PAUSE: Pause,
-    TimelineKey.DROP_DEAD: DropDead,
-}
-KEYS: Final[Mapping[type[Request], TimelineKey]] = {kind: key for key, kind in REQUESTS.items()}
+#: A change of a key needs a new version of the calls.
+CALLS: Final = CallTable(
+    "timelines",
+    TIMELINE_KEYS,
+    {
+        11_001: Create,
+        11_002: Drop,
+        11_003: ListTimelines,
+        11_004: Describe,
+        11_005: Open,
+        11_006: Close,
+        11_007: Insert,
+        11_008: Consume,
+        11_009: Extend,
+        11_010: ReleaseAll,
+        11_011: Delete,
+        11_012: Report,
+        11_013: Held,
+        11_014: LookUp,
+        11_015: Cancel,
+        11_016: Move,
+        11_017: Peek,
+        11_018: Dead,
+        11_019: Replay,
+        11_020: PutSchedule,
+        11_021: DropSchedule,
+        11_022: Schedules,
+        11_023: Cluster,
+        11_024: Pause,
+        11_025: DropDead,
+    },
+    body_bytes_max=REQUEST_BODY_BYTES_MAX,
+)

@@ -2,7 +2,7 @@
 
 A message has an id, which its store gives and never gives again, and a version, which every change
 of hands raises. `Handle` names both: it is what a consumer holds, and what it must show to extend,
-to release or to delete. A message that went on to somebody else has another version, so an old
+to release or to delete. A message that went on to another consumer has another version, so an old
 handle is refused by the store itself.
 
 Times are milliseconds since the epoch. Headers are bytes to the store: `encode_headers` and
@@ -50,7 +50,7 @@ class Status(IntEnum):
     OK = 0
     #: No such message: deleted, cancelled, a dead letter, or it never was.
     GONE = 1
-    #: The message has another version: it went on to somebody else.
+    #: The message has another version: it went on to another consumer.
     STALE = 2
     #: The unique key is taken by a message that is still there.
     EXISTS = 3
@@ -146,7 +146,7 @@ class State(IntEnum):
 
 
 class Shown(Struct, frozen=True, array_like=True, gc=False):
-    """A message as somebody who looks at it sees it."""
+    """A message as it is shown to people."""
 
     id: MessageId
     version: Version
@@ -189,7 +189,7 @@ def encode_headers(headers: Headers) -> bytes:
 
 
 def decode_headers(data: bytes) -> Headers:
-    """The headers again. Raises `InvalidInput` if they are none."""
+    """The headers again. Raises `InvalidInput` if they cannot be read."""
     if not data:
         return ()
     try:

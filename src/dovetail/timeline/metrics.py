@@ -72,12 +72,14 @@ class TimelineMetrics:
         self._timeline_errors = self._counter(
             "timeline_command_errors", "Timelines not made, not deleted.", ["op"]
         )
+
         self._messages = self._counter(
             "timeline_messages", "Messages stored, deleted, released, dead.", ["timeline", "op"]
         )
         self._message_errors = self._counter(
             "timeline_message_errors", "Messages that were refused.", ["timeline", "op"]
         )
+
         self._leases = self._counter("timeline_leases", "Leases made.", ["timeline", "op"])
         self._lease_errors = self._counter(
             "timeline_lease_errors", "Leases refused.", ["timeline", "op"]
@@ -85,12 +87,14 @@ class TimelineMetrics:
         self._lease_bytes = self._counter(
             "timeline_lease_body_bytes", "Bytes of bodies that were leased.", ["timeline"]
         )
+
         self._requests = self._counter(
             "timeline_requests", "Requests by kind.", ["request", "timeline"]
         )
         self._request_errors = self._counter(
             "timeline_request_errors", "Requests that failed.", ["request", "timeline"]
         )
+
         self._state = self._gauge(
             "timeline_messages_now", "Messages by state, when last counted.", ["timeline", "state"]
         )
@@ -106,6 +110,7 @@ class TimelineMetrics:
             tags=self._tags,
         )
         registry.register(self._late)
+
         self._queries = self._histogram(
             "timeline_store_seconds", "Time of a store's command.", self._QUERY_LABELS, _QUERY
         )
@@ -114,12 +119,12 @@ class TimelineMetrics:
         )
         self._latency = self._gauge(
             "timeline_client_latency_seconds",
-            "Mean way from here to clients, as they report it.",
+            "Mean latency from here to clients, as they report it.",
             ["timeline", "role"],
         )
-        self._make_surroundings()
+        self._make_partners()
 
-    def _make_surroundings(self) -> None:
+    def _make_partners(self) -> None:
         """Clients, partners, clocks, and how the broker is."""
         self._channels = self._gauge("timeline_channels", "Open sessions.", ["timeline", "role"])
         self._channel_errors = self._counter(
@@ -127,10 +132,10 @@ class TimelineMetrics:
         )
         self._bytes = self._counter(
             "timeline_network_bytes",
-            "Bytes of bodies in and out, by who is on the other side.",
+            "Bytes of bodies in and out, by what is on the other side.",
             ["timeline", "direction", "partner"],
         )
-        self._ways = self._gauge(
+        self._round_trips = self._gauge(
             "timeline_partner_latency_seconds",
             "To a partner and back: coordination (sync), storage, the farthest other broker.",
             ["partner"],
@@ -208,8 +213,8 @@ class TimelineMetrics:
             mean_s = sum(each_ms) / len(each_ms) / 1000
             self._latency.labels(**self._tags, timeline=timeline, role=role).set(mean_s)
 
-    def way(self, partner: str, took_ms: float) -> None:
-        self._ways.labels(**self._tags, partner=partner).set(took_ms / 1000)
+    def round_trip(self, partner: str, took_ms: float) -> None:
+        self._round_trips.labels(**self._tags, partner=partner).set(took_ms / 1000)
 
     def load(self, load: float) -> None:
         (self._load.labels(**self._tags) if self._tags else self._load).set(load)

@@ -1,11 +1,11 @@
-"""The roster: what every broker says of itself, for all others to read.
+"""The roster: what every broker reports of its timelines, for all others to read.
 
-One key for each broker, bound to its lease, holds its address, how it is, its load, and its
-consumers of each timeline. From it every broker makes the same deal (`others`), the overseer its
-list (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag, and a
-broker that died is in the roster until its lease ends. The store decides who gets a message.
+One key for each broker, bound to its node's lease, holds its address, its condition, its load, and
+its consumers of each timeline. From it every broker makes the same assignment (`others`) and the
+same list (`brokers`), and all of them notice when the others vanish. Entries are hints: they lag,
+and a broker that died is in the roster until its lease ends. The store decides who gets a message.
 
-A broker whose own lease was lost writes its entry again under the next one.
+A broker whose lease was lost writes its entry again under the next one.
 
     /timeline-brokers/<name>
 """
@@ -16,26 +16,28 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from dovetail.addresses import Address, parse_address
 from dovetail.clock import Clock
-from dovetail.coordination import Coordinator, Delete, Put
+from dovetail.coordination import Coordinator, Delete, Put, Revision
+from dovetail.coordination.membership import LeaseSource
+from dovetail.coordination.mirror import Mirror
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.health import Condition, PeerWatch, Report
 from dovetail.timeline.engine.selection import Crowd, Load, overloaded, preference
 from dovetail.timeline.engine.window import Attendee
 from dovetail.timeline.frames import BrokerState
-from dovetail.timeline.standing import Standing
 
 _log = get_logger("timeline")
 
 PREFIX: Final = "/timeline-brokers/"
-#: A load that differs by this from what was told is told; less is no news for anybody.
+#: A load that differs by this from the last report is reported; less is no news for anybody.
 _LOAD_STEP: Final = 0.1
 
 
 class BrokerEntry(Struct, frozen=True):
-    """What a broker says of itself."""
+    """What a broker reports of itself."""
 
     address: str
     version: str
@@ -49,7 +51,7 @@ class BrokerEntry(Struct, frozen=True):
 
 
 class Roster:
-    """The other brokers, and what this one tells them."""
+    """The other brokers, and what this one reports to them; follows them from `start` to `stop`."""
 
     def __init__(
         self,
@@ -60,32 +62,42 @@ class Roster:
         version: str,
         roles: Sequence[str],
         crowd: Crowd,
-        standing: Standing,
+        leases: LeaseSource,
         peers: PeerWatch,
         clock: Clock,
         on_bytes: Callable[[str, int], None],
     ) -> None:
-        """`on_bytes` is told the direction and the size of what went to and fro."""
+        """`on_bytes` counts the bytes that went in a direction."""
         self._coordinator = coordinator
         self._node = node
         self._address = address
         self._version = version
         self._roles = list(roles)
         self._crowd = crowd
-        self._standing = standing
+        self._leases = leases
         self._peers = peers
         self._clock = clock
         self._on_bytes = on_bytes
-        self._told: BrokerEntry | None = None
+        self._reported: BrokerEntry | None = None
         self._others: dict[str, BrokerEntry] = {}
         self._mine = BrokerEntry(address, version, Condition.HEALTHY.value, [], {})
-        standing.on_change.append(self._on_standing)
+        self._mirror = Mirror(coordinator, PREFIX, apply=self._note, settled=self._count)
+        leases.on_lease.append(self._on_lease)
 
-    def _on_standing(self) -> None:
-        self._told = None
-        self._peers.cut_off = not self._standing.held
+    async def start(self) -> None:
+        """Reads the roster, then follows it. Raises `CoordinationDown`."""
+        await self._mirror.start()
 
-    async def tell(self, report: Report, consumers: dict[str, list[Member]], load: float) -> None:
+    async def stop(self) -> None:
+        """Follows no more."""
+        self._leases.on_lease.remove(self._on_lease)
+        await self._mirror.stop()
+
+    def _on_lease(self) -> None:
+        self._reported = None
+        self._peers.cut_off = not self._leases.holds_lease()
+
+    async def report(self, report: Report, consumers: dict[str, list[Member]], load: float) -> None:
         """Publishes how this broker is, if that is new."""
         self._mine = BrokerEntry(
             self._address,
@@ -99,35 +111,28 @@ class Roster:
             round(load, 2),
             self._roles,
         )
-        if self._told is not None and not _is_news(self._told, self._mine):
+        if self._reported is not None and not _is_news(self._reported, self._mine):
             return
-        value = msgspec.json.encode(self._mine)
-        telling = self._mine
-        self._on_bytes("out", len(value))
-        await self._coordinator.transact([Put(PREFIX + self._node, value, self._standing.lease)])
-        self._told = telling
+
+        entry, lease = self._mine, self._leases.lease_id
+        await self._write(entry)
+        if self._leases.holds_lease() and self._leases.lease_id == lease:
+            self._reported = entry
 
     async def leave(self) -> None:
         """Takes this broker off the roster, in a way that nobody takes for a loss."""
-        gone = msgspec.structs.replace(self._mine, condition=Condition.INACTIVE.value)
-        value = msgspec.json.encode(gone)
-        await self._coordinator.transact([Put(PREFIX + self._node, value, self._standing.lease)])
+        await self._write(msgspec.structs.replace(self._mine, condition=Condition.INACTIVE.value))
         await self._coordinator.transact([Delete(PREFIX + self._node)])
 
-    async def follow(self) -> None:
-        """Reads the roster, and watches it until the watch ends. Raises `WatchGap`: call again."""
-        snapshot = await self._coordinator.range(PREFIX)
-        self._others = {}
-        for item in snapshot.items:
-            self._note(item.key, item.value)
-        self._peers.on_peers(len(self._others), now_ms=self._clock.wall_ms())
-        async with self._coordinator.watch(PREFIX, after=snapshot.revision) as changes:
-            async for events in changes:
-                for event in events:
-                    self._note(event.key, event.value)
-                self._peers.on_peers(len(self._others), now_ms=self._clock.wall_ms())
+    async def _write(self, entry: BrokerEntry) -> None:
+        value = msgspec.json.encode(entry)
+        self._on_bytes("out", len(value))
+        await self._coordinator.transact([Put(PREFIX + self._node, value, self._leases.lease_id)])
 
-    def _note(self, key: str, value: bytes | None) -> None:
+    def _count(self) -> None:
+        self._peers.on_peers(len(self._others), now_ms=self._clock.wall_ms())
+
+    def _note(self, key: str, value: bytes | None, _: Revision) -> None:
         self._on_bytes("in", len(value or b""))
         name = key.removeprefix(PREFIX)
         if name == self._node:
@@ -135,11 +140,13 @@ class Roster:
         if value is None:
             self._others.pop(name, None)
             return
+
         try:
             entry = msgspec.json.decode(value, type=BrokerEntry)
         except msgspec.DecodeError as error:
             _log.warning("unreadable entry of a broker", broker=name, error=str(error))
             return
+
         if entry.condition == Condition.INACTIVE.value:
             if self._others.pop(name, None) is not None:
                 self._peers.on_left()
@@ -154,9 +161,10 @@ class Roster:
             for consumer, rack in entry.consumers.get(record.name, ())
         ]
 
-    def addresses(self) -> dict[str, str]:
+    def addresses(self) -> dict[str, Address]:
         """Where the other brokers are, by name."""
-        return {name: entry.address for name, entry in self._others.items()}
+        others = self._others.items()
+        return {name: parse_address(entry.address) for name, entry in others if entry.address}
 
     def better(self, timeline: str) -> str:
         """The address of a broker that a client of the timeline should move to; empty if none.
@@ -177,6 +185,7 @@ class Roster:
         """All brokers, the best one for the timeline first; `latency_ms` by name, where known."""
         entries = {**self._others, self._node: self._mine}
         loads = [_load(name, entry) for name, entry in entries.items()]
+
         return [
             BrokerState(
                 name,
@@ -199,7 +208,7 @@ def _load(name: str, entry: BrokerEntry) -> Load:
     return Load(name, entry.condition == Condition.HEALTHY.value, consumers, entry.load)
 
 
-def _is_news(told: BrokerEntry, now: BrokerEntry) -> bool:
-    if abs(told.load - now.load) >= _LOAD_STEP:
+def _is_news(reported: BrokerEntry, now: BrokerEntry) -> bool:
+    if abs(reported.load - now.load) >= _LOAD_STEP:
         return True
-    return msgspec.structs.replace(now, load=told.load) != told
+    return msgspec.structs.replace(now, load=reported.load) != reported

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from dovetail.errors import Throttled
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.loader import Push
 from dovetail.timeline.message import Leased
 
@@ -116,7 +116,7 @@ class ConsumerSession:
         return left
 
     def end_waiting(self, now_ms: int) -> None:
-        """Answers with nothing who has waited long enough."""
+        """Answers requests that have waited long enough, with nothing."""
         while self.waiters and self.waiters[0].until_ms <= now_ms:
             waiter = self.waiters.popleft()
             if not waiter.answer.done():

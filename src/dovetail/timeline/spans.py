@@ -17,8 +17,10 @@ def note_delivered(timeline: str, message: Leased, start_ms: int, now_ms: int) -
     except InvalidInput:
         # What they are is between producer and consumer; a span is not worth a failure.
         return
+
     if tracing.traceparent_in(headers) is None:
         return
+
     began_ms = min(start_ms, now_ms)
     tracing.past_span(
         f"deliver {timeline}",

@@ -1,12 +1,16 @@
-"""The one door: frames, connections, limits. Knows no topic and no request.
-
-    budget.py       bytes of requests that the node holds, over all connections
-    connection.py   one client: bytes to frames, answers in order, limits checked before memory
-    server.py       listening, the number of connections, slow and idle clients
+"""The wire: frames, connections and limits, on both sides. It knows no topic.
 
 A frame is four bytes of length and that many bytes. What a frame means is the business of the
 `Dispatch` that the server is given; it answers at once, later, or not at all, and this room sees
 to it that answers leave in the order of the requests.
+
+    server.py       listening, the number of connections, slow and idle clients
+    connection.py   one client: bytes to frames, answers in order, limits checked before memory
+    budget.py       bytes of requests that the node holds, over all connections
+    peer.py         the other side: a client that calls one node in frames
+    login.py        a client's TLS and login
+    calls.py        the codec of private calls: header, version, body, errors, keys, limits
+    probe.py        latency and clock of other nodes, measured once per peer
 """
 
 from dovetail.wire.budget import ByteBudget

@@ -4,7 +4,7 @@ A connection takes its frame's bytes before it allocates them. When there are no
 in line, and meanwhile does not read from its socket: the client's own system holds the rest.
 
 There are two lanes, each with a share and a line of its own. A large frame is paid for when its
-length is read, long before its bytes are here, so a few clients that announce much and send
+length is read, long before its bytes are here, so a few clients that promise much and send
 nothing can fill the large lane for as long as a frame may take. Small requests (metadata,
 heartbeats, fetches, commits) are in the other lane and go on.
 """
@@ -74,7 +74,7 @@ class ByteBudget:
         return self._lane(size).take(who, size, on_granted)
 
     def give_back(self, size: int) -> None:
-        """Returns the bytes of one request, and lets in who waits, in order."""
+        """Returns the bytes of one request, and lets in those that wait, in order."""
         self._lane(size).give_back(size)
 
     def forget(self, who: object) -> None:

@@ -1,4 +1,4 @@
-"""A client's way in: TLS, and a login by SASL in the two requests that Kafka has for it.
+"""A client's login: TLS, and SASL in the two requests that Kafka has for it.
 
 `conversation` is pure: it says what to send and is given the answers, so that an event loop and a
 plain socket have the same one. After it the node knows who asks; with SCRAM the client knows that
@@ -71,6 +71,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
     protocol = settings.get("security.protocol", _PROTOCOLS[0])
     if protocol not in _PROTOCOLS:
         raise InvalidInput(f"security.protocol is {protocol!r}; it can be {_one_of(_PROTOCOLS)}")
+
     for name in settings:
         kind, _, _ = name.partition(".")
         if kind in ("ssl", "sasl") and kind.upper() not in protocol:
@@ -78,6 +79,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
                 f"{name} is given, but security.protocol is {protocol}; it has to name "
                 f"{kind.upper()} too"
             )
+
     if "SASL" in protocol:
         for name in ("sasl.username", "sasl.password"):
             if not settings.get(name):

@@ -1,4 +1,4 @@
-"""The other side of the door: a client that calls one node in frames.
+"""A peer: one node, called in frames.
 
 A request is a frame with a header as Kafka's (api key, version, correlation id, client id) and a
 body that this room does not understand. Its answer is the frame that begins with the same
@@ -16,8 +16,8 @@ Promises:
 - A call that was not sent fails with `Unavailable`: it has not happened. One that was sent and lost
   its connection fails with the error that it named (`Uncertain` if it changes something).
 - Calls that fail together fail in the order in which they were made. No call takes longer than
-  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped (or
-  the way to it) is not told from one that will answer after all.
+  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped, or
+  its network, looks like one that will answer after all.
 - The first request on each connection is the greeting; nothing else is sent to a node whose answer
   to it is refused, and calls that wait then fail with that refusal at once.
 - Bytes of calls, and the length of an answer, are checked before memory is taken.
@@ -33,6 +33,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from dovetail.addresses import Address
+from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     DovetailError,
@@ -73,11 +75,11 @@ class PeerSettings:
     backoff_ms_min: int = 25
     #: The longest wait. A node that comes back is found within this.
     backoff_ms_max: int = 1_000
-    #: How long calls wait while nobody listens there; who has others to ask need not wait long.
+    #: How long calls wait while nobody listens there; short where there are others to ask.
     refused_ms_max: int = 5_000
     #: Bytes of calls that wait or are not answered; a second of a busy 1 Gbit/s line is 120 MB.
     bytes_in_flight_max: int = 64 * 1024 * 1024
-    #: Largest request: what the door of a node takes by default.
+    #: Largest request: what a node takes by default.
     request_bytes_max: int = 100 * 1024 * 1024
     #: Largest answer: an entry has at most 128 MiB, and comes with some others.
     answer_bytes_max: int = 160 * 1024 * 1024
@@ -103,31 +105,21 @@ class Greeting:
     judge: Callable[[memoryview], DovetailError | None]
 
 
-#: Gets what is behind the correlation id. Raises `ProtocolViolation` if that is no answer, and
-#: before it has told anybody; the connection is dropped then, and the call fails as lost.
+#: Gets what is behind the correlation id. Raises `ProtocolViolation` if that is not an answer, and
+#: before anybody heard of it; the connection is dropped then, and the call fails as lost.
 OnAnswer = Callable[[memoryview], None]
 OnError = Callable[[DovetailError], None]
 
 
+@dataclass(slots=True)
 class _Call:
     """A request, and who waits for its answer."""
 
-    __slots__ = ("deadline_s", "on_answer", "on_error", "request", "size")
-
-    def __init__(
-        self,
-        request: Request,
-        *,
-        size: int,
-        deadline_s: float,
-        on_answer: OnAnswer,
-        on_error: OnError,
-    ) -> None:
-        self.request = request
-        self.size = size
-        self.deadline_s = deadline_s
-        self.on_answer = on_answer
-        self.on_error = on_error
+    request: Request
+    size: int
+    deadline_s: float
+    on_answer: OnAnswer
+    on_error: OnError
 
 
 class Peer:
@@ -151,10 +143,12 @@ class Peer:
         self.settings = settings
         self._rng = rng
         self._loop = asyncio.get_running_loop()
-        self.address = f"{host}:{port}"
+
+        self.address = str(Address(host, port))
         self._line: _Line | None = None
         self._waiting: deque[_Call] = deque()
         self._bytes_in_flight = 0
+
         self._connector: asyncio.Task[None] | None = None
         self._attempts_failed = 0
         self._attempt_next_s = 0.0
@@ -189,12 +183,12 @@ class Peer:
             )
         held = self._bytes_in_flight
         if held and held + size > self.settings.bytes_in_flight_max:
-            raise Throttled(f"{held} bytes on their way to {self.address} are not answered")
+            raise Throttled(f"{held} bytes sent to {self.address} are not answered yet")
+
         self._bytes_in_flight += size
         deadline_s = self._loop.time() + self.settings.call_ms_max / 1000
-        call = _Call(
-            request, size=size, deadline_s=deadline_s, on_answer=on_answer, on_error=on_error
-        )
+        call = _Call(request, size, deadline_s, on_answer, on_error)
+
         if self._line is not None:
             self._line.send(call)
         else:
@@ -261,7 +255,8 @@ class Peer:
 
     def _connect_soon(self) -> None:
         if self._connector is None:
-            self._connector = self._loop.create_task(self._connect_for_calls())
+            connecting = self._connect_for_calls()
+            self._connector = start_task(connecting, name=f"connecting to {self.address}")
 
     async def _connect_for_calls(self) -> None:
         """Tries until there is a connection, or no call waits for one."""
@@ -277,6 +272,7 @@ class Peer:
                         self._fail_waiting(gone)
                     self._attempt_next_s = self._loop.time() + self._backoff_s()
                     continue
+
                 self._attempts_failed = 0
                 self._line = line
                 while self._waiting and self._line is not None:
@@ -295,6 +291,7 @@ class Peer:
                 refusal: DovetailError | None = await self._log_in(line)
                 if refusal is None:
                     refusal = self._greeting.judge(await line.greet(self._greeting.request))
+
         except TimeoutError:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
@@ -398,14 +395,11 @@ class _Line(asyncio.BufferedProtocol):
         future: asyncio.Future[memoryview | DovetailError] = (
             asyncio.get_running_loop().create_future()
         )
-        call = _Call(
-            request,
-            size=0,
-            deadline_s=float("inf"),
-            on_answer=lambda frame: _settle(future, frame),
-            on_error=lambda error: _settle(future, error),
-        )
-        self.send(call)
+
+        def settle(answer: memoryview | DovetailError) -> None:
+            _settle(future, answer)
+
+        self.send(_Call(request, 0, float("inf"), settle, settle))
         answer = await future
         if isinstance(answer, DovetailError):
             raise answer
@@ -414,7 +408,7 @@ class _Line(asyncio.BufferedProtocol):
     def drop(self, why: str, *, first: _Call | None = None) -> None:
         """Ends the connection and fails what was sent on it, in order.
 
-        `first` is a call whose answer was read, and is none.
+        `first` is a call whose answer was read and refused.
         """
         if self.closed:
             return
@@ -454,7 +448,7 @@ class _Line(asyncio.BufferedProtocol):
             else:
                 self._cut_frames(self._scratch_filled + count)
         except ProtocolViolation as violation:
-            self.drop(f"it sent what is no answer: {violation}")
+            self.drop(f"what it sent is no answer: {violation}")
 
     def _cut_frames(self, end: int) -> None:
         data, at = self._scratch, 0
@@ -466,6 +460,7 @@ class _Line(asyncio.BufferedProtocol):
                     f"an answer of {length} bytes; {_CORRELATION_BYTES} to "
                     f"{self._peer.settings.answer_bytes_max} are taken"
                 )
+
             at = min(start + length, end)
             if at == start + length:
                 self._deliver(memoryview(bytes(data[start:at])))
@@ -474,6 +469,7 @@ class _Line(asyncio.BufferedProtocol):
                 self._frame_filled = at - start
                 self._frame[: self._frame_filled] = data[start:at]
                 break
+
         self._scratch_filled = end - at
         data[: self._scratch_filled] = bytes(data[at:end])
 
@@ -486,7 +482,7 @@ class _Line(asyncio.BufferedProtocol):
         try:
             call.on_answer(frame[_CORRELATION_BYTES:])
         except ProtocolViolation as violation:
-            self.drop(f"it sent what is no answer: {violation}", first=call)
+            self.drop(f"what it sent is no answer: {violation}", first=call)
 
 
 def _settle(future: "asyncio.Future[Answered]", answer: Answered) -> None:

@@ -64,12 +64,13 @@ class WireServer:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Closes the door; answers what is on its way to the disk, for a moment; then the rest."""
+        """Listens no more; answers what is on its way to the disk, for a moment; then closes."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._stopping = True
         if self._server is None:
             return
+
         self._server.close()
         for connection in tuple(self._connections):
             connection.finish()
@@ -80,6 +81,7 @@ class WireServer:
             for connection in tuple(self._connections):
                 connection.close()
             await self._empty.wait()
+
         await self._server.wait_closed()
 
     @property
@@ -90,7 +92,7 @@ class WireServer:
         """Counts a new connection in, and closes it if it is one too many."""
         self._connections.add(connection)
         self._empty.clear()
-        if self._stopping:  # Accepted by the system before the door was closed.
+        if self._stopping:  # Accepted by the system before the socket was closed.
             connection.close()
             return
         connections_max = min(self._limits.connections_max, _files_max())

@@ -21,21 +21,8 @@ from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
 )
 from aiokafka.errors import KafkaError, for_code  # type: ignore[import-untyped]
 from aiokafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
-from tests.compat.drivers.base import (
-    CALL_SECONDS_MAX,
-    FETCH_WAIT_MS_MAX,
-    HEARTBEAT_INTERVAL_MS,
-    REQUEST_BYTES_MAX,
-    SESSION_TIMEOUT_MS,
-    ClientError,
-    ClusterView,
-    CommittingMember,
-    Driver,
-    GroupView,
-    Message,
-    Record,
-)
-from tests.compat.loop_thread import LoopThread
+from tests.compat.drivers import base
+from tests.loop_thread import LoopThread
 
 Result = TypeVar("Result")
 
@@ -44,9 +31,9 @@ Result = TypeVar("Result")
 NAMES = {"MESSAGE_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE"}
 
 
-def own_error(error: BaseException) -> ClientError:
+def own_error(error: BaseException) -> base.ClientError:
     name = getattr(error, "message", None) or type(error).__name__
-    return ClientError(NAMES.get(name, name), str(error))
+    return base.ClientError(NAMES.get(name, name), str(error))
 
 
 def refuse(code: int) -> None:
@@ -55,11 +42,13 @@ def refuse(code: int) -> None:
         raise for_code(code)
 
 
-def record_of(raw: Any) -> Record:
-    return Record(raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers))
+def record_of(raw: Any) -> base.Record:
+    return base.Record(
+        raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, tuple(raw.headers)
+    )
 
 
-class AiokafkaMember(CommittingMember):
+class AiokafkaMember(base.CommittingMember):
     """aiokafka keeps a member alive by tasks of its own; records are fetched when asked for."""
 
     def __init__(self, driver: "AiokafkaDriver", topic: str, settings: dict[str, Any]) -> None:
@@ -76,7 +65,7 @@ class AiokafkaMember(CommittingMember):
     def partitions(self) -> frozenset[int]:
         return frozenset(part.partition for part in self._consumer.assignment())
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[base.Record]:
         batches = self._driver.run(self._consumer.getmany(timeout_ms=20)).values()
         return [record_of(raw) for batch in batches for raw in batch]
 
@@ -91,7 +80,7 @@ class AiokafkaMember(CommittingMember):
         self._driver.run(self._consumer.stop())
 
 
-class AiokafkaDriver(Driver):
+class AiokafkaDriver(base.Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         self._loop = LoopThread()
@@ -105,7 +94,7 @@ class AiokafkaDriver(Driver):
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the driver's loop, and translate what the client raises."""
         try:
-            return self._loop.run(work, 2 * CALL_SECONDS_MAX)
+            return self._loop.run(work, 2 * base.CALL_SECONDS_MAX)
         except KafkaError as error:
             raise own_error(error) from error
 
@@ -113,82 +102,47 @@ class AiokafkaDriver(Driver):
         self.run(self._admin.close())
         self._loop.close()
 
-    def produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        codec: str = "none",
-        idempotent: bool = False,
-        timeout_s: float = CALL_SECONDS_MAX,
-    ) -> None:
-        self.run(self._produce(topic, messages, codec, idempotent, timeout_s))
+    def send(self, sending: base.Sending) -> None:
+        self.run(self._send(sending))
 
-    async def _produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        codec: str,
-        idempotent: bool,
-        timeout_s: float,
-    ) -> None:
+    async def _send(self, sending: base.Sending) -> None:
         producer = AIOKafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all",
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            max_request_size=REQUEST_BYTES_MAX,
-            max_batch_size=REQUEST_BYTES_MAX,
+            compression_type=None if sending.codec == "none" else sending.codec,
+            enable_idempotence=sending.idempotent,
+            max_request_size=base.REQUEST_BYTES_MAX,
+            max_batch_size=base.REQUEST_BYTES_MAX,
             linger_ms=5,
-            request_timeout_ms=int(timeout_s * 1000),
+            request_timeout_ms=sending.timeout_ms,
         )
         await producer.start()
         try:
             futures = [
-                await producer.send(
-                    topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=list(message.headers),
-                    partition=message.partition,
-                    timestamp_ms=message.timestamp_ms,
-                )
-                for message in messages
+                await producer.send(sending.topic, **message.as_arguments())
+                for message in sending.messages
             ]
             await asyncio.gather(*futures)
         finally:
             await producer.stop()
 
     def _consumer_settings(self, reset: str) -> dict[str, Any]:
-        return {
-            "bootstrap_servers": self.bootstrap,
-            "auto_offset_reset": reset,
-            "enable_auto_commit": False,
-            "fetch_max_wait_ms": FETCH_WAIT_MS_MAX,
-        }
+        return base.python_consumer_settings(self.bootstrap, reset)
 
-    def read(
-        self,
-        topic: str,
-        count: int,
-        *,
-        partition: int = 0,
-        start: int | None = None,
-        reset: str = "earliest",
-    ) -> list[Record]:
-        reading = self._read(TopicPartition(topic, partition), count, start, reset)
-        return self.run(asyncio.wait_for(reading, CALL_SECONDS_MAX))
+    def fetch(self, reading: base.Reading) -> list[base.Record]:
+        return self.run(asyncio.wait_for(self._fetch(reading), base.CALL_SECONDS_MAX))
 
-    async def _read(self, part: Any, count: int, start: int | None, reset: str) -> list[Record]:
-        consumer = AIOKafkaConsumer(**self._consumer_settings(reset))
+    async def _fetch(self, reading: base.Reading) -> list[base.Record]:
+        part = TopicPartition(reading.topic, reading.partition)
+        consumer = AIOKafkaConsumer(**self._consumer_settings(reading.reset))
         await consumer.start()
         try:
             consumer.assign([part])
-            if start is None:
+            if reading.start is None:
                 await consumer.seek_to_beginning(part)
             else:
-                consumer.seek(part, start)
-            return [record_of(await consumer.getone(part)) for _ in range(count)]
+                consumer.seek(part, reading.start)
+            return [record_of(await consumer.getone(part)) for _ in range(reading.count)]
         finally:
             await consumer.stop()
 
@@ -205,23 +159,17 @@ class AiokafkaDriver(Driver):
             await consumer.stop()
 
     def member(self, group: str, topic: str, *, instance: str | None = None) -> AiokafkaMember:
-        settings = self._consumer_settings("earliest") | {
-            "group_id": group,
-            "group_instance_id": instance,
-            "session_timeout_ms": SESSION_TIMEOUT_MS,
-            "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
-            "metadata_max_age_ms": 1000,
-        }
-        return AiokafkaMember(self, topic, settings)
+        settings = base.python_member_settings(self.bootstrap, group, instance)
+        return AiokafkaMember(self, topic, settings | {"metadata_max_age_ms": 1000})
 
     def topics(self) -> Mapping[str, int]:
         listed = self.run(self._admin.describe_topics())
         return {view["topic"]: len(view["partitions"]) for view in listed}
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> base.ClusterView:
         view = self.run(self._admin.describe_cluster())
         addresses = frozenset(f"{broker['host']}:{broker['port']}" for broker in view["brokers"])
-        return ClusterView(addresses, view["controller_id"] >= 0)
+        return base.ClusterView(addresses, view["controller_id"] >= 0)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -265,12 +213,12 @@ class AiokafkaDriver(Driver):
     def groups(self) -> frozenset[str]:
         return frozenset(view[0] for view in self.run(self._admin.list_consumer_groups()))
 
-    def group(self, group: str) -> GroupView:
-        async def describe() -> GroupView:
+    def group(self, group: str) -> base.GroupView:
+        async def describe() -> base.GroupView:
             (answer,) = await self._admin.describe_consumer_groups([group])
             code, _, state, _, _, members, *_ = answer.groups[0]
             refuse(code)
-            return GroupView(state.lower(), len(members))
+            return base.GroupView(state.lower(), len(members))
 
         return self.run(describe())
 

@@ -42,6 +42,42 @@ class Message:
     timestamp_ms: int | None = None
     partition: int = 0
 
+    def as_arguments(self) -> dict[str, Any]:
+        """As kafka-python and aiokafka take it."""
+        return {
+            "value": self.value,
+            "key": self.key,
+            "headers": list(self.headers),
+            "partition": self.partition,
+            "timestamp_ms": self.timestamp_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Messages that are sent with acks=all, in this order."""
+
+    topic: str
+    messages: Sequence[Message]
+    codec: str
+    idempotent: bool
+    timeout_s: float
+
+    @property
+    def timeout_ms(self) -> int:
+        return int(self.timeout_s * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read by assignment; from the beginning when `start` is None."""
+
+    topic: str
+    count: int
+    partition: int
+    start: int | None
+    reset: str
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -204,6 +240,26 @@ class PollingMember(CommittingMember):
         self._check()
 
 
+def python_consumer_settings(bootstrap: str, reset: str) -> dict[str, Any]:
+    """Settings of a consumer, as kafka-python and aiokafka take them."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "auto_offset_reset": reset,
+        "enable_auto_commit": False,
+        "fetch_max_wait_ms": FETCH_WAIT_MS_MAX,
+    }
+
+
+def python_member_settings(bootstrap: str, group: str, instance: str | None) -> dict[str, Any]:
+    """Settings of a member of a group, as kafka-python and aiokafka take them."""
+    return python_consumer_settings(bootstrap, "earliest") | {
+        "group_id": group,
+        "group_instance_id": instance,
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
+    }
+
+
 class Driver(ABC):
     """One client library or tool, connected to one server."""
 
@@ -216,7 +272,6 @@ class Driver(ABC):
     def close(self) -> None:  # noqa: B027  (most clients hold nothing between calls)
         """Release what is held between calls."""
 
-    @abstractmethod
     def produce(
         self,
         topic: str,
@@ -227,8 +282,12 @@ class Driver(ABC):
         timeout_s: float = CALL_SECONDS_MAX,
     ) -> None:
         """Send with acks=all, in this order, and return when all are acknowledged."""
+        self.send(Sending(topic, messages, codec, idempotent, timeout_s))
 
     @abstractmethod
+    def send(self, sending: Sending) -> None:
+        """What `produce` does, by this client."""
+
     def read(
         self,
         topic: str,
@@ -239,6 +298,11 @@ class Driver(ABC):
         reset: str = "earliest",
     ) -> list[Record]:
         """Read `count` records by assignment; from the beginning when `start` is None."""
+        return self.fetch(Reading(topic, count, partition, start, reset))
+
+    @abstractmethod
+    def fetch(self, reading: Reading) -> list[Record]:
+        """What `read` does, by this client."""
 
     @abstractmethod
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:

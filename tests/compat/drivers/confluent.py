@@ -23,20 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     ResourceType,
 )
-from tests.compat.drivers.base import (
-    CALL_SECONDS_MAX,
-    FETCH_WAIT_MS_MAX,
-    HEARTBEAT_INTERVAL_MS,
-    REQUEST_BYTES_MAX,
-    SESSION_TIMEOUT_MS,
-    ClientError,
-    ClusterView,
-    Driver,
-    GroupView,
-    Message,
-    PollingMember,
-    Record,
-)
+from tests.compat.drivers import base
 
 #: librdkafka's short names, where they differ from the protocol's.
 NAMES = {
@@ -47,20 +34,20 @@ NAMES = {
 }
 
 
-def own_error(error: KafkaError) -> ClientError:
-    return ClientError(NAMES.get(error.name(), error.name()), error.str())
+def own_error(error: KafkaError) -> base.ClientError:
+    return base.ClientError(NAMES.get(error.name(), error.name()), error.str())
 
 
 def result_of(futures: Mapping[Any, Any]) -> Any:
     """The one result of an admin call on one thing."""
     (future,) = futures.values()
     try:
-        return future.result(CALL_SECONDS_MAX)
+        return future.result(base.CALL_SECONDS_MAX)
     except KafkaException as error:
         raise own_error(error.args[0]) from error
 
 
-def record_of(raw: RawMessage) -> Record:
+def record_of(raw: RawMessage) -> base.Record:
     _, timestamp_ms = raw.timestamp()
     partition, offset = raw.partition(), raw.offset()
     assert partition is not None
@@ -68,10 +55,10 @@ def record_of(raw: RawMessage) -> Record:
     headers: Any = raw.headers() or []
     value: Any = raw.value()
     key: Any = raw.key()
-    return Record(partition, offset, timestamp_ms, key, value, tuple(headers))
+    return base.Record(partition, offset, timestamp_ms, key, value, tuple(headers))
 
 
-class ConfluentMember(PollingMember):
+class ConfluentMember(base.PollingMember):
     def __init__(self, settings: dict[str, Any], topic: str) -> None:
         super().__init__()
         self._topic = topic
@@ -79,7 +66,7 @@ class ConfluentMember(PollingMember):
         self._consumer.subscribe([topic])
         self.start()
 
-    def _poll(self) -> Sequence[Record]:
+    def _poll(self) -> Sequence[base.Record]:
         raw = self._consumer.poll(0.05)
         if raw is None:
             return []
@@ -101,29 +88,21 @@ class ConfluentMember(PollingMember):
         self._consumer.close()
 
 
-class ConfluentDriver(Driver):
+class ConfluentDriver(base.Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
 
-    def produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        codec: str = "none",
-        idempotent: bool = False,
-        timeout_s: float = CALL_SECONDS_MAX,
-    ) -> None:
+    def send(self, sending: base.Sending) -> None:
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "acks": "all",
-                "compression.type": codec,
-                "enable.idempotence": idempotent,
-                "message.max.bytes": REQUEST_BYTES_MAX,
-                "message.timeout.ms": int(timeout_s * 1000),
-                "topic.metadata.propagation.max.ms": int(timeout_s * 1000) // 2,
+                "compression.type": sending.codec,
+                "enable.idempotence": sending.idempotent,
+                "message.max.bytes": base.REQUEST_BYTES_MAX,
+                "message.timeout.ms": sending.timeout_ms,
+                "topic.metadata.propagation.max.ms": sending.timeout_ms // 2,
             }
         )
         errors: list[KafkaError] = []
@@ -132,19 +111,19 @@ class ConfluentDriver(Driver):
             if error is not None:
                 errors.append(error)
 
-        for message in messages:
+        for message in sending.messages:
             settings: dict[str, Any] = {"headers": list(message.headers)}
             if message.timestamp_ms is not None:
                 settings["timestamp"] = message.timestamp_ms
             producer.produce(
-                topic,
+                sending.topic,
                 message.value,
                 message.key,
                 partition=message.partition,
                 on_delivery=delivered,
                 **settings,
             )
-        left = producer.flush(timeout_s + 1)
+        left = producer.flush(sending.timeout_s + 1)
         if errors:
             raise own_error(errors[0])
         assert left == 0, f"{left} messages not delivered"
@@ -155,31 +134,23 @@ class ConfluentDriver(Driver):
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
-            "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
+            "session.timeout.ms": base.SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": base.HEARTBEAT_INTERVAL_MS,
+            "fetch.wait.max.ms": base.FETCH_WAIT_MS_MAX,
         }
 
-    def read(
-        self,
-        topic: str,
-        count: int,
-        *,
-        partition: int = 0,
-        start: int | None = None,
-        reset: str = "earliest",
-    ) -> list[Record]:
+    def fetch(self, reading: base.Reading) -> list[base.Record]:
         settings = self._consumer_settings("unused")
-        settings["auto.offset.reset"] = {"none": "error"}.get(reset, reset)
+        settings["auto.offset.reset"] = {"none": "error"}.get(reading.reset, reading.reset)
         consumer = Consumer(settings)
         try:
-            position = OFFSET_BEGINNING if start is None else start
-            consumer.assign([TopicPartition(topic, partition, position)])
-            records: list[Record] = []
-            deadline = time.monotonic() + CALL_SECONDS_MAX
-            while len(records) < count:
-                assert time.monotonic() < deadline, f"read {len(records)} of {count}"
-                for raw in consumer.consume(count - len(records), timeout=0.1):
+            position = OFFSET_BEGINNING if reading.start is None else reading.start
+            consumer.assign([TopicPartition(reading.topic, reading.partition, position)])
+            records: list[base.Record] = []
+            deadline = time.monotonic() + base.CALL_SECONDS_MAX
+            while left := reading.count - len(records):
+                assert time.monotonic() < deadline, f"{left} of {reading.count} did not come"
+                for raw in consumer.consume(left, timeout=0.1):
                     error = raw.error()
                     if error is not None:
                         raise own_error(error)
@@ -192,7 +163,7 @@ class ConfluentDriver(Driver):
         consumer = Consumer(self._consumer_settings("unused"))
         try:
             (found,) = consumer.offsets_for_times(
-                [TopicPartition(topic, partition, timestamp_ms)], timeout=CALL_SECONDS_MAX
+                [TopicPartition(topic, partition, timestamp_ms)], timeout=base.CALL_SECONDS_MAX
             )
             return found.offset if found.offset >= 0 else None
         finally:
@@ -205,22 +176,22 @@ class ConfluentDriver(Driver):
         return ConfluentMember(settings, topic)
 
     def topics(self) -> Mapping[str, int]:
-        listed = self._admin.list_topics(timeout=CALL_SECONDS_MAX).topics
+        listed = self._admin.list_topics(timeout=base.CALL_SECONDS_MAX).topics
         return {name: len(view.partitions) for name, view in listed.items()}
 
-    def cluster(self) -> ClusterView:
-        view = self._admin.describe_cluster(request_timeout=CALL_SECONDS_MAX).result()
+    def cluster(self) -> base.ClusterView:
+        view = self._admin.describe_cluster(request_timeout=base.CALL_SECONDS_MAX).result()
         addresses = frozenset(f"{node.host}:{node.port}" for node in view.nodes)
-        return ClusterView(addresses, view.controller is not None)
+        return base.ClusterView(addresses, view.controller is not None)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
         wanted = NewTopic(topic, num_partitions=partitions, config=dict(config or {}))
-        result_of(self._admin.create_topics([wanted], operation_timeout=CALL_SECONDS_MAX))
+        result_of(self._admin.create_topics([wanted], operation_timeout=base.CALL_SECONDS_MAX))
 
     def delete_topic(self, topic: str) -> None:
-        result_of(self._admin.delete_topics([topic], operation_timeout=CALL_SECONDS_MAX))
+        result_of(self._admin.delete_topics([topic], operation_timeout=base.CALL_SECONDS_MAX))
 
     def add_partitions(self, topic: str, total: int) -> None:
         result_of(self._admin.create_partitions([NewPartitions(topic, total)]))
@@ -242,13 +213,13 @@ class ConfluentDriver(Driver):
         result_of(self._admin.delete_records([TopicPartition(topic, partition, before)]))
 
     def groups(self) -> frozenset[str]:
-        listing = self._admin.list_consumer_groups().result(CALL_SECONDS_MAX)
+        listing = self._admin.list_consumer_groups().result(base.CALL_SECONDS_MAX)
         assert not listing.errors, listing.errors
         return frozenset(group.group_id for group in listing.valid)
 
-    def group(self, group: str) -> GroupView:
+    def group(self, group: str) -> base.GroupView:
         view = result_of(self._admin.describe_consumer_groups([group]))
-        return GroupView(view.state.name.lower().replace("_", ""), len(view.members))
+        return base.GroupView(view.state.name.lower().replace("_", ""), len(view.members))
 
     def committed(self, group: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
         parts = [TopicPartition(topic, part) for part in partitions]

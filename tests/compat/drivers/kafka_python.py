@@ -14,20 +14,7 @@ from kafka.admin import ConfigResource, ConfigResourceType  # type: ignore[impor
 from kafka.codec import has_lz4, has_snappy, has_zstd  # type: ignore[import-untyped]
 from kafka.errors import KafkaError, for_code  # type: ignore[import-untyped]
 from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
-from tests.compat.drivers.base import (
-    CALL_SECONDS_MAX,
-    FETCH_WAIT_MS_MAX,
-    HEARTBEAT_INTERVAL_MS,
-    REQUEST_BYTES_MAX,
-    SESSION_TIMEOUT_MS,
-    ClientError,
-    ClusterView,
-    Driver,
-    GroupView,
-    Message,
-    PollingMember,
-    Record,
-)
+from tests.compat.drivers import base
 
 #: Codecs that kafka-python has only where their libraries are installed.
 OPTIONAL_CODECS = {"snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
@@ -45,14 +32,14 @@ NAMES = {
 }
 
 
-def own_error(error: BaseException) -> ClientError:
+def own_error(error: BaseException) -> base.ClientError:
     name = getattr(error, "message", None) or type(error).__name__
-    return ClientError(NAMES.get(name, name), str(error))
+    return base.ClientError(NAMES.get(name, name), str(error))
 
 
-def record_of(raw: Any) -> Record:
+def record_of(raw: Any) -> base.Record:
     headers = tuple((name, value) for name, value in raw.headers)
-    return Record(raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, headers)
+    return base.Record(raw.partition, raw.offset, raw.timestamp, raw.key, raw.value, headers)
 
 
 class RebalanceClock(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -68,7 +55,7 @@ class RebalanceClock(ConsumerRebalanceListener):  # type: ignore[misc]
         self.began = None
 
 
-class KafkaPythonMember(PollingMember):
+class KafkaPythonMember(base.PollingMember):
     """A consumer that starts anew when it lost an assignment.
 
     kafka-python 3.0.12 forgets a rebalance when the time of a poll runs out between the answers
@@ -84,7 +71,7 @@ class KafkaPythonMember(PollingMember):
         self._consumer.subscribe([topic], listener=self._clock)
         self.start()
 
-    def _poll(self) -> Sequence[Record]:
+    def _poll(self) -> Sequence[base.Record]:
         batches = self._consumer.poll(timeout_ms=POLL_MS).values()
         began = self._clock.began
         if began is not None and time.monotonic() - began > REBALANCE_SECONDS_MAX:
@@ -108,7 +95,7 @@ class KafkaPythonMember(PollingMember):
         self._consumer.close()
 
 
-class KafkaPythonDriver(Driver):
+class KafkaPythonDriver(base.Driver):
     codecs = (
         "none",
         "gzip",
@@ -122,75 +109,44 @@ class KafkaPythonDriver(Driver):
     def close(self) -> None:
         self._admin.close()
 
-    def produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        codec: str = "none",
-        idempotent: bool = False,
-        timeout_s: float = CALL_SECONDS_MAX,
-    ) -> None:
+    def send(self, sending: base.Sending) -> None:
         producer = KafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all",
-            compression_type=None if codec == "none" else codec,
-            enable_idempotence=idempotent,
-            max_request_size=REQUEST_BYTES_MAX,
+            compression_type=None if sending.codec == "none" else sending.codec,
+            enable_idempotence=sending.idempotent,
+            max_request_size=base.REQUEST_BYTES_MAX,
             linger_ms=5,
-            max_block_ms=int(timeout_s * 1000),
-            request_timeout_ms=int(timeout_s * 1000),
-            delivery_timeout_ms=int(timeout_s * 1000) + 10,
+            max_block_ms=sending.timeout_ms,
+            request_timeout_ms=sending.timeout_ms,
+            delivery_timeout_ms=sending.timeout_ms + 10,
         )
         try:
             futures = [
-                producer.send(
-                    topic,
-                    value=message.value,
-                    key=message.key,
-                    headers=list(message.headers),
-                    partition=message.partition,
-                    timestamp_ms=message.timestamp_ms,
-                )
-                for message in messages
+                producer.send(sending.topic, **message.as_arguments())
+                for message in sending.messages
             ]
             for future in futures:
-                future.get(timeout=timeout_s)
+                future.get(timeout=sending.timeout_s)
         except KafkaError as error:
             raise own_error(error) from error
         finally:
             producer.close(timeout=1)
 
-    def _consumer_settings(self, reset: str) -> dict[str, Any]:
-        return {
-            "bootstrap_servers": self.bootstrap,
-            "auto_offset_reset": reset,
-            "enable_auto_commit": False,
-            "fetch_max_wait_ms": FETCH_WAIT_MS_MAX,
-        }
-
-    def read(
-        self,
-        topic: str,
-        count: int,
-        *,
-        partition: int = 0,
-        start: int | None = None,
-        reset: str = "earliest",
-    ) -> list[Record]:
-        consumer = KafkaConsumer(**self._consumer_settings(reset))
+    def fetch(self, reading: base.Reading) -> list[base.Record]:
+        consumer = KafkaConsumer(**base.python_consumer_settings(self.bootstrap, reading.reset))
         try:
-            part = TopicPartition(topic, partition)
+            part = TopicPartition(reading.topic, reading.partition)
             consumer.assign([part])
-            if start is None:
+            if reading.start is None:
                 consumer.seek_to_beginning(part)
             else:
-                consumer.seek(part, start)
-            records: list[Record] = []
-            deadline = time.monotonic() + CALL_SECONDS_MAX
-            while len(records) < count:
-                assert time.monotonic() < deadline, f"read {len(records)} of {count}"
-                polled = consumer.poll(timeout_ms=100, max_records=count - len(records))
+                consumer.seek(part, reading.start)
+            records: list[base.Record] = []
+            deadline = time.monotonic() + base.CALL_SECONDS_MAX
+            while left := reading.count - len(records):
+                assert time.monotonic() < deadline, f"{left} of {reading.count} did not come"
+                polled = consumer.poll(timeout_ms=100, max_records=left)
                 records.extend(record_of(raw) for batch in polled.values() for raw in batch)
             return records
         except KafkaError as error:
@@ -199,7 +155,7 @@ class KafkaPythonDriver(Driver):
             consumer.close()
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        consumer = KafkaConsumer(**self._consumer_settings("earliest"))
+        consumer = KafkaConsumer(**base.python_consumer_settings(self.bootstrap, "earliest"))
         try:
             part = TopicPartition(topic, partition)
             found = consumer.offsets_for_times({part: timestamp_ms})[part]
@@ -208,12 +164,7 @@ class KafkaPythonDriver(Driver):
             consumer.close()
 
     def member(self, group: str, topic: str, *, instance: str | None = None) -> KafkaPythonMember:
-        settings = self._consumer_settings("earliest") | {
-            "group_id": group,
-            "group_instance_id": instance,
-            "session_timeout_ms": SESSION_TIMEOUT_MS,
-            "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
-        }
+        settings = base.python_member_settings(self.bootstrap, group, instance)
         return KafkaPythonMember(topic, settings)
 
     def _call(self, method: str, *args: Any, **options: Any) -> Any:
@@ -225,10 +176,10 @@ class KafkaPythonDriver(Driver):
     def topics(self) -> Mapping[str, int]:
         return {view["name"]: len(view["partitions"]) for view in self._call("describe_topics")}
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> base.ClusterView:
         view = self._call("describe_cluster")
         addresses = frozenset(f"{broker['host']}:{broker['port']}" for broker in view["brokers"])
-        return ClusterView(addresses, view["controller_id"] >= 0)
+        return base.ClusterView(addresses, view["controller_id"] >= 0)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -257,10 +208,10 @@ class KafkaPythonDriver(Driver):
     def groups(self) -> frozenset[str]:
         return frozenset(view["group_id"] for view in self._call("list_groups"))
 
-    def group(self, group: str) -> GroupView:
+    def group(self, group: str) -> base.GroupView:
         view = self._call("describe_groups", [group])[group]
         assert view["error"] is None, view["error"]
-        return GroupView(view["group_state"].lower(), len(view["members"]))
+        return base.GroupView(view["group_state"].lower(), len(view["members"]))
 
     def committed(self, group: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
         parts = [TopicPartition(topic, part) for part in partitions]
@@ -278,4 +229,4 @@ class KafkaPythonDriver(Driver):
     def delete_group(self, group: str) -> None:
         outcome = self._call("delete_groups", [group])[group]
         if outcome != "OK":
-            raise ClientError(outcome, "delete_groups")
+            raise base.ClientError(outcome, "delete_groups")

@@ -16,19 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.compat.drivers.base import (
-    CALL_SECONDS_MAX,
-    FETCH_WAIT_MS_MAX,
-    HEARTBEAT_INTERVAL_MS,
-    SESSION_TIMEOUT_MS,
-    ClientError,
-    ClusterView,
-    CommittingMember,
-    Driver,
-    GroupView,
-    Message,
-    Record,
-)
+from tests.compat.drivers import base
 
 PROJECT = Path(__file__).resolve().parent.parent / "kafkajs"
 #: Time for the first installation of four small packages, from a slow mirror.
@@ -78,8 +66,8 @@ def to_bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def record_of(view: Any) -> Record:
-    return Record(
+def record_of(view: Any) -> base.Record:
+    return base.Record(
         view["partition"],
         int(view["offset"]),
         int(view["timestamp"]),
@@ -89,11 +77,11 @@ def record_of(view: Any) -> Record:
     )
 
 
-class KafkajsMember(CommittingMember):
+class KafkajsMember(base.CommittingMember):
     def __init__(self, driver: "KafkajsDriver", group: str, topic: str) -> None:
         self._driver = driver
         self._name = uuid.uuid4().hex
-        self._records: list[Record] = []
+        self._records: list[base.Record] = []
         driver.call("memberOpen", name=self._name, group=group, topic=topic)
 
     def _look(self) -> Any:
@@ -104,7 +92,7 @@ class KafkajsMember(CommittingMember):
     def partitions(self) -> frozenset[int]:
         return frozenset(self._look())
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[base.Record]:
         self._look()
         taken, self._records = self._records, []
         return taken
@@ -116,11 +104,11 @@ class KafkajsMember(CommittingMember):
         self._driver.call("memberClose", name=self._name)
 
 
-class KafkajsDriver(Driver):
+class KafkajsDriver(base.Driver):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         install()
-        limits = [SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, FETCH_WAIT_MS_MAX]
+        limits = [base.SESSION_TIMEOUT_MS, base.HEARTBEAT_INTERVAL_MS, base.FETCH_WAIT_MS_MAX]
         self._process = subprocess.Popen(
             ["node", "runner.js", bootstrap, *map(str, limits)],
             cwd=PROJECT,
@@ -143,18 +131,18 @@ class KafkajsDriver(Driver):
         """One call at a time.
 
         Raises:
-            ClientError: with the type that kafkajs gave to its error.
+            base.ClientError: with the type that kafkajs gave to its error.
         """
         assert self._process.stdin is not None
         number = next(self._numbers)
         request = {"id": number, "operation": operation, "args": args}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        answer = self._answers.get(timeout=2 * CALL_SECONDS_MAX)
+        answer = self._answers.get(timeout=2 * base.CALL_SECONDS_MAX)
         assert answer is not None, "the Node.js process ended"
         assert answer["id"] == number, "an answer to an earlier call that had timed out"
         if "error" in answer:
-            raise ClientError(answer["error"]["name"], answer["error"]["message"])
+            raise base.ClientError(answer["error"]["name"], answer["error"]["message"])
         return answer["result"]
 
     def _admin(self, method: str, *args: Any) -> Any:
@@ -164,19 +152,11 @@ class KafkajsDriver(Driver):
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(CALL_SECONDS_MAX)
-        self._thread.join(CALL_SECONDS_MAX)
+        self._process.wait(base.CALL_SECONDS_MAX)
+        self._thread.join(base.CALL_SECONDS_MAX)
         self._process.stdout.close()
 
-    def produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        codec: str = "none",
-        idempotent: bool = False,
-        timeout_s: float = CALL_SECONDS_MAX,
-    ) -> None:
+    def send(self, sending: base.Sending) -> None:
         views = [
             {
                 "partition": message.partition,
@@ -185,30 +165,27 @@ class KafkajsDriver(Driver):
                 "headers": [(name, to_text(value)) for name, value in message.headers],
                 "timestamp": message.timestamp_ms,
             }
-            for message in messages
+            for message in sending.messages
         ]
         self.call(
             "produce",
-            topic=topic,
+            topic=sending.topic,
             messages=views,
-            codec=codec,
-            idempotent=idempotent,
-            timeoutMs=int(timeout_s * 1000),
+            codec=sending.codec,
+            idempotent=sending.idempotent,
+            timeoutMs=sending.timeout_ms,
         )
 
-    def read(
-        self,
-        topic: str,
-        count: int,
-        *,
-        partition: int = 0,
-        start: int | None = None,
-        reset: str = "earliest",
-    ) -> list[Record]:
-        assert reset == "earliest", "kafkajs resets to one of the ends"
+    def fetch(self, reading: base.Reading) -> list[base.Record]:
+        assert reading.reset == "earliest", "kafkajs resets to one of the ends"
         group = f"reader-{uuid.uuid4().hex}"
         views = self.call(
-            "read", topic=topic, group=group, partition=partition, start=start, count=count
+            "read",
+            topic=reading.topic,
+            group=group,
+            partition=reading.partition,
+            start=reading.start,
+            count=reading.count,
         )
         return [record_of(view) for view in views]
 
@@ -225,10 +202,10 @@ class KafkajsDriver(Driver):
         listed = self._admin("fetchTopicMetadata")["topics"]
         return {view["name"]: len(view["partitions"]) for view in listed}
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> base.ClusterView:
         view = self._admin("describeCluster")
         addresses = frozenset(f"{broker['host']}:{broker['port']}" for broker in view["brokers"])
-        return ClusterView(addresses, view["controller"] is not None)
+        return base.ClusterView(addresses, view["controller"] is not None)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
@@ -237,7 +214,7 @@ class KafkajsDriver(Driver):
         wanted = {"topic": topic, "numPartitions": partitions, "configEntries": entries}
         created = self._admin("createTopics", {"topics": [wanted]})
         if not created:
-            raise ClientError("TOPIC_ALREADY_EXISTS", "createTopics answered false")
+            raise base.ClientError("TOPIC_ALREADY_EXISTS", "createTopics answered false")
 
     def delete_topic(self, topic: str) -> None:
         self._admin("deleteTopics", {"topics": [topic]})
@@ -265,9 +242,9 @@ class KafkajsDriver(Driver):
     def groups(self) -> frozenset[str]:
         return frozenset(view["groupId"] for view in self._admin("listGroups")["groups"])
 
-    def group(self, group: str) -> GroupView:
+    def group(self, group: str) -> base.GroupView:
         (view,) = self._admin("describeGroups", [group])["groups"]
-        return GroupView(view["state"].lower(), len(view["members"]))
+        return base.GroupView(view["state"].lower(), len(view["members"]))
 
     def committed(self, group: str, topic: str, partitions: Sequence[int]) -> Mapping[int, int]:
         (view,) = self._admin("fetchOffsets", {"groupId": group, "topics": [topic]})

@@ -13,20 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.compat.drivers.base import (
-    CALL_SECONDS_MAX,
-    FETCH_WAIT_MS_MAX,
-    HEARTBEAT_INTERVAL_MS,
-    REQUEST_BYTES_MAX,
-    SESSION_TIMEOUT_MS,
-    ClientError,
-    ClusterView,
-    Driver,
-    Headers,
-    Member,
-    Message,
-    Record,
-)
+from tests.compat.drivers import base
 
 #: Byte strings that no test message contains.
 KEY_END = "<|key|>"
@@ -50,29 +37,29 @@ def options(settings: Mapping[str, object]) -> list[str]:
 def raise_own_error(text: str) -> None:
     for part, name in NAMES.items():
         if part in text:
-            raise ClientError(name, text)
-    raise ClientError("UNKNOWN", text)
+            raise base.ClientError(name, text)
+    raise base.ClientError("UNKNOWN", text)
 
 
-def record_of(line: bytes) -> Record:
+def record_of(line: bytes) -> base.Record:
     view = json.loads(line.decode("latin-1"))
 
     def raw(text: str | None) -> bytes | None:
         return None if text is None else text.encode("latin-1")
 
     flat = view.get("headers") or []
-    headers: Headers = tuple(
+    headers: base.Headers = tuple(
         (name, raw(value)) for name, value in zip(flat[::2], flat[1::2], strict=True)
     )
     key, value = raw(view["key"]), raw(view["payload"])
-    return Record(view["partition"], view["offset"], view["ts"], key, value, headers)
+    return base.Record(view["partition"], view["offset"], view["ts"], key, value, headers)
 
 
-class KcatMember(Member):
+class KcatMember(base.Member):
     """A kcat process in group mode; it commits by itself, and once more when it ends."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self._records: list[Record] = []
+        self._records: list[base.Record] = []
         self._owned: frozenset[int] = frozenset()
         self._log: list[str] = []
         self._process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -106,16 +93,16 @@ class KcatMember(Member):
         assert self._process.poll() is None, self._log
         return self._owned
 
-    def take(self) -> list[Record]:
+    def take(self) -> list[base.Record]:
         taken = self._records[:]
         del self._records[: len(taken)]
         return taken
 
     def _end(self, number: int) -> None:
         self._process.send_signal(number)
-        self._process.wait(CALL_SECONDS_MAX)
+        self._process.wait(base.CALL_SECONDS_MAX)
         for thread in self._threads:
-            thread.join(CALL_SECONDS_MAX)
+            thread.join(base.CALL_SECONDS_MAX)
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None
             stream.close()
@@ -128,8 +115,10 @@ class KcatMember(Member):
         self._end(signal.SIGKILL)
 
 
-class KcatDriver(Driver):
-    def _run(self, *words: str, stdin: bytes = b"", timeout_s: float = CALL_SECONDS_MAX) -> bytes:
+class KcatDriver(base.Driver):
+    def _run(
+        self, *words: str, stdin: bytes = b"", timeout_s: float = base.CALL_SECONDS_MAX
+    ) -> bytes:
         done = subprocess.run(
             ["kcat", "-b", self.bootstrap, *words],
             input=stdin,
@@ -142,30 +131,24 @@ class KcatDriver(Driver):
             raise_own_error(complaint)
         return done.stdout
 
-    def produce(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        *,
-        codec: str = "none",
-        idempotent: bool = False,
-        timeout_s: float = CALL_SECONDS_MAX,
-    ) -> None:
+    def send(self, sending: base.Sending) -> None:
         settings = {
             "acks": "all",
-            "enable.idempotence": str(idempotent).lower(),
-            "message.max.bytes": REQUEST_BYTES_MAX,
-            "message.timeout.ms": int(timeout_s * 1000),
-            "topic.metadata.propagation.max.ms": int(timeout_s * 1000) // 2,
+            "enable.idempotence": str(sending.idempotent).lower(),
+            "message.max.bytes": base.REQUEST_BYTES_MAX,
+            "message.timeout.ms": sending.timeout_ms,
+            "topic.metadata.propagation.max.ms": sending.timeout_ms // 2,
         }
 
-        def kind(message: Message) -> tuple[Any, ...]:
+        def kind(message: base.Message) -> tuple[Any, ...]:
             keyed = message.key is not None
             return message.partition, message.headers, keyed, message.value is None
 
-        for (partition, headers, keyed, empty), run in itertools.groupby(messages, kind):
-            words = ["-P", "-E", "-t", topic, "-p", str(partition), "-D", MESSAGE_END]
-            words += [*options(settings)] + ([] if codec == "none" else ["-z", codec])
+        for (partition, headers, keyed, empty), run in itertools.groupby(sending.messages, kind):
+            words = ["-P", "-E", "-t", sending.topic, "-p", str(partition), "-D", MESSAGE_END]
+            words += [*options(settings)] + (
+                [] if sending.codec == "none" else ["-z", sending.codec]
+            )
             for name, value in headers:
                 words += ["-H", name if value is None else f"{name}={value.decode()}"]
             words += (["-K", KEY_END] if keyed else []) + (["-Z"] if empty else [])
@@ -174,24 +157,17 @@ class KcatDriver(Driver):
                 + (message.value or b"")
                 for message in run
             ]
-            self._run(*words, stdin=MESSAGE_END.encode().join(parts), timeout_s=timeout_s)
+            stdin = MESSAGE_END.encode().join(parts)
+            self._run(*words, stdin=stdin, timeout_s=sending.timeout_s)
 
-    def read(
-        self,
-        topic: str,
-        count: int,
-        *,
-        partition: int = 0,
-        start: int | None = None,
-        reset: str = "earliest",
-    ) -> list[Record]:
+    def fetch(self, reading: base.Reading) -> list[base.Record]:
         settings = {
-            "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
-            "topic.auto.offset.reset": {"none": "error"}.get(reset, reset),
+            "fetch.wait.max.ms": base.FETCH_WAIT_MS_MAX,
+            "topic.auto.offset.reset": {"none": "error"}.get(reading.reset, reading.reset),
         }
-        position = "beginning" if start is None else str(start)
-        words = ["-C", "-t", topic, "-p", str(partition), "-o", position, "-c", str(count)]
-        output = self._run(*words, "-J", "-q", *options(settings))
+        position = "beginning" if reading.start is None else str(reading.start)
+        words = ["-C", "-t", reading.topic, "-p", str(reading.partition), "-o", position]
+        output = self._run(*words, "-c", str(reading.count), "-J", "-q", *options(settings))
         return [record_of(line) for line in output.splitlines()]
 
     def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -202,9 +178,9 @@ class KcatDriver(Driver):
     def _group_words(self, group: str, topic: str, *words: str) -> list[str]:
         settings = {
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_INTERVAL_MS,
-            "fetch.wait.max.ms": FETCH_WAIT_MS_MAX,
+            "session.timeout.ms": base.SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": base.HEARTBEAT_INTERVAL_MS,
+            "fetch.wait.max.ms": base.FETCH_WAIT_MS_MAX,
         }
         return ["-G", group, "-J", "-u", *words, *options(settings), topic]
 
@@ -212,7 +188,7 @@ class KcatDriver(Driver):
         assert instance is None, "static members are not driven through kcat"
         return KcatMember(["kcat", "-b", self.bootstrap, *self._group_words(group, topic)])
 
-    def consume_group(self, group: str, topic: str, count: int) -> list[Record]:
+    def consume_group(self, group: str, topic: str, count: int) -> list[base.Record]:
         output = self._run(*self._group_words(group, topic, "-c", str(count), "-q"))
         return [record_of(line) for line in output.splitlines()]
 
@@ -222,7 +198,7 @@ class KcatDriver(Driver):
     def topics(self) -> Mapping[str, int]:
         return {view["topic"]: len(view["partitions"]) for view in self._metadata()["topics"]}
 
-    def cluster(self) -> ClusterView:
+    def cluster(self) -> base.ClusterView:
         view = self._metadata()
         addresses = frozenset(broker["name"] for broker in view["brokers"])
-        return ClusterView(addresses, view["controllerid"] >= 0)
+        return base.ClusterView(addresses, view["controllerid"] >= 0)

@@ -24,9 +24,10 @@ from tests.process.access.guarded import PASSWORD, admin_settings, guarded_node
 from dovetail.errors import Forbidden, ProtocolViolation, Refused, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient
-from dovetail.kafka.codec import RequestHeader, encode_request
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import encode_request
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.timeline.client import connect
 
 DEADLINE_S = 30.0
@@ -193,7 +194,7 @@ def test_the_client_of_spark_shows_a_certificate(
     }
     with closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client:
         assert client.partitions(["sparks"], create=True)["sparks"]
-        with pytest.raises(Refused, match="AUTHORIZATION"):
+        with pytest.raises(Forbidden, match="AUTHORIZATION"):
             client.partitions(["others"], create=True)
 
 

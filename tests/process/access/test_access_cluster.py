@@ -18,19 +18,19 @@ from dovetail.cli.doctor.services import gather_etcd
 from dovetail.clock import SystemClock
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import CoordinationDown
-from dovetail.storage import calls as private
-from dovetail.storage.calls import PrivateKey
+from dovetail.storage.calls import CALLS, ListLedgers
+from dovetail.timeline.clocks import DatedService
 from dovetail.timeline.engine.drift import Drift, Target
-from dovetail.timeline.neighbours import DatedService
+from dovetail.wire.calls import VERSION, encode_request
 
 DEADLINE_S = 30.0
 PASSWORD = "for the cluster"
 
 
-def hello() -> bytes:
+def list_ledgers() -> bytes:
     """The first request to a storage node, as nodes send it."""
-    body = b"".join(private.encode_request(private.Hello(private.VERSION)))
-    head = struct.pack("!hhih", PrivateKey.HELLO, private.VERSION, 1, 1) + b"x"
+    body = b"".join(encode_request(ListLedgers()))
+    head = struct.pack("!hhih", CALLS.key(ListLedgers), VERSION, 1, 1) + b"x"
     return (len(head) + len(body)).to_bytes(4, "big") + head + body
 
 
@@ -75,7 +75,7 @@ def test_nodes_show_certificates_and_clients_log_in(tmp_path: Path) -> None:
                 socket.create_connection((host, port), DEADLINE_S) as raw,
                 tls.wrap_socket(raw, server_hostname=host) as line,
             ):
-                line.sendall(hello())
+                line.sendall(list_ledgers())
                 assert bool(line.recv(100)) is answered
 
 

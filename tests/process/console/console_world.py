@@ -22,7 +22,7 @@ from tests.conftest import RunningNode
 from tests.outbox_kit import drain_all
 
 from dovetail.election import KafkaSharedLog, MemberName, Term
-from dovetail.election.fold import Announce, Claim, Report
+from dovetail.election.fold import Claim, Register, Report
 from dovetail.election.identifiers import Incarnation
 from dovetail.outbox import Producer as OutboxProducer
 from dovetail.outbox.database import open_engine
@@ -217,8 +217,8 @@ async def _fill_stream(bootstrap: str) -> None:
     await log.open(lambda _: None)
     first, second = Incarnation("a1"), Incarnation("b1")
     for record in (
-        Announce(MEMBER_A, first, {0: 0}, "messages"),
-        Announce(MEMBER_B, second, {0: 0}, "messages"),
+        Register(MEMBER_A, first, {0: 0}, "messages"),
+        Register(MEMBER_B, second, {0: 0}, "messages"),
         Claim(Term(1), MEMBER_A, first),
         Claim(Term(2), MEMBER_B, second),
         Report(Term(2), MEMBER_B, second, 1, {0: 0}),

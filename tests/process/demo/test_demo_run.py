@@ -14,9 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from examples.shop.results import FATES
 from tests.conftest import RunningNode
-
-from dovetail.errors import Unavailable
-from dovetail.spark.java import find_java
+from tests.java import need_java
 
 ROOT = Path(__file__).parent.parent.parent.parent
 #: Spark starts in a quarter of a minute, and beside other tests in much more.
@@ -24,6 +22,8 @@ RUN_S_MAX = 280
 #: `make soak` sets more, and lets everything be hit.
 MINUTES = os.environ.get("DEMO_MINUTES", "0.2")
 CHAOS = os.environ.get("DEMO_CHAOS", "node,relay,notifier")
+#: Orders a second. They come while Spark starts, too, and each means work for five teams.
+RATE = os.environ.get("DEMO_RATE", "4")
 #: All processes of this run inherit it.
 MARK = ("DEMO_TEST", uuid.uuid4().hex)
 
@@ -68,14 +68,9 @@ def swept() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run, which passed."""
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     kept = tmp_path_factory.mktemp("demo") / "kept"
-    wanted = ["--minutes", MINUTES, "--rate", "10", "--chaos", CHAOS, "--seed", "5"]
+    wanted = ["--minutes", MINUTES, "--rate", RATE, "--chaos", CHAOS, "--seed", "5"]
     done = run_module("examples.shop.demo", *wanted, "--plain", "--keep", str(kept))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything that went in came out, once." in done.stdout

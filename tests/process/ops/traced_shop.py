@@ -15,7 +15,7 @@ import dovetail
 from dovetail import tracing
 from dovetail.outbox import Producer
 from dovetail.teams import Pipeline, Team
-from dovetail.teams.envelope import Work, work_of
+from dovetail.teams.envelope import Job, job_of
 from dovetail.teams.worker import Done, Worker
 
 SECONDS_MAX = 30
@@ -51,20 +51,20 @@ def record_of(bootstrap: str) -> Any:
         consumer.close()
 
 
-def work(record: tuple[bytes, bytes, list[tuple[str, bytes]]], traced: Any) -> Work:
+def work(record: tuple[bytes, bytes, list[tuple[str, bytes]]], traced: Any) -> Job:
     """Two teams one after the other, in workers as Spark's executors have them."""
     key, value, headers = record
-    given = work_of(place="", key=key, value=value, headers=headers)
+    given = job_of(place="", key=key, value=value, headers=headers)
     for function in (price, audit):
         stage = Pipeline("shop", Team(function.__name__, function)).stages()[0]
         with Worker(stage, traced=traced) as worker:
             (done,) = worker.run([given])
             assert isinstance(done, Done), done
-            given = Work(done.work.id, done.result, traceparent=done.work.traceparent)
+            given = Job(done.job.id, done.result, traceparent=done.job.traceparent)
     return given
 
 
-async def remind(bootstrap: str, order: Work) -> None:
+async def remind(bootstrap: str, order: Job) -> None:
     handled = asyncio.Event()
     async with dovetail.connect(bootstrap) as client:
         reminders = client.timeline("reminders")

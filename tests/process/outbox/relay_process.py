@@ -21,8 +21,7 @@ LOCK_MS = 500
 
 
 def _drain(database: str, kafka: str, signal_name: str, step: str, count: int) -> None:
-    import aiokafka.client  # noqa: F401 - before the clock of the lock runs
-    import psycopg  # noqa: F401
+    import psycopg  # noqa: F401 - before the clock of the lock runs
 
     number = getattr(signal, f"SIG{signal_name}")
     left = count

@@ -20,13 +20,14 @@ from tests.database_servers import running_maria, running_postgres
 from tests.outbox_kit import SECONDS_MAX, Record, drain_all, new_topic, pending, read_all
 from tests.process.outbox.relay_process import LOCK_MS
 
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.dead import drop_dead, list_dead, replay_dead, show_dead
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.producer import Producer
 from dovetail.outbox.relay import Relay
 from dovetail.outbox.schema import create_tables
-from dovetail.outbox.sender import Connection, KafkaSender
+from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import ShardStatus, TopicStatus, read_status
 from dovetail.outbox.worker import STEP_NAMES, RelayOptions
 
@@ -164,7 +165,7 @@ def test_the_broker_is_down_for_a_while(node_factory: NodeFactory, postgres: str
     node = node_factory()
     topic = new_topic(node.bootstrap)
     options = RelayOptions(delivery_ms=300, retry_ms=50, retry_ms_max=400, lock_ms=5_000)
-    relay = Relay(open_engine(postgres), Connection(node.bootstrap), options)
+    relay = Relay(open_engine(postgres), Brokers(node.bootstrap), options)
     with relay:
         ids = _publish(postgres, topic)
         _wait_until(lambda: pending(open_engine(postgres)) == 0)
@@ -185,7 +186,7 @@ def test_the_database_is_killed_and_restarted(kafka: str, running: object) -> No
         url = server.create_database().url
         create_tables(open_engine(url))
         topic = new_topic(kafka)
-        with Relay(open_engine(url), Connection(kafka), OPTIONS):
+        with Relay(open_engine(url), Brokers(kafka), OPTIONS):
             ids = _publish(url, topic)
             server.kill()
             server.start()
@@ -224,7 +225,7 @@ def test_bad_messages_are_set_aside_and_their_neighbours_go(kafka: str, database
 
     dead = {found.message_id: found for found in list_dead(engine)}
     assert dead.keys() == {large.id, good[60].id}
-    assert "too large" in dead[large.id].reason
+    assert "MESSAGE_TOO_LARGE" in dead[large.id].reason
     assert "headers" in dead[good[60].id].reason
     assert show_dead(engine, dead[large.id].id).payload == large.payload
     assert dead[large.id].attempts == 1
@@ -272,7 +273,7 @@ def test_a_fault_in_one_topic_leaves_the_others_alone(
     monkeypatch.setattr(KafkaSender, "partitions", partitions)
     _publish(postgres, bad)
     ids = _publish(postgres, good)
-    with Relay(open_engine(postgres), Connection(kafka), OPTIONS):
+    with Relay(open_engine(postgres), Brokers(kafka), OPTIONS):
         _wait_until(lambda: len(read_all(kafka, good)) == len(ids))
         _wait_until(lambda: _topic(postgres, bad).shards[0].retries >= 2)
     assert "ZeroDivisionError: a defect" in (_topic(postgres, bad).shards[0].error or "")

@@ -21,13 +21,13 @@ from typer.testing import CliRunner
 
 from dovetail.cli.app import app
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable, Uncertain
+from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox import Message, Producer, start_relay
 from dovetail.outbox.backends import KafkaBackend
 from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.relay import Relay
-from dovetail.outbox.sender import Connection
 from dovetail.outbox.shards import set_shards
 from dovetail.outbox.status import read_status
 from dovetail.outbox.worker import RelayOptions
@@ -123,7 +123,7 @@ def test_a_relay_inside_an_application_is_woken_by_a_commit(kafka: str, postgres
     """O4: with an idle time of minutes, messages leave at once: publishers notify."""
     topic = new_topic(kafka)
     options = RelayOptions(idle_ms=60_000)
-    with Relay(open_engine(postgres), Connection(kafka), options):
+    with Relay(open_engine(postgres), Brokers(kafka), options):
         for number in range(3):
             _publish(postgres, [Message(topic, str(number).encode(), key=b"k")])
             started = time.monotonic()
@@ -156,7 +156,7 @@ def test_a_hot_topic_is_shared_and_keys_stay_in_order(
         _publish(url, [Message(topic, str(at).encode(), key=key) for key in keys])
     _publish(url, [Message(topic, b"none") for _ in range(40)])
     options = RelayOptions(workers=4, batch_messages_max=10)
-    with Relay(open_engine(url), Connection(kafka), options):
+    with Relay(open_engine(url), Brokers(kafka), options):
         _wait_until(lambda: pending(engine) == 0)
         _wait_until(lambda: not _locked(url))
     worked = [shard.sent for shard in read_status(engine).topics[0].shards]
@@ -198,7 +198,7 @@ def test_rows_without_a_place_are_adopted(kafka: str, postgres: str) -> None:
     with create_engine(postgres, poolclass=NullPool).begin() as connection:
         connection.execute(text("SET session_replication_role = replica"))
         insert(connection, [Message(topic, b"restored")])
-    with Relay(open_engine(postgres), Connection(kafka)):
+    with Relay(open_engine(postgres), Brokers(kafka)):
         _wait_until(lambda: pending(open_engine(postgres)) == 0)
     assert [record.value for record in read_all(kafka, topic)] == [b"restored"]
 
@@ -293,7 +293,7 @@ def test_the_command_line_from_tables_to_dead_letters(
     listed = json.loads(run("dead", "list", "--json"))
     assert [dead["topic"] for dead in listed] == [topic, topic]
     shown = json.loads(run("dead", "show", str(listed[0]["id"]), "--json"))
-    assert "too large" in shown["reason"]
+    assert "MESSAGE_TOO_LARGE" in shown["reason"]
     assert json.loads(run("dead", "replay", str(listed[0]["id"]), "--json")) == {"replayed": 1}
     run("dead", "drop", str(listed[1]["id"]), code=2)
     assert json.loads(run("dead", "drop", str(listed[1]["id"]), "-y", "--json")) == {"dropped": 1}

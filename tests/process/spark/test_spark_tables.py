@@ -21,16 +21,14 @@ from typer.testing import CliRunner
 
 pytest.importorskip("pyspark")
 import pyarrow.dataset
+from tests.java import need_java
 
 from dovetail.cli.app import app
-from dovetail.errors import Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
-from dovetail.spark import spark_session
+from dovetail.spark import register, session
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.spark.java import find_java
-from dovetail.spark.session import register
 from dovetail.spark.source import SPARK_SCHEMA
 
 #: A killed driver is given so long to come so far.
@@ -40,20 +38,15 @@ DRIVER_S_MAX = 120
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one session. Without Java the tests skip, in CI they fail."""
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     settings = {
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         # A test is over before the second compiler pays.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    session = spark_session("tests", master="local[2]", **settings)
-    yield session
-    session.stop()
+    spark = session("tests", master="local[2]", **settings)
+    yield spark
+    spark.stop()
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +79,7 @@ def stored(client: KafkaClient, topic: str) -> list[int]:
         bounds = [client.offsets({place: at})[place] for at in (EARLIEST, LATEST)]
         for fetched in fetch(client, place, *bounds):
             columns = to_arrow(
-                fetched.batches,
-                topic=topic,
-                partition=number,
-                offset_min=bounds[0],
-                offset_end=bounds[1],
+                fetched.batches, (topic, number), offset_min=bounds[0], offset_end=bounds[1]
             )
             found += [int(value) for value in columns.column("value").to_pylist()]
     return sorted(found)
@@ -250,9 +239,9 @@ def test_lost_records_fail_the_query_or_are_passed_over(
 
 DRIVER = """
 import sys
-from dovetail.spark import spark_session
+from dovetail.spark import session
 bootstrap, source, target, checkpoint, by_id = sys.argv[1:]
-spark = spark_session("driver", master="local[2]", **{
+spark = session("driver", master="local[2]", **{
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 })
 frame = spark.readStream.format("dovetail").options(

@@ -25,8 +25,9 @@ from dovetail.kafka.client.brokers import Brokers  # noqa: E402
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient  # noqa: E402
 from dovetail.spark import writing  # noqa: E402
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow  # noqa: E402
+from dovetail.spark.exactly_once import ID_HEADER, Attempt, group_of, marks_after  # noqa: E402
 from dovetail.spark.fetching import fetch  # noqa: E402
-from dovetail.spark.identity import ID_HEADER, group_of, marks_after  # noqa: E402
+from dovetail.spark.options import WriteOptions  # noqa: E402
 from dovetail.spark.writing import TaskWriter  # noqa: E402
 
 PARTITIONS = 3
@@ -65,8 +66,7 @@ def rows_of(client: KafkaClient, topic: str) -> list[dict[str, Any]]:
         for fetched in fetch(client, place, low, high):
             arrow = to_arrow(
                 fetched.batches,
-                topic=topic,
-                partition=number,
+                (topic, number),
                 offset_min=low,
                 offset_end=high,
                 columns=COLUMNS_WITH_HEADERS,
@@ -86,15 +86,21 @@ def table(numbers: list[int], *, ids: bool = False) -> pa.RecordBatch:
 
 
 def writer(client: KafkaClient, topic: str, **changes: Any) -> TaskWriter:
-    given = {
-        "query": topic,
-        "batch": 0,
-        "task": 0,
-        "by_id": False,
-        "term": None,
-        "codec": 0,
-    }
-    return TaskWriter(client, topic=topic, **(given | changes))
+    return writer_to(client, topic, query=topic, **changes)
+
+
+def writer_to(
+    client: KafkaClient,
+    topic: str | None,
+    *,
+    query: str,
+    batch: int = 0,
+    task: int = 0,
+    by_id: bool = False,
+    **options: Any,
+) -> TaskWriter:
+    wanted = WriteOptions(Brokers("unused:9092"), topic, **options)
+    return TaskWriter(client, Attempt(query, batch, task), wanted, by_id=by_id)
 
 
 def committed(
@@ -174,7 +180,7 @@ def test_attempts_that_die_leave_each_row_once(
         done = 0
         for piece in cut(numbers, chance):
             if give_up is not None and done >= give_up:
-                task.abandon()
+                task.close()
                 break
             task.write(table(piece))
             done += len(piece)
@@ -193,16 +199,7 @@ def test_rows_without_keys_for_several_topics_keep_their_places(
     topics = [new_topic(node), new_topic(node)]
     query = topics[0]
     for attempt in range(3):
-        task = TaskWriter(
-            client,
-            query=query,
-            batch=0,
-            task=0,
-            topic=None,
-            codec=0,
-            by_id=False,
-            term=None,
-        )
+        task = writer_to(client, None, query=query)
         pieces = list(cut(list(range(900)), chance))
         if attempt < 2:
             pieces = pieces[: chance.randint(0, len(pieces))]
@@ -291,7 +288,7 @@ def test_twins_with_ids_lose_and_double_nothing(node: RunningNode, client: Kafka
                 done.append(number)
                 break
             except writing.Uncertain:
-                task.abandon()
+                task.close()
         mine.close()
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(2)]
@@ -337,7 +334,7 @@ def test_a_broker_that_sets_the_time_is_no_other_attempt(
 
 
 @pytest.mark.parametrize("conflicts_fail", [False, True])
-def test_an_attempt_that_decided_otherwise_is_told(
+def test_an_attempt_that_decided_otherwise_changes_nothing(
     node: RunningNode, client: KafkaClient, conflicts_fail: bool
 ) -> None:
     """T5: by id: a paused attempt wakes up with other values for rows that are stored. It fails
@@ -354,7 +351,7 @@ def test_an_attempt_that_decided_otherwise_is_told(
     if conflicts_fail:
         with pytest.raises(writing.Uncertain, match="other values for 3 rows"):
             late.write(others)
-        late.abandon()
+        late.close()
     else:
         late.write(others)
         late.close()
@@ -371,18 +368,18 @@ def test_an_earlier_micro_batch_is_refused(client: KafkaClient, topic: str) -> N
     following.close()
     with pytest.raises(ProducerFenced, match="INVALID_PRODUCER_EPOCH"):
         late.write(rows)
-    late.abandon()
+    late.close()
     assert len(rows_of(client, topic)) == 100
 
 
-def test_a_master_of_an_older_term_is_told(client: KafkaClient, topic: str) -> None:
+def test_a_master_of_an_older_term_is_refused(client: KafkaClient, topic: str) -> None:
     """T2: once a newer master committed, one of an older term does not even begin."""
     committed(client, topic, {(topic, 0): 0}, batch=7, term=5)
-    with pytest.raises(ProducerFenced, match="term 4 writes, and one of term 5"):
+    with pytest.raises(ProducerFenced, match="term 4 writes, but one of term 5"):
         writer(client, topic, batch=7, term=4)
-    with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, and 7 is complete"):
+    with pytest.raises(ProducerFenced, match="micro-batch 6 is written again, but 7 is complete"):
         writer(client, topic, batch=6, term=5)
-    with pytest.raises(ProducerFenced, match="and 7 is complete"):
+    with pytest.raises(ProducerFenced, match="but 7 is complete"):
         committed(client, topic, {(topic, 1): 9}, batch=6)
     writer(client, topic, batch=7, term=5).close()
 
@@ -397,7 +394,7 @@ def test_reading_back_begins_where_the_last_micro_batch_ended(
     committed(client, topic, ends, batch=0)
     cut_short = writer(client, topic, batch=1)
     cut_short.write(table(list(range(100, 160))))
-    cut_short.abandon()
+    cut_short.close()
     starts = []
 
     def watched(client: KafkaClient, place: Any, start: int, end: int) -> Any:
@@ -483,16 +480,7 @@ def test_errors_name_what_is_wrong(node: RunningNode, client: KafkaClient, topic
     with pytest.raises(InvalidInput, match="has partitions 0 to 2"):
         writer(client, topic).write(pa.record_batch(columns))
     with pytest.raises(InvalidInput, match="a row has no topic"):
-        nowhere = TaskWriter(
-            client,
-            query="q",
-            batch=0,
-            task=0,
-            topic=None,
-            codec=0,
-            by_id=False,
-            term=None,
-        )
+        nowhere = writer_to(client, None, query="q")
         nowhere.write(
             pa.record_batch({"value": pa.array(["x"]), "topic": pa.array([None], "string")})
         )

@@ -12,20 +12,15 @@ from typing import Any
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.election import (
     Algorithm,
-    ClusterMember,
+    ElectionMetrics,
     HttpTransport,
-    KafkaSharedLog,
     Leadership,
     MemberStatus,
-    StreamMetrics,
-    StreamSettings,
-    Takeover,
-    VoteFile,
+    member_on_kafka,
 )
-from dovetail.election.health import health_routes
 from dovetail.logging import configure_logging
-from dovetail.stream import Event, KafkaSource, SharedStream
-from dovetail.stream.stream import campaigner_of
+from dovetail.stream import Event, KafkaSource, SharedStream, StreamSettings, Takeover
+from dovetail.stream.health import health_routes
 
 
 def say(**line: Any) -> None:
@@ -60,26 +55,18 @@ async def main() -> None:
             endpoints=(given["etcd"],), attempt_timeout_ms=500, request_timeout_ms=1_000
         )
         coordinator = await EtcdCoordinator.open(etcd)
-    metrics = StreamMetrics()
+    metrics = ElectionMetrics()
     made: list[SharedStream] = []
 
     def health() -> tuple[bool, dict[str, Any]]:
         return made[0].health()
 
     # The stream and the shared log are reached through gates of their own, to be cut one by one.
-    member = ClusterMember(
-        settings.endpoint,
-        algorithm=settings.algorithm,
-        times=settings.times,
-        shared_log=KafkaSharedLog(
-            given["log_bootstrap"],
-            topic=settings.coordination_stream_id,
-            environment=settings.environment_identifier,
-            timeout_ms=settings.timeout_ms,
-        ),
+    member = member_on_kafka(
+        settings,
+        given["log_bootstrap"],
         transport=HttpTransport(settings, routes=health_routes(health, metrics.registry)),
-        vote_file=VoteFile(settings.vote_path),
-        campaigner=campaigner_of(settings, coordinator),
+        coordinator=coordinator,
         metrics=metrics,
     )
     member.on_change.append(on_change)

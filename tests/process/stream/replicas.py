@@ -252,11 +252,11 @@ class Replicas:
 
     def cut(self, *ways: tuple[str, str]) -> None:
         """Cuts both ways."""
-        self.gates.cut |= {*ways, *((b, a) for a, b in ways)}
+        self.gates.cut(*ways)
 
     def heal(self) -> None:
         """Opens all gates."""
-        self.gates.cut.clear()
+        self.gates.heal()
 
     # --- what must hold ---------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def test_health_shows_role_term_and_leader(resuming: Replicas) -> None:
         assert (facts["role"] == "leader") == (replica is leader)
         assert len(facts["members"]) == 3
         metrics = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-        assert f"dovetail_stream_leading {float(replica is leader)}" in metrics
+        assert f"dovetail_election_leading {float(replica is leader)}" in metrics
 
 
 def test_skip_handles_nothing_under_two_terms(skipping: Replicas) -> None:

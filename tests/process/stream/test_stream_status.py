@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import RunningNode
 
 from dovetail.election import KafkaSharedLog, MemberName, Term
-from dovetail.election.fold import Announce, Claim, Report
+from dovetail.election.fold import Claim, Register, Report
 from dovetail.election.identifiers import Incarnation
 
 A, B = MemberName("http://a:8080/x"), MemberName("http://b:8080/x")
@@ -44,8 +44,8 @@ async def _write(node: RunningNode, topic: str, log_topic: str) -> None:
     log = KafkaSharedLog(node.bootstrap, topic=log_topic, environment="prod", timeout_ms=5_000)
     await log.open(lambda _: None)
     for record in (
-        Announce(A, A1, {0: 0}, topic),
-        Announce(B, B1, {0: 0}, topic),
+        Register(A, A1, {0: 0}, topic),
+        Register(B, B1, {0: 0}, topic),
         Claim(Term(1), A, A1),
         Claim(Term(2), B, B1),
         Report(Term(2), B, B1, 1, {0: 3}),

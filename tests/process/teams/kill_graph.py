@@ -3,7 +3,7 @@
     sort ──even──► pack ──spray──► send
       └────odd──────────────────────►┘
 
-Every `BAD_EVERY`th work is refused by its function. An odd work ends at `send` under its own id, an
+Every `BAD_EVERY`th job is refused by its function. An odd job ends at `send` under its own id, an
 even one as `ITEMS` items with ids of their own.
 """
 

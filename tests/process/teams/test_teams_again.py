@@ -1,4 +1,4 @@
-"""A micro-batch that is run again after a crash at any row: one outcome for each work.
+"""A micro-batch that is run again after a crash at any row: one outcome for each job.
 
 Without Spark: the task's two halves, as Spark runs them, on a real node, with a function that
 decides differently every time and an attempt that dies after any number of stored rows.
@@ -23,12 +23,13 @@ from dovetail.errors import Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import LATEST, client_of
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
+from dovetail.spark.exactly_once import Attempt, group_of
 from dovetail.spark.fetching import fetch
-from dovetail.spark.identity import group_of
+from dovetail.spark.options import WriteOptions
 from dovetail.spark.writing import TaskWriter
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
-from dovetail.teams import task as work_task
-from dovetail.teams.task import Attempt, TeamTask
+from dovetail.teams import task as team_task
+from dovetail.teams.task import TeamTask
 
 
 def moody(job: int) -> dict[str, int]:
@@ -51,12 +52,7 @@ def read(node: RunningNode, topic: str) -> Iterator[tuple[bytes, Any, dict[str, 
         end = client.offsets({(topic, number): LATEST})[topic, number]
         for fetched in fetch(client, (topic, number), 0, end):
             batch = to_arrow(
-                fetched.batches,
-                topic=topic,
-                partition=number,
-                offset_min=0,
-                offset_end=end,
-                columns=COLUMNS_WITH_HEADERS,
+                fetched.batches, (topic, number), offset_end=end, columns=COLUMNS_WITH_HEADERS
             )
             for row in batch.to_pylist():
                 headers = {pair["key"]: pair["value"] for pair in row["headers"] or ()}
@@ -65,14 +61,7 @@ def read(node: RunningNode, topic: str) -> Iterator[tuple[bytes, Any, dict[str, 
 
 def input_batches(node: RunningNode, topic: str, end: int) -> list[pa.RecordBatch]:
     return [
-        to_arrow(
-            fetched.batches,
-            topic=topic,
-            partition=0,
-            offset_min=0,
-            offset_end=end,
-            columns=COLUMNS_WITH_HEADERS,
-        )
+        to_arrow(fetched.batches, (topic, 0), offset_end=end, columns=COLUMNS_WITH_HEADERS)
         for fetched in fetch(client_of(Brokers(node.bootstrap)), (topic, 0), 0, end)
     ]
 
@@ -83,17 +72,9 @@ def work_rows(task: TeamTask, given: list[pa.RecordBatch]) -> list[pa.RecordBatc
 
 
 def writer_of(node: RunningNode, who: Attempt) -> TaskWriter:
-    return TaskWriter(
-        client_of(Brokers(node.bootstrap)),
-        query=who.query,
-        batch=who.batch,
-        task=who.task,
-        topic=None,
-        codec=0,
-        by_id=True,
-        term=None,
-        conflicts_fail=True,
-    )
+    brokers = Brokers(node.bootstrap)
+    options = WriteOptions(brokers, conflicts_fail=True)
+    return TaskWriter(client_of(brokers), who, options, by_id=True)
 
 
 class Killed(Exception):
@@ -113,29 +94,27 @@ def attempt(
                     raise Killed
                 writer.write(rows.slice(start, 7))
                 stored += 7
+    finally:
         writer.close()
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def prepared(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Pipeline, list[str], Attempt, list[pa.RecordBatch]]:
-    """A pipeline with works, each submitted twice, that are to be done in one task."""
+    """A pipeline with jobs, each submitted twice, that are to be done in one task."""
     pipeline = moods()
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
         ids = front.submit_many(range(60))
         front.submit_many(range(60), ids)
     who = Attempt(uuid.uuid4().hex, 0, 0)
-    monkeypatch.setattr(work_task, "_attempt", lambda: who)
-    monkeypatch.setattr(work_task, "LOT_WORKS", 25)
+    monkeypatch.setattr(team_task, "attempt_of_task", lambda: who)
+    monkeypatch.setattr(team_task, "BATCH_JOBS", 25)
     return pipeline, list(ids), who, input_batches(node, pipeline.topics("a").input, 120)
 
 
 def check_moods(node: RunningNode, pipeline: Pipeline, ids: list[str]) -> None:
-    """Each work has one outcome, and what follows from it agrees with it."""
+    """Each job has one outcome, and what follows from it agrees with it."""
     topics = {name: pipeline.topics(name) for name in pipeline.teams}
     outcomes = {
         key.decode(): (value, headers) for key, value, headers in read(node, topics["a"].results)
@@ -156,7 +135,7 @@ def check_moods(node: RunningNode, pipeline: Pipeline, ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_batch_that_is_run_again_gives_each_work_one_outcome(
+def test_a_batch_that_is_run_again_gives_each_job_one_outcome(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """T5, T4: attempts die after any row; nothing is doubled or lost, and what follows agrees."""
@@ -175,7 +154,7 @@ def test_an_attempt_that_slept_does_not_follow_up_what_it_decided(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """T2, T5: a paused master's task has run its functions and written some rows; when it wakes
-    up another one has finished, with other results. It adds neither works nor dead letters."""
+    up another one has finished, with other results. It adds neither jobs nor dead letters."""
     rng = random.Random(seed)
     pipeline, ids, who, given = prepared(node, monkeypatch)
     stage = pipeline.stages()[0]
@@ -188,7 +167,7 @@ def test_an_attempt_that_slept_does_not_follow_up_what_it_decided(
     with pytest.raises(Uncertain, match="another attempt has stored other values"):
         for rows in asleep[awake_at:]:
             writer.write(rows)
-    writer.abandon()
+    writer.close()
     check_moods(node, pipeline, ids)
 
 
@@ -213,10 +192,10 @@ def test_a_cache_that_is_behind_or_lost_is_rebuilt_from_the_log(node: RunningNod
         ]
 
     late = [str(n) for n in range(10, 15)]
-    work_task._caches.clear()
+    team_task._caches.clear()
     assert done(10, 15) == late, "nothing is cached: the window is read"
     assert done(10, 15) == late, "the cache is ahead: the window is read again"
-    work_task._caches.clear()
+    team_task._caches.clear()
     assert done(0, 5) == [str(n) for n in range(5)]
     assert done(12, 13) == late, "the cache is behind: what lies between is read"
 
@@ -231,7 +210,7 @@ def test_a_cache_is_rebuilt_when_retention_was_faster(node: RunningNode) -> None
         front.submit_many(range(10), [str(n) for n in range(5, 15)])
     batch = pa.Table.from_batches(input_batches(node, topic, 20)).combine_chunks().to_batches()[0]
     task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
-    work_task._caches.clear()
+    team_task._caches.clear()
     list(task([batch.slice(0, 2)]))
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     trimmed = admin.delete_records([TopicPartition(topic, 0, 7)])
@@ -265,12 +244,12 @@ def test_state_stays_flat_over_ten_times_the_time_to_live(node: RunningNode) -> 
     given = pa.Table.from_batches(input_batches(node, topic, batch * batches)).combine_chunks()
     [records] = given.to_batches()
     task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
-    work_task._caches.clear()
+    team_task._caches.clear()
     done, sizes = Counter[str](), []
     for start in range(0, records.num_rows, batch):
         for rows in task([records.slice(start, batch)]):
             done.update(key.decode() for key in rows.column("key").to_pylist())
-        [seen] = work_task._caches.values()
+        [seen] = team_task._caches.values()
         sizes.append(len(seen))
     again = {"0", "1"}
     assert {key for key, count in done.items() if count == 2} == again
@@ -307,7 +286,7 @@ def test_poison_is_on_the_topics_with_its_reason(
     with FrontEnd(pipeline, node.bootstrap) as front:
         front.submit_many(range(12), [str(n) for n in range(12)])
     who = Attempt(uuid.uuid4().hex, 0, 0)
-    monkeypatch.setattr(work_task, "_attempt", lambda: who)
+    monkeypatch.setattr(team_task, "attempt_of_task", lambda: who)
     task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
     attempt(node, task, who, input_batches(node, topics.input, 12), 10**9)
     results = {key.decode(): value for key, value, _ in read(node, topics.results)}
@@ -323,7 +302,7 @@ def test_poison_is_on_the_topics_with_its_reason(
     assert "in mischief" in letters["1"][1]["dovetail-traceback"].decode()
 
 
-def test_works_without_ids_are_each_their_own(node: RunningNode) -> None:
+def test_jobs_without_ids_are_each_their_own(node: RunningNode) -> None:
     """T4: a foreign producer that sets no key loses nothing."""
     pipeline = Pipeline(f"k{uuid.uuid4().hex[:8]}", Team("a", int))
     create_topics(pipeline, node.bootstrap)

@@ -1,4 +1,4 @@
-"""Delayed works: through a timeline, on a real node, without Spark."""
+"""Delayed jobs: through a timeline, on a real node, without Spark."""
 
 import time
 import uuid
@@ -10,17 +10,17 @@ from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams import Pipeline, Team, create_topics
 from dovetail.teams.connectors import Connector, ConnectorKind
 from dovetail.teams.delays import Courier
-from dovetail.teams.envelope import NOT_BEFORE, TO, WorkId
+from dovetail.teams.envelope import NOT_BEFORE, TO, JobId
 from dovetail.teams.graph import delays_topic
 
 
 def test_a_delay_travels_with_the_forward() -> None:
-    """T12: `after` is told for every work that a connector makes."""
+    """T12: `after` is told for every job that a connector makes."""
     spray = Connector(ConnectorKind.SPRAY, "b", after_ms=900_000)
-    assert [one.after_ms for one in spray.forward(WorkId("a"), [1, 2])] == [900_000, 900_000]
+    assert [one.after_ms for one in spray.forward(JobId("a"), [1, 2])] == [900_000, 900_000]
 
 
-def test_delayed_works_reach_their_team_when_they_are_due(node: RunningNode) -> None:
+def test_delayed_jobs_reach_their_team_when_they_are_due(node: RunningNode) -> None:
     """T12: not before, not lost by a courier that is replaced, headers kept."""
     a, b = Team("a", int), Team("b", int)
     a.pipe_to(b, after="15m")

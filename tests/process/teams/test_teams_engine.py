@@ -20,17 +20,16 @@ from tests.process.access.guarded import admin_settings, guarded_node
 
 pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
+from tests.java import need_java
 
 from dovetail.cli.options import Target
 from dovetail.cli.pipeline_status import Reports
-from dovetail.errors import Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import client_of
-from dovetail.spark import spark_session
-from dovetail.spark.batch_jobs import topic_frame
-from dovetail.spark.java import find_java
+from dovetail.spark import session
+from dovetail.spark.archive import topic_frame
+from dovetail.teams import FrontEnd, JobFailed, create_topics
 from dovetail.teams.engine import Engine
-from dovetail.teams.frontend import FrontEnd, WorkFailed, create_topics
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import FailureKind
 from dovetail.teams.progress import TeamState
@@ -50,18 +49,13 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.fixture(scope="module")
 def spark() -> "Iterator[SparkSession]":
     """The one session. Without Java the tests skip, in CI they fail."""
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     with pytest.MonkeyPatch.context() as patch:
         # Python workers import the examples as this process does.
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-        session = spark_session("teams", master="local[2]")
-        yield session
-        session.stop()
+        spark = session("teams", master="local[2]")
+        yield spark
+        spark.stop()
 
 
 def shop() -> Pipeline:
@@ -81,10 +75,10 @@ def shop() -> Pipeline:
     return Pipeline("shop", first, second, ship, refund)
 
 
-def test_works_go_through_spray_and_route_to_one_outcome(
+def test_jobs_go_through_spray_and_route_to_one_outcome(
     spark: "SparkSession", node: RunningNode, tmp_path: Path
 ) -> None:
-    """T1, T3, T5, T7: every work and every sprayed item has one outcome, poison a dead letter."""
+    """T1, T3, T5, T7: every job and every sprayed item has one outcome, poison a dead letter."""
     pipeline = shop()
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
@@ -120,18 +114,18 @@ def test_works_go_through_spray_and_route_to_one_outcome(
 
 
 def check_report(reporter: Reporter) -> None:
-    """What is told of the pipeline above, after its works are done."""
+    """What is told of the pipeline above, after its jobs are done."""
     teams = {one.team: one for one in reporter.look().teams}
     assert {one.lag for one in teams.values()} == {0}
     assert {one.state for one in teams.values()} <= {TeamState.IDLE, TeamState.WORKING}
-    done = {name: (one.works_total, one.dead_letters) for name, one in teams.items()}
-    # Repetitions are dropped by the team, and count as works that are behind it.
+    done = {name: (one.jobs_total, one.dead_letters) for name, one in teams.items()}
+    # Repetitions are dropped by the team, and count as jobs that are behind it.
     assert done == {"parse": (101, 1), "price": (300, 0), "ship": (200, 0), "refund": (100, 0)}
     assert teams["parse"].batch >= 0
     assert teams["parse"].batch_ms > 0
     of_parse = {"pipeline": "shop", "team": "parse"}
     registry = reporter.metrics.registry
-    assert registry.get_sample_value("dovetail_team_works_total", of_parse) == 101
+    assert registry.get_sample_value("dovetail_team_jobs_total", of_parse) == 101
     assert registry.get_sample_value("dovetail_team_dead_letters_total", of_parse) == 1
     assert (registry.get_sample_value("dovetail_team_batch_seconds_count", of_parse) or 0) >= 1
     assert registry.get_sample_value("dovetail_pipeline_leading", {"pipeline": "shop"}) == 1
@@ -150,7 +144,7 @@ def test_the_last_report_is_there_for_the_console_and_for_other_terminals(
         ("price", "ship"),
         ("price", "refund"),
     }
-    assert {one["team"]: one["works_total"] for one in report["teams"]}["price"] == 300
+    assert {one["team"]: one["jobs_total"] for one in report["teams"]}["price"] == 300
     with Reports(target, "another") as none:
         assert none.newest() == []
 
@@ -198,14 +192,14 @@ def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_pat
         known = SAMPLE["order-1"]
         priced = front.ask(known, "order-1", result_of="price", timeout_s=STEP_S_MAX)
         assert priced["total"] == 2899, "done before: looked up, not done again"
-        with pytest.raises(WorkFailed, match="after 2 attempts: exception: KeyError"):
+        with pytest.raises(JobFailed, match="after 2 attempts: exception: KeyError"):
             front.ask(SAMPLE["order-4"], "order-4", timeout_s=STEP_S_MAX)
 
 
 def test_a_delay_between_teams_goes_through_a_timeline(
     spark: "SparkSession", node: RunningNode, tmp_path: Path
 ) -> None:
-    """T12: works reach the next team when their time has come, not before, and each once."""
+    """T12: jobs reach the next team when their time has come, not before, and each once."""
     book, remind = Team("book", lambda _: time.time()), Team("remind", lambda _: time.time())
     book.pipe_to(remind, after="2s")
     pipeline = Pipeline("bookings", book, remind)

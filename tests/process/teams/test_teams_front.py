@@ -16,8 +16,8 @@ def pipeline_of_one() -> Pipeline:
     return Pipeline(f"s{uuid.uuid4().hex[:8]}", Team("a", int))
 
 
-def test_works_are_submitted_until_they_are_acknowledged(node: RunningNode) -> None:
-    """T8: the node is killed while works are submitted; each is stored once when it returns, and
+def test_jobs_are_submitted_until_they_are_acknowledged(node: RunningNode) -> None:
+    """T8: the node is killed while jobs are submitted; each is stored once when it returns, and
     one that may or may not be stored is told, and safe to submit again."""
     pipeline = pipeline_of_one()
     create_topics(pipeline, node.bootstrap)
@@ -48,12 +48,12 @@ def test_works_are_submitted_until_they_are_acknowledged(node: RunningNode) -> N
         assert front.submit(1, "late") == "late"
 
 
-def test_works_that_can_not_be_sent_are_refused(node: RunningNode) -> None:
+def test_jobs_that_cannot_be_sent_are_refused(node: RunningNode) -> None:
     """T8: before anything of them is stored, with what is wrong."""
     pipeline = pipeline_of_one()
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
-        with pytest.raises(InvalidInput, match="2 jobs and 1 ids"):
+        with pytest.raises(InvalidInput, match="2 payloads and 1 ids"):
             front.submit_many([1, 2], ["one"])
         with pytest.raises(InvalidInput):
             front.submit_many([1, object()])

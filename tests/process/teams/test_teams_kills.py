@@ -1,10 +1,10 @@
-"""Works through three teams while everything that does them is killed, counted.
+"""Jobs through three teams while everything that does them is killed, counted.
 
 What is killed is chosen by a seed: brokers, drivers, executors, Python workers; and a paused driver
 wakes up after its successor took over. Then the topics are read and counted.
 
 By default this is small: one node, Spark in its drivers, of which one is paused and none killed.
-With `TEAM_WORKS` drivers are killed too, and `make soak` has it large:
+With `TEAM_JOBS` drivers are killed too, and `make soak` has it large:
 `TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]'` for a cluster, and executors of their own.
 """
 
@@ -20,18 +20,18 @@ import pytest
 from tests.cluster_processes import running_cluster
 from tests.conftest import NodeFactory
 from tests.etcd_server import free_ports
+from tests.java import need_java
 from tests.process.teams.kill_graph import ITEMS, is_bad, is_packed, kills
 from tests.process.teams.master_processes import STEP_S_MAX, MasterProcess, kill, wait_leader
 
-from dovetail.errors import DovetailError, Unavailable
+from dovetail.errors import DovetailError
 from dovetail.kafka.client import brokers as broker_addresses
 from dovetail.kafka.client.client import LATEST, KafkaClient
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.spark.java import find_java
 from dovetail.teams import FrontEnd, create_topics
 
-WORKS = int(os.environ.get("TEAM_WORKS", "1200"))
+JOBS = int(os.environ.get("TEAM_JOBS", "1200"))
 #: Beyond one fault of each kind.
 FAULTS = int(os.environ.get("TEAM_FAULTS", "0"))
 SEED = int(os.environ.get("TEAM_SEED", "1"))
@@ -41,7 +41,7 @@ PIPELINE = "tests.process.teams.kill_graph:kills"
 #: Without any outcome for so long, something hangs.
 STILL_S_MAX = 400.0
 
-pytestmark = pytest.mark.timeout(0 if "TEAM_WORKS" in os.environ else 900)
+pytestmark = pytest.mark.timeout(0 if "TEAM_JOBS" in os.environ else 900)
 
 
 class Brokers:
@@ -101,12 +101,7 @@ class Masters:
 
 @pytest.fixture
 def masters(brokers: Brokers, tmp_path: Path) -> Iterator[Masters]:
-    try:
-        find_java(os.environ)
-    except Unavailable as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(error))
+    need_java()
     create_topics(kills, brokers.bootstrap)
     made = Masters(brokers.bootstrap, tmp_path)
     yield made
@@ -144,9 +139,7 @@ class Outcomes:
         for number in self._client.partitions([topic])[topic]:
             end = self._client.offsets({(topic, number): LATEST})[topic, number]
             for fetched in fetch(self._client, (topic, number), 0, end):
-                rows = to_arrow(
-                    fetched.batches, topic=topic, partition=number, offset_min=0, offset_end=end
-                )
+                rows = to_arrow(fetched.batches, (topic, number), offset_end=end)
                 keys = [key.decode() for key in rows.column("key").to_pylist()]
                 counted.update(keys)
                 values = rows.column("value").to_pylist()
@@ -165,7 +158,7 @@ class Faults:
     def plan(self) -> list[Callable[[], str]]:
         """One of each kind, and as many more as are wanted, in an order of the seed."""
         kinds = [self.pause_driver, self.kill_broker, self.kill_worker]
-        if "TEAM_WORKS" in os.environ:
+        if "TEAM_JOBS" in os.environ:
             # Starts a Spark for each one that is killed.
             kinds.append(self.kill_driver)
         if SPARK.startswith("local-cluster"):
@@ -225,10 +218,10 @@ def expected_count() -> int:
 
 def expected(team: str) -> Counter[str]:
     """The ids that end at a team, each once."""
-    good = [n for n in range(WORKS) if not is_bad(n)]
+    good = [n for n in range(JOBS) if not is_bad(n)]
     match team:
         case "sort":
-            return Counter(f"w{n}" for n in range(WORKS))
+            return Counter(f"w{n}" for n in range(JOBS))
         case "pack":
             return Counter(f"w{n}" for n in good if is_packed(n))
     items = [f"w{n}/{item}" for n in good if is_packed(n) for item in range(ITEMS)]
@@ -236,12 +229,12 @@ def expected(team: str) -> Counter[str]:
 
 
 def submit(bootstrap: str, go_on: list[threading.Event]) -> None:
-    """Submits the works in portions; each waits for its event."""
-    size = -(-WORKS // len(go_on))
+    """Submits the jobs in portions; each waits for its event."""
+    size = -(-JOBS // len(go_on))
     with FrontEnd(kills, bootstrap) as front:
         for at, event in enumerate(go_on):
             event.wait()
-            numbers = range(at * size, min(WORKS, (at + 1) * size))
+            numbers = range(at * size, min(JOBS, (at + 1) * size))
             while True:
                 try:
                     front.submit_many(numbers, [f"w{n}" for n in numbers])
@@ -257,11 +250,11 @@ def outcomes(brokers: Brokers) -> Iterator[Outcomes]:
     made.close()
 
 
-def test_every_work_has_one_outcome_whatever_is_killed(
+def test_every_job_has_one_outcome_whatever_is_killed(
     brokers: Brokers, masters: Masters, outcomes: Outcomes
 ) -> None:
     """T2, T5, T7: counted on the topics, sprayed items too, with a master that slept."""
-    print(f"seed={SEED} works={WORKS} spark={SPARK} brokers={BROKERS or 1}")
+    print(f"seed={SEED} jobs={JOBS} spark={SPARK} brokers={BROKERS or 1}")
     faults = Faults(brokers, masters, outcomes)
     plan = faults.plan()
     gates = [threading.Event() for _ in range(len(plan) + 1)]
@@ -285,5 +278,5 @@ def test_every_work_has_one_outcome_whatever_is_killed(
         letters, _ = outcomes.ids(topics.dead)
         assert letters == Counter(failed), f"{team}: a dead letter for each failure, and no other"
         if team == "sort":
-            assert {f"w{n}" for n in range(WORKS) if is_bad(n)} <= failed
-    faults.tell("counted: each work and each item has one outcome")
+            assert {f"w{n}" for n in range(JOBS) if is_bad(n)} <= failed
+    faults.tell("counted: each job and each item has one outcome")

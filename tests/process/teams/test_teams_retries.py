@@ -13,14 +13,15 @@ from tests.process.teams.test_teams_again import Killed, attempt, read
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import LATEST, client_of
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
+from dovetail.spark.exactly_once import Attempt
 from dovetail.spark.fetching import fetch
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics, team
-from dovetail.teams import task as work_task
+from dovetail.teams import task as team_task
 from dovetail.teams.delays import Courier
 from dovetail.teams.graph import delays_topic
-from dovetail.teams.task import Attempt, TeamTask
+from dovetail.teams.task import TeamTask
 
-WORKS = 40
+JOBS = 40
 
 
 def moody(job: int) -> int:
@@ -29,10 +30,10 @@ def moody(job: int) -> int:
     return job
 
 
-def test_a_postponed_work_leaves_its_batch_and_nothing_is_decided_twice(
+def test_a_postponed_job_leaves_its_batch_and_nothing_is_decided_twice(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T12, T5: attempts die after any row; each work is done, given up or postponed, once.
+    """T12, T5: attempts die after any row; each job is done, given up or postponed, once.
 
     The backoff is ten minutes: a batch that waited for it would not end here.
     """
@@ -40,10 +41,10 @@ def test_a_postponed_work_leaves_its_batch_and_nothing_is_decided_twice(
     topics = pipeline.topics()
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
-        ids = front.submit_many(range(WORKS))
+        ids = front.submit_many(range(JOBS))
         who = Attempt(uuid.uuid4().hex, 0, 0)
-        monkeypatch.setattr(work_task, "_attempt", lambda: who)
-        monkeypatch.setattr(work_task, "LOT_WORKS", 15)
+        monkeypatch.setattr(team_task, "attempt_of_task", lambda: who)
+        monkeypatch.setattr(team_task, "BATCH_JOBS", 15)
         task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
         given = batches(node, topics.input, 0)
         for rows_max in (7, 14, 7):
@@ -58,7 +59,7 @@ def test_a_postponed_work_leaves_its_batch_and_nothing_is_decided_twice(
         for name, headers in marks.items()
         if headers.get("dovetail-kind") == b"postponed"
     }
-    assert 0 < len(postponed) < WORKS
+    assert 0 < len(postponed) < JOBS
     assert Counter(outcomes) == Counter(set(ids) - set(postponed)), "a mark is no outcome"
     delayed = [
         (key.decode(), headers) for key, _, headers in read(node, delays_topic(pipeline.name))
@@ -71,14 +72,14 @@ def test_a_postponed_work_leaves_its_batch_and_nothing_is_decided_twice(
     assert not list(read(node, topics.dead))
 
 
-def test_a_postponed_work_comes_back_with_its_attempts_and_has_one_outcome(
+def test_a_postponed_job_comes_back_with_its_attempts_and_has_one_outcome(
     node: RunningNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T12: by way of the timeline, until it succeeds or has no attempts left."""
     monkeypatch.setattr(team, "HOLD_MS_MAX", 50)
 
     def stubborn(job: int) -> int:
-        # The worker's process knows nothing of former lives; what a work needs is in its number.
+        # The worker's process knows nothing of former lives; what a job needs is in its number.
         if job % 3 == 0:
             raise RuntimeError("never")
         if job % 3 == 1 and random.random() < 0.5:
@@ -95,18 +96,18 @@ def test_a_postponed_work_comes_back_with_its_attempts_and_has_one_outcome(
     courier.start()
     try:
         with FrontEnd(pipeline, node.bootstrap) as front:
-            ids = front.submit_many(range(WORKS), [f"w{n}" for n in range(WORKS)])
+            ids = front.submit_many(range(JOBS), [f"w{n}" for n in range(JOBS)])
             task = TeamTask(pipeline.stages()[0], Brokers(node.bootstrap), uuid.uuid4().hex)
             query, number, position = uuid.uuid4().hex, 0, 0
             marks: dict[str, list[bytes]] = {}
             deadline = time.monotonic() + 60
-            while len(marks) < WORKS and time.monotonic() < deadline:
+            while len(marks) < JOBS and time.monotonic() < deadline:
                 given = batches(node, topics.input, position)
                 if not given:
                     time.sleep(0.02)
                     continue
                 who = Attempt(query, number, 0)
-                monkeypatch.setattr(work_task, "_attempt", lambda who=who: who)
+                monkeypatch.setattr(team_task, "attempt_of_task", lambda who=who: who)
                 attempt(node, task, who, given, 10**9)
                 position += sum(batch.num_rows for batch in given)
                 number += 1
@@ -119,13 +120,13 @@ def test_a_postponed_work_comes_back_with_its_attempts_and_has_one_outcome(
             outcomes = {one.id: one for one in front.results(idle_s=0.5)}
     finally:
         courier.stop()
-    assert set(marks) == set(ids), "each work has an outcome"
+    assert set(marks) == set(ids), "each job has an outcome"
     assert {len(one) for one in marks.values()} == {1}, "and only one"
-    for work in range(WORKS):
-        outcome = outcomes[f"w{work}"]
-        if work % 3 == 0:
+    for job in range(JOBS):
+        outcome = outcomes[f"w{job}"]
+        if job % 3 == 0:
             assert (outcome.ok, outcome.attempts) == (False, 4)
-        if work % 3 == 2:
+        if job % 3 == 2:
             assert outcome.ok
     dead = Counter(key.decode() for key, _, _ in read(node, topics.dead))
     assert dead == Counter(name for name, one in outcomes.items() if not one.ok)
@@ -138,8 +139,7 @@ def batches(node: RunningNode, topic: str, start: int) -> list[pa.RecordBatch]:
     return [
         to_arrow(
             fetched.batches,
-            topic=topic,
-            partition=0,
+            (topic, 0),
             offset_min=start,
             offset_end=end,
             columns=COLUMNS_WITH_HEADERS,

@@ -1,4 +1,4 @@
-"""What a driver tells of itself, seen from another terminal and by a scraper; without Spark."""
+"""What a driver reports about itself, to another terminal and to a scraper; without Spark."""
 
 import json
 import subprocess
@@ -108,7 +108,7 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
             assert until(lambda one: one.lag == 10).state is TeamState.STARTING
             queries[0].lastProgress = finished(0, None, 6, topic)
             worked = until(lambda one: one.batch == 0)
-            assert (worked.state, worked.lag, worked.works_total) == (TeamState.WORKING, 4, 6)
+            assert (worked.state, worked.lag, worked.jobs_total) == (TeamState.WORKING, 4, 6)
             queries[0].isActive = False
             failed = until(lambda one: one.failures == 1)
             assert (failed.state, failed.last_error) == (

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dovetail.teams.envelope import Work, WorkId
+from dovetail.teams.envelope import Job, JobId
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
@@ -26,13 +26,13 @@ def worker_of(function: Callable[..., Any], **more: Any) -> Worker:
     return Worker(Pipeline("p", Team("t", function, **settings)).stages()[0])
 
 
-def works(*payloads: str) -> list[Work]:
-    return [Work(WorkId(str(n)), text.encode()) for n, text in enumerate(payloads)]
+def jobs(*payloads: str) -> list[Job]:
+    return [Job(JobId(str(n)), text.encode()) for n, text in enumerate(payloads)]
 
 
 def run(function: Callable[..., Any], *payloads: str, **more: Any) -> list[Ended]:
     with worker_of(function, **more) as worker:
-        return worker.run(works(*payloads))
+        return worker.run(jobs(*payloads))
 
 
 def results(ended: list[Ended]) -> list[bytes | None]:
@@ -40,7 +40,7 @@ def results(ended: list[Ended]) -> list[bytes | None]:
 
 
 def dead(ended: list[Ended]) -> dict[str, DeadLetter]:
-    return {one.work.id: one for one in ended if isinstance(one, DeadLetter)}
+    return {one.job.id: one for one in ended if isinstance(one, DeadLetter)}
 
 
 def mischief(job: int) -> Any:
@@ -96,7 +96,7 @@ def test_poison_ends_in_dead_letters_and_the_others_are_done() -> None:
     assert "in mischief" in letters["10"].failure.traceback
 
 
-def test_a_work_that_hangs_first_is_left_at_its_timeout() -> None:
+def test_a_job_that_hangs_first_is_left_at_its_timeout() -> None:
     """T6: what a child begins after it was last looked at is timed too."""
 
     def hang(job: int) -> int:
@@ -157,11 +157,11 @@ def test_threads_wait_together_and_a_stuck_one_is_left_behind() -> None:
         return os.getpid()
 
     with worker_of(wait, concurrency=5, timeout="500ms", attempts=1) as worker:
-        ended = worker.run(works("0", "1", "2", "3", "99", "5", "6"))
+        ended = worker.run(jobs("0", "1", "2", "3", "99", "5", "6"))
         assert set(dead(ended)) == {"4"}
         assert dead(ended)["4"].failure.kind is FailureKind.TIMEOUT
         [before] = {one for one in results(ended) if one is not None}
-        [after] = results(worker.run(works("7")))
+        [after] = results(worker.run(jobs("7")))
         assert after != before, "the process that holds a stuck thread is replaced"
 
 
@@ -202,7 +202,7 @@ def loses_one(jobs: list[int]) -> list[int]:
 
 
 def test_functions_of_batches_and_tables() -> None:
-    """T6: lists and Arrow; poison in a batch is found by giving its works one by one."""
+    """T6: lists and Arrow; poison in a batch is found by giving its jobs one by one."""
     ended = run(double_all, "1", "13", "2", "x", kind="batch", attempts=1)
     assert results(ended) == [b"2", None, b"4", None]
     assert dead(ended)["1"].failure.reason == "ValueError: thirteen"
@@ -212,7 +212,7 @@ def test_functions_of_batches_and_tables() -> None:
         b'{"n":4}',
     ]
     ended = run(loses_one, "1", "2", kind="batch", attempts=1)
-    assert "gave 0 results for 1 jobs" in dead(ended)["0"].failure.reason
+    assert "returned 0 results for 1 jobs" in dead(ended)["0"].failure.reason
 
 
 def test_pandas_functions() -> None:
@@ -226,7 +226,7 @@ def test_pandas_functions() -> None:
 
 
 def test_connectors_run_where_the_function_runs() -> None:
-    """T7, T6: forwards come with the result; a condition that raises fails its own work."""
+    """T7, T6: forwards come with the result; a condition that raises fails its own job."""
 
     def condition(result: int) -> bool:
         if result == 3:
@@ -237,7 +237,7 @@ def test_connectors_run_where_the_function_runs() -> None:
     source.policy = worker_of(int, attempts=1)._stage.policy
     source.route_to(condition, high, low)
     with Worker(Pipeline("p", source, high, low).stages()[0]) as worker:
-        ended = worker.run(works("1", "0", "3", "7"))
+        ended = worker.run(jobs("1", "0", "3", "7"))
     assert {name: one.failure.kind for name, one in dead(ended).items()} == {
         "1": FailureKind.EXCEPTION,
         "2": FailureKind.CRASH,

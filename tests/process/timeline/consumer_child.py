@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import dovetail
-from dovetail.timeline.client import Message
+from dovetail.timeline import Message
 
 LEASE_S = 3
 _STEP_S = 0.2

@@ -17,7 +17,7 @@ from tests.process.timeline.consumer_books import Consumers, check
 
 import dovetail
 from dovetail.errors import DovetailError
-from dovetail.timeline.client import Dovetail, Draft, Timeline
+from dovetail.timeline import Dovetail, Draft, Timeline
 from dovetail.timeline.config import TimelineConfig
 
 MESSAGES = int(os.environ.get("CLUSTER_MESSAGES", "900"))

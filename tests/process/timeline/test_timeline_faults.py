@@ -21,8 +21,7 @@ from tests.database_servers import PostgresServer
 import dovetail
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import TopicExists, TopicUnknown, Unavailable
-from dovetail.timeline import frames
-from dovetail.timeline.client import Message
+from dovetail.timeline import Message, frames
 from dovetail.timeline.client.link import NetworkLink
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import NewMessage
@@ -187,9 +186,7 @@ def _drift_told(cluster: ClusterProcesses) -> bool:
     )
 
 
-async def _listed(
-    d: dovetail.timeline.client.Dovetail, name: str, condition: str, reason: str
-) -> bool:
+async def _listed(d: dovetail.timeline.Dovetail, name: str, condition: str, reason: str) -> bool:
     found = {broker.name: broker for broker in await d.brokers()}.get(name)
     return (
         found is not None
@@ -243,7 +240,7 @@ async def test_a_deletion_goes_on_when_its_master_dies_half_way(
     await asyncio.to_thread(cluster.restart, "broker-1")
 
 
-async def _fill(timeline: dovetail.timeline.client.Timeline, count: int) -> None:
+async def _fill(timeline: dovetail.timeline.Timeline, count: int) -> None:
     later_ms = int(time.time() * 1000) + 10**8
     for start in range(0, count, 10_000):
         sizes = [1_000] * (min(10_000, count - start) // 1_000)

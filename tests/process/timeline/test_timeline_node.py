@@ -19,7 +19,7 @@ from tests.conftest import NodeFactory, RunningNode
 
 import dovetail
 from dovetail.errors import TopicExists, TopicUnknown
-from dovetail.timeline.client import Dovetail, Draft, Message
+from dovetail.timeline import Dovetail, Draft, Message
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import NewMessage, State
 

@@ -12,7 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dovetail.outbox.batch import Batch, Identity, Row, crc32_partitioner
+from dovetail.kafka.client.partitioner import crc32_partitioner
+from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import (
     AskIdentity,
     AskPartitions,

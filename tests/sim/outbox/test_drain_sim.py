@@ -1,20 +1,10 @@
-"""The relay's protocol under kills, pauses, take-overs, lost answers and refusals, by seed.
-
-`SIM_SEEDS` is the number of seeds; `SIM_SEED` runs one alone.
-"""
-
-import os
+"""The relay under kills, pauses, take-overs, lost answers and refusals (`tests/sim/seeds.py`)."""
 
 import pytest
 from tests.sim.outbox.drain_world import REFUSED, UNREADABLE, World
+from tests.sim.seeds import run_seeds
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "400"))
 STEPS = 150
-
-
-def _seeds(count: int = SEEDS) -> range:
-    alone = os.environ.get("SIM_SEED")
-    return range(int(alone), int(alone) + 1) if alone else range(count)
 
 
 def _check_order(world: World) -> None:
@@ -53,30 +43,30 @@ def _check_last_of_each_key(world: World, stored: set[str], dead: set[int]) -> N
 
 def test_every_message_is_stored_once_in_order() -> None:
     """O4, O5, O6, O7: killed, paused and woken relays lose, double and reorder nothing."""
-    for seed in _seeds():
+
+    def run(seed: int) -> None:
         world = World(seed)
-        try:
-            world.run(STEPS)
-            _check_exactly_once(world)
-            _check_order(world)
-        except AssertionError as error:
-            raise AssertionError(f"seed={seed}: {error}") from error
+        world.run(STEPS)
+        _check_exactly_once(world)
+        _check_order(world)
+
+    run_seeds(run, least=100)
 
 
 def test_a_database_that_forgets_its_last_transactions_loses_no_others() -> None:
     """O7: after a failover to a lagging replica new messages are never taken for duplicates."""
-    for seed in _seeds():
+
+    def run(seed: int) -> None:
         world = World(seed, failover=True)
         world.compaction = False
-        try:
-            world.run(STEPS)
-            arrived = set(world.broker.stored()) | world.lost_by_failover
-            bad = {f"m{row_id}" for row_id in world.database.dead}
-            for row in world.published:
-                refused = row.payload == REFUSED or row.headers == UNREADABLE
-                assert row.message_id in arrived | bad or refused, row
-        except AssertionError as error:
-            raise AssertionError(f"seed={seed}: {error}") from error
+        world.run(STEPS)
+        arrived = set(world.broker.stored()) | world.lost_by_failover
+        bad = {f"m{row_id}" for row_id in world.database.dead}
+        for row in world.published:
+            refused = row.payload == REFUSED or row.headers == UNREADABLE
+            assert row.message_id in arrived | bad or refused, row
+
+    run_seeds(run, least=100)
 
 
 @pytest.mark.parametrize("plant", ["term not checked", "sent behind a failure"])

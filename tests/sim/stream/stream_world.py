@@ -17,31 +17,17 @@ from itertools import count
 from typing import NamedTuple
 
 from dovetail.coordination import LeaseLife
+from dovetail.election import effects as fx
 from dovetail.election.bully import BullyElection, strength
-from dovetail.election.election import (
-    Append,
-    AppendOutcome,
-    Campaign,
-    Effect,
-    Election,
-    Identity,
-    Lead,
-    Persist,
-    Release,
-    Renew,
-    Reply,
-    Role,
-    Send,
-    StepDown,
-    Times,
-    Vote,
-)
-from dovetail.election.fold import Announce, Claim, LogState, Moment, Record, Report
-from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Takeover, Term
+from dovetail.election.effects import Effect, Vote
+from dovetail.election.election import AppendOutcome, Election, Identity, Role, Times
+from dovetail.election.fold import Claim, LogState, Moment, Record, Register, Report
+from dovetail.election.identifiers import Algorithm, Incarnation, MemberName, Term
 from dovetail.election.lease import LeaseElection
 from dovetail.election.majority import MajorityElection
 from dovetail.stream import delivery as dl
 from dovetail.stream.delivery import Delivery
+from dovetail.stream.settings import Takeover
 
 TIMEOUT_MS = 100.0
 TIMES = Times(
@@ -343,7 +329,7 @@ class Replica:
             if self._reading_from is None:
                 self._reading_from = dict(position)
                 self.election.on_received(position, busy=False, now_ms=self.clock())
-                self._append(Announce(self.me.name, self.me.incarnation, position))
+                self._append(Register(self.me.name, self.me.incarnation, position))
                 self._fetch_log()
                 self._fetch_stream(self.delivery.generation)
 
@@ -355,7 +341,7 @@ class Replica:
         if self._reading_from is None:
             self._announce()
         else:
-            self._append(Announce(self.me.name, self.me.incarnation, dict(self._reading_from)))
+            self._append(Register(self.me.name, self.me.incarnation, dict(self._reading_from)))
             self._later(3 * REQUEST_MS, lambda: None if self._ready else self._retry(life))
 
     def crash(self, *, lose_disk: bool = False) -> None:
@@ -402,16 +388,16 @@ class Replica:
 
     # --- the election ---------------------------------------------------------------------------
 
-    def step(self, effects: list[Effect]) -> Reply | None:
+    def step(self, effects: list[Effect]) -> fx.Reply | None:
         """Performs effects in their order; a crash at a write ends the list there."""
         reply = None
         for effect in effects:
-            if isinstance(effect, Persist):
+            if isinstance(effect, fx.Persist):
                 if not self._persist(effect.vote):
                     return None
-            elif isinstance(effect, Send):
+            elif isinstance(effect, fx.Send):
                 self._send(effect)
-            elif isinstance(effect, Reply):
+            elif isinstance(effect, fx.Reply):
                 reply = effect
             else:
                 self._perform(effect)
@@ -430,7 +416,7 @@ class Replica:
         self.crash_at_write = max(0, self.crash_at_write - 1)
         return True
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: fx.Send) -> None:
         world, life = self.world, self.life
         target = world.replicas[int(effect.to[1:])]
 
@@ -444,13 +430,13 @@ class Replica:
                     lambda: self.deliver(life, lambda: answered(reply)),
                 )
 
-        def answered(reply: Reply) -> None:
+        def answered(reply: fx.Reply) -> None:
             self.step(self.election.on_message(reply.message, now_ms=self.clock()))
 
         world.send(self.number, target.number, lambda: target.deliver(target.life, arrive))
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, Append):
+        if isinstance(effect, fx.Append):
             if isinstance(effect.record, Claim) and isinstance(self.election, MajorityElection):
                 now = self.clock()
                 self.world.checker.on_won(
@@ -460,17 +446,17 @@ class Replica:
                     needed=self.election.needed(now),
                 )
             self._append(effect.record)
-        elif isinstance(effect, Renew):
+        elif isinstance(effect, fx.Renew):
             self._append(self._renewal(effect))
-        elif isinstance(effect, Lead):
+        elif isinstance(effect, fx.Lead):
             self.world.checker.on_lead(self.me, effect.term)
             self._deliver_steps(self.delivery.on_lead(effect.term, self.state.position))
-        elif isinstance(effect, StepDown):
+        elif isinstance(effect, fx.StepDown):
             self.delivery.on_lost()
             self._seek_as_follower()
-        elif isinstance(effect, Campaign):
+        elif isinstance(effect, fx.Campaign):
             self._campaign(effect.term_min)
-        elif isinstance(effect, Release):
+        elif isinstance(effect, fx.Release):
             self._lease = None
             me = self.me
             self._ask(LEASES, lambda answer: self.world.leases.release(me))
@@ -549,7 +535,7 @@ class Replica:
 
     # --- the shared log ---------------------------------------------------------------------------
 
-    def _renewal(self, effect: Renew) -> Report:
+    def _renewal(self, effect: fx.Renew) -> Report:
         self._sequence += 1
         said = {"received": effect.received, "busy": effect.busy}
         return Report(effect.term, self.me.name, self.me.incarnation, self._sequence, **said)
@@ -610,7 +596,7 @@ class Replica:
         counts = self.state.apply(record, Moment(0, at * self.rate))
         self.verdicts.append(counts)
         if not self._ready:
-            mine = isinstance(record, Announce) and record.incarnation == self.me.incarnation
+            mine = isinstance(record, Register) and record.incarnation == self.me.incarnation
             if not mine:
                 return
             self._ready = True

@@ -8,12 +8,14 @@ from tests.sim.stream.stream_world import SimEvent
 from tests.sim.stream.test_stream_sim import run_seed
 
 from dovetail.election.bully import BullyElection
-from dovetail.election.election import Effect, Role, Vote
+from dovetail.election.effects import Effect, Vote
+from dovetail.election.election import Role
 from dovetail.election.fold import Claim, LogState
-from dovetail.election.identifiers import Algorithm, MemberName, Position, Takeover, Term
+from dovetail.election.identifiers import Algorithm, MemberName, Position, Term
 from dovetail.election.majority import MajorityElection
 from dovetail.election.messages import VoteAnswer
 from dovetail.stream.delivery import Delivery, Handle, Phase, Step
+from dovetail.stream.settings import Takeover
 
 #: A planted bug must show within so many seeds.
 SEEDS_MAX = 400

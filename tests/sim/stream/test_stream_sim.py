@@ -1,15 +1,13 @@
 """Elections and takeovers under thousands of seeded mixtures of faults.
 
-SIM_SEEDS=20000 pytest tests/sim/stream        more seeds
-SIM_SEED=17 pytest tests/sim/stream            one seed again
+SIM_SEED=17 pytest tests/sim/stream            one seed again; see tests/sim/seeds.py
 """
 
-import os
 import random
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-import pytest
+from tests.sim.seeds import run_seeds
 from tests.sim.stream.stream_world import (
     LANES,
     LEASES,
@@ -22,9 +20,8 @@ from tests.sim.stream.stream_world import (
 )
 
 from dovetail.election.election import Role
-from dovetail.election.identifiers import Algorithm, Takeover
-
-SEEDS = int(os.environ.get("SIM_SEEDS", "2000"))
+from dovetail.election.identifiers import Algorithm
+from dovetail.stream.settings import Takeover
 
 #: Faults last so long, and after them a leader must be there within so many timeouts.
 FAULTS_TIMEOUTS = 10
@@ -264,17 +261,15 @@ def _unhandled(world: World) -> list[str]:
     return [f"{len(missing)} events were never handled, such as {missing[:3]}"] if missing else []
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_elections_and_takeovers_under_faults(part: int) -> None:
+def test_elections_and_takeovers_under_faults() -> None:
     """S3, S4, S5, S6, S7, S8, S9, R1: one leader a term, progress, calm; nothing lost."""
-    alone = os.environ.get("SIM_SEED")
-    seeds = range(part, SEEDS, 4) if alone is None else [int(alone)]
-    assert [problem for seed in seeds for problem in run_seed(seed)] == []
+    assert [problem for problems in run_seeds(run_seed, least=200) for problem in problems] == []
 
 
 def test_clocks_that_run_wild_cost_time_but_never_safety() -> None:
     """S8, S9: with clocks that run up to four times as fast as others, nothing is doubled."""
     rates = (0.5, 2.0)
-    problems = [p for seed in range(SEEDS // 20) for p in run_seed(seed, clock_rates=rates)]
+    runs = run_seeds(lambda seed: run_seed(seed, clock_rates=rates), least=50)
+    problems = [problem for found in runs for problem in found]
     slow = ("no leader", "calm weather", "never handled", "nothing was handled")
     assert [p for p in problems if not any(word in p for word in slow)] == []

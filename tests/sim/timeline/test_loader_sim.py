@@ -1,27 +1,26 @@
 """The loader in simulated time: consumers come, go, die, hang and wake; the store fails.
 
 One thread, one seed, one history. Checked at every delivery: not early, nobody else's lease live,
-the attempt counted right; at the end: everything handled. `SIM_SEEDS` sets how many seeds are run.
+the attempt counted right; at the end: everything handled. `tests/sim/seeds.py` has how many seeds.
 """
 
 import heapq
 import itertools
-import os
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
+from tests.sim.seeds import run_seeds
 
-from dovetail.timeline.engine.deal import DealerName, Member
+from dovetail.timeline.engine.assignment import DealerName, Member
 from dovetail.timeline.engine.loader import NEVER_MS, Loader, Plan, Push
 from dovetail.timeline.engine.window import Windows
 from dovetail.timeline.message import Handle, Leased, MessageId, NewMessage, Release, Status
 from dovetail.timeline.stores.memory import MemoryStore
 from dovetail.timeline.stores.protocol import LeaseResult
 
-SEEDS = max(60, int(os.environ.get("SIM_SEEDS", "0")) // 20)
 BUCKETS = 64
 WINDOW_MS = 200
 LEASE_MS = 500
@@ -84,7 +83,7 @@ class World:
         self.wake()
 
     def wake(self) -> None:
-        if not self.loader.windows.deal.members:
+        if not self.loader.windows.assignment.members:
             self.loader.on_window(self.loader.attendees(), now_ms=self.time_ms)
         wake_ms = self.loader.wake_ms(now_ms=self.time_ms)
         if wake_ms < NEVER_MS:
@@ -215,28 +214,26 @@ class World:
 @pytest.mark.parametrize("dealer", ["ranges", "racks"])
 def test_everything_is_handled_on_time_and_by_one(dealer: DealerName) -> None:
     """B7, B10, B11, B12, B13: whatever happens to consumers and the store, nothing is lost."""
-    run_seeds(dealer, SEEDS)
+    run_seeds(lambda seed: run(seed, dealer), least=30)
 
 
-def run_seeds(dealer: DealerName, seeds: int) -> None:
-    for seed in range(seeds):
-        world = World(seed, dealer)
-        world.at(0, world.come)
-        world.at(1, world.trouble)
-        for _ in range(MESSAGES):
-            world.at(world.rng.randrange(3_000), world.insert)
-        try:
-            world.run(START_MS + 3_500)
-            world.faults = False
-            for consumer in world.consumers.values():
-                consumer.hanging = False
-            world.come("the last one")
-            world.run(START_MS + 10_000)
-            assert world.handled == set(world.due), set(world.due) - world.handled
-            counts = now(world.store.counts(now_ms=world.time_ms))
-            assert (counts.waiting, counts.due, counts.leased) == (0, 0, 0)
-        except AssertionError as error:
-            raise AssertionError(f"seed={seed} dealer={dealer}: {error}") from error
+def run(seed: int, dealer: DealerName) -> None:
+    world = World(seed, dealer)
+    world.at(0, world.come)
+    world.at(1, world.trouble)
+    for _ in range(MESSAGES):
+        world.at(world.rng.randrange(3_000), world.insert)
+    world.run(START_MS + 3_500)
+
+    world.faults = False
+    for consumer in world.consumers.values():
+        consumer.hanging = False
+    world.come("the last one")
+    world.run(START_MS + 10_000)
+
+    assert world.handled == set(world.due), set(world.due) - world.handled
+    counts = now(world.store.counts(now_ms=world.time_ms))
+    assert (counts.waiting, counts.due, counts.leased) == (0, 0, 0)
 
 
 def test_on_a_quiet_day_messages_are_on_time() -> None:
@@ -274,7 +271,7 @@ def test_a_slow_primary_is_overtaken_by_its_backup() -> None:
 
 
 def test_a_whole_rack_goes_and_everything_due_is_served_in_the_same_window() -> None:
-    """B10: by the backups in the racks that are left, long before a new deal is made."""
+    """B10: by the backups in the racks that are left, long before a new assignment is made."""
     world = World(5, "racks")
     world.faults = False
     world.loader.windows = Windows("racks", buckets=BUCKETS, window_ms=60_000)
@@ -286,15 +283,15 @@ def test_a_whole_rack_goes_and_everything_due_is_served_in_the_same_window() -> 
             world.loader.offer(name, 1_000)
     world.wake()
     world.run(START_MS + 10)
-    assert len(world.loader.windows.deal.members) == 9
+    assert len(world.loader.windows.assignment.members) == 9
     for number in range(3):
         del world.consumers[f"x{number}"]
         world.loader.leave(f"x{number}")
     begun_ms = world.time_ms
     for _ in range(90):
         world.insert(0)
-    lost = {m.id for m in world.loader.windows.deal.members if m.rack == "x"}
-    assert lost == {"x0", "x1", "x2"}, "the deal of the window is still the old one"
+    lost = {m.id for m in world.loader.windows.assignment.members if m.rack == "x"}
+    assert lost == {"x0", "x1", "x2"}, "the assignment of the window is still the old one"
     world.run(begun_ms + OVERTAKE_MS + OVERTAKE_MS // 2 + 60)
     assert len(world.handled) == 90
 
@@ -345,7 +342,8 @@ def test_planted_bugs_of_the_loader_are_found(
     """R1: the simulation goes red when the loader pushes early, or loses a wake."""
     monkeypatch.setattr(Loader, "on_leased", plant(Loader.on_leased))
     with pytest.raises(AssertionError):
-        run_seeds("ranges", 60)
+        for seed in range(60):
+            run(seed, "ranges")
         quiet_message_is_found()
 
 
@@ -372,4 +370,5 @@ def test_a_lease_that_is_taken_ahead_of_its_end_is_found(
     """R1: the simulation goes red when the store gives away what somebody still holds."""
     monkeypatch.setattr("dovetail.timeline.stores.memory._Row.free", lambda self, now_ms: True)
     with pytest.raises(AssertionError, match="still holds"):
-        run_seeds(dealer, 60)
+        for seed in range(60):
+            run(seed, dealer)

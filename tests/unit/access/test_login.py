@@ -88,7 +88,7 @@ async def test_a_mechanism_that_is_not_offered() -> None:
     """R4: and none at all."""
     login = Login(ALL[:1], look_up)
     assert not login.handshake("PLAIN")
-    with pytest.raises(LoginFailed, match="SaslHandshake comes first"):
+    with pytest.raises(LoginFailed, match="send SaslHandshake first"):
         await login.authenticate(b"\0alice\0x")
 
 

@@ -9,8 +9,8 @@ from dovetail.settings import Flag, load_settings
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"login": "plain"}, "plain sends the password as it is"),
-        ({"login": "kerberos"}, "no way to log in"),
+        ({"login": "plain"}, "plain sends the password unencrypted"),
+        ({"login": "kerberos"}, "not a login mechanism"),
         ({"tls_certificate": "a.pem"}, "belong together"),
         ({"authorize": "true"}, "needs clients that say who they are"),
         ({"tls_clients": "required"}, "needs security.tls_certificate"),

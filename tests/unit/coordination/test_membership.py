@@ -1,4 +1,4 @@
-"""A node's place among the others: announced, lost, replaced and left, embedded and on etcd."""
+"""A node's place among the others: registered, lost, replaced and left, embedded and on etcd."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,7 @@ from dovetail.coordination.membership import (
     Member,
     Membership,
 )
+from dovetail.errors import LeaseLost
 
 TTL_MS = 1000
 DEADLINE_S = 20.0
@@ -91,7 +92,7 @@ async def joined(coordinator: Coordinator, number: int, *roles: str) -> AsyncIte
     node = Joined(coordinator, number, *roles)
     await node.membership.start()
     try:
-        await node.membership.announce(node.describe)
+        await node.membership.register(node.describe)
         yield node
     finally:
         await node.membership.stop()
@@ -126,6 +127,24 @@ async def test_nodes_see_each_other_come_and_go(coordinator: Coordinator) -> Non
             assert one.membership.members()[3].roles == (STORAGE_ROLE,)
         await one.until(lambda: len(one.membership.members()) == 1)
         assert one.alive == {1}
+
+
+async def test_whatever_hangs_on_the_lease_hears_of_a_new_one(coordinator: Coordinator) -> None:
+    """L1, B2: a key under the node's one lease goes with it; the next lease is another."""
+    async with joined(coordinator, 1) as one:
+        seen: list[bool] = []
+        one.membership.on_lease.append(lambda: seen.append(one.membership.holds_lease()))
+        first = one.membership.lease_id
+        await coordinator.transact([Put("/mine", b"x", first)])
+        await coordinator.revoke(first)
+        async with asyncio.timeout(DEADLINE_S):
+            while seen != [False, True]:
+                await asyncio.sleep(0.01)
+        assert one.membership.lease_id != first
+        assert await coordinator.get("/mine") is None
+    assert seen == [False, True, False]
+    with pytest.raises(LeaseLost):
+        _ = one.membership.lease_id
 
 
 async def test_who_went_is_remembered_for_a_while(

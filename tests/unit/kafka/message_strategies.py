@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dovetail.buffers import Buffer
-from dovetail.kafka.codec import SUPPORTED, Api, RequestHeader
+from dovetail.kafka.codec.apis import SUPPORTED, Api
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.kafka.codec.schema import FieldSpec, Primitive, specs_of
 
 #: Few, so that a message of four levels stays small; two are enough to show a wrong position.

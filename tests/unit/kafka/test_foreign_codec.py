@@ -16,14 +16,10 @@ from tests.unit.kafka.message_strategies import (
     version_name,
 )
 
-from dovetail.kafka.codec import (
-    Api,
-    ErrorCode,
-    RequestHeader,
-    encode_request,
-    encode_response,
-)
-from dovetail.kafka.codec.headers import encode_header, encode_response_header
+from dovetail.kafka.codec.apis import Api
+from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import encode_request, encode_response
+from dovetail.kafka.codec.headers import RequestHeader, encode_header, encode_response_header
 from dovetail.kafka.codec.schema import UUID, FieldSpec, Primitive, specs_of
 
 _MODULES = (

@@ -12,18 +12,19 @@ from tests.unit.kafka.message_strategies import (
 )
 
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka.codec import (
-    Api,
-    ApiKey,
-    RequestHeader,
-    correlation_id_of,
-    decode_header,
+from dovetail.kafka.codec.apis import Api, ApiKey
+from dovetail.kafka.codec.frames import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from dovetail.kafka.codec.headers import encode_header
+from dovetail.kafka.codec.headers import (
+    RequestHeader,
+    correlation_id_of,
+    decode_header,
+    encode_header,
+)
 from dovetail.kafka.codec.messages import (
     CreatePartitionsRequest,
     HeartbeatRequest,

@@ -1,11 +1,7 @@
 """Frames written by hand from the protocol's description."""
 
-from dovetail.kafka.codec import (
-    RequestHeader,
-    decode_request,
-    encode_request,
-    encode_response,
-)
+from dovetail.kafka.codec.frames import decode_request, encode_request, encode_response
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.kafka.codec.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -7,19 +7,16 @@ from tests.unit.kafka.message_strategies import unframed
 
 from dovetail.buffers import Buffer
 from dovetail.errors import InvalidInput
-from dovetail.kafka.codec import (
-    SUPPORTED,
-    ApiKey,
-    ErrorCode,
-    RequestHeader,
-    advertised,
+from dovetail.kafka.codec.apis import SUPPORTED, ApiKey, advertised
+from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import (
     answers,
-    decode_header,
     decode_response,
     encode_request,
     encode_response,
     refuse,
 )
+from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.codec.messages import (
     FetchResponse,
     FetchResponsePartition,

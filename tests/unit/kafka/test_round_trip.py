@@ -11,8 +11,8 @@ from tests.unit.kafka.message_strategies import (
     version_name,
 )
 
-from dovetail.kafka.codec import (
-    Api,
+from dovetail.kafka.codec.apis import Api
+from dovetail.kafka.codec.frames import (
     decode_request,
     decode_response,
     encode_request,

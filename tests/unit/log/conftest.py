@@ -11,13 +11,12 @@ from crc32c import crc32c
 
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator
-from dovetail.log.batch import check_batch
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
-from dovetail.log.records import StoredRecord, decode_batch, encode_batch
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
 from dovetail.storage import (
     Ensembles,
     LedgerStore,

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.unit.log.conftest import DEFAULTS
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator, Unchanged
 from dovetail.coordination.membership import LiveBrokers
 from dovetail.log.service import Log
-from dovetail.log.topic import TopicConfig
 from dovetail.storage import (
     Ensembles,
     LedgerStore,
@@ -20,14 +20,6 @@ from dovetail.storage import (
     StoreSettings,
 )
 from dovetail.storage.selection import Candidate, least_loaded, selection_named
-
-DEFAULTS = TopicConfig(
-    retention_ms=-1,
-    retention_bytes=-1,
-    ledger_bytes_max=1 << 28,
-    ledger_age_ms_max=1 << 40,
-    batch_bytes_max=1 << 20,
-)
 
 BROKEN = False
 

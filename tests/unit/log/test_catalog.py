@@ -12,7 +12,7 @@ from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.coordination.protocol import Outcome
 from dovetail.errors import TopicExists, TopicUnknown, Uncertain
 from dovetail.log.catalog import Catalog, partition_key, topic_key
-from dovetail.log.claims import DELETED, Holding, Place
+from dovetail.log.claims import DELETED, Ownership, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
 from dovetail.storage.chain import PartitionRecord
@@ -63,7 +63,7 @@ def nobody(places: list[Place]) -> dict[Place, int]:
 
 
 async def make(view: View, topic: TopicRecord) -> TopicRecord:
-    await view.catalog.announce(topic)
+    await view.catalog.register(topic)
     await view.catalog.register_partitions(topic, nobody)
     return await view.catalog.change(topic, lambda r: with_state(r, TopicState.READY))
 
@@ -126,9 +126,9 @@ async def test_partitions_of_a_dying_topic_are_nobodys(
     outcome = await service.transact([Put(key, chain.encode(gone))])
     two.catalog._partition_mirror.note(key, chain.encode(gone), outcome.revision)
     await two.until_ready("t")
-    assert two.catalog.holding(Place("first", 0)) == Holding(3, DELETED)
-    assert Place("first", 0) not in two.catalog.holdings()
-    assert Place("first", 1) in two.catalog.holdings()
+    assert two.catalog.ownership(Place("first", 0)) == Ownership(3, DELETED)
+    assert Place("first", 0) not in two.catalog.owners()
+    assert Place("first", 1) in two.catalog.owners()
 
 
 async def test_a_creation_without_an_answer_says_so(
@@ -143,5 +143,5 @@ async def test_a_creation_without_an_answer_says_so(
     with monkeypatch.context() as patched:
         patched.setattr(service, "transact", lost)
         with pytest.raises(Uncertain):
-            await view.catalog.announce(record("first"))
+            await view.catalog.register(record("first"))
     assert await service.get(topic_key("t")) is None

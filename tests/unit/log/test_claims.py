@@ -14,9 +14,9 @@ from dovetail.log.claims import (
     SETTLE_MS,
     TURN_MS,
     Claims,
-    Holding,
+    Ownership,
     Place,
-    deal,
+    assign,
     moves,
     turn_of,
 )
@@ -24,7 +24,7 @@ from dovetail.storage.selection import Candidate, any_order, least_loaded, round
 
 PLACES = st.builds(Place, st.sampled_from(["a", "b", "c"]), st.integers(0, 30))
 HOLDINGS = st.dictionaries(
-    PLACES, st.builds(Holding, st.integers(0, 5), st.integers(-1, 5)), max_size=30
+    PLACES, st.builds(Ownership, st.integers(0, 5), st.integers(-1, 5)), max_size=30
 )
 TAKERS = st.sets(st.integers(0, 5), min_size=1)
 
@@ -44,19 +44,19 @@ def claims(node_id: int) -> Claims:
     return Claims(node_id, select=least_loaded, rng=NoWait(1))
 
 
-def owned(holdings: dict[Place, Holding]) -> "Counter[int]":
-    return Counter(holding.owner for holding in holdings.values())
+def owned(owners: dict[Place, Ownership]) -> "Counter[int]":
+    return Counter(ownership.owner for ownership in owners.values())
 
 
 # Dealing
 
 
-def dumb_first(holdings: dict[Place, Holding], takers: set[int], place: Place) -> int:
+def dumb_first(owners: dict[Place, Ownership], takers: set[int], place: Place) -> int:
     """The taker with the fewest partitions, then with the fewest of the topic, then by the turn."""
     shuffled = any_order([Candidate(node, 0) for node in takers], turn_of(place))
 
     def burden(node: int) -> tuple[int, int, int]:
-        mine = [p for p, h in holdings.items() if h.owner == node]
+        mine = [p for p, h in owners.items() if h.owner == node]
         return len(mine), sum(p.topic_id == place.topic_id for p in mine), shuffled.index(node)
 
     return min(takers, key=burden)
@@ -65,33 +65,33 @@ def dumb_first(holdings: dict[Place, Holding], takers: set[int], place: Place) -
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS)
 def test_dealing_is_what_a_dumb_version_does(
-    holdings: dict[Place, Holding], takers: set[int]
+    owners: dict[Place, Ownership], takers: set[int]
 ) -> None:
     """L3, L9, L12: each vacant partition, in order, goes to whoever has least by then."""
-    vacant = [place for place, holding in holdings.items() if holding.owner not in takers]
-    dealt = deal(vacant, holdings, takers, least_loaded)
-    assert dealt.keys() == set(vacant)
-    given_out = dict(holdings)
+    vacant = [place for place, ownership in owners.items() if ownership.owner not in takers]
+    assigned = assign(vacant, owners, takers, least_loaded)
+    assert assigned.keys() == set(vacant)
+    given_out = dict(owners)
     for place in sorted(vacant):
-        assert sorted(dealt[place]) == sorted(takers)
-        assert dealt[place][0] == dumb_first(given_out, takers, place)
-        given_out[place] = Holding(given_out[place].term, dealt[place][0])
+        assert sorted(assigned[place]) == sorted(takers)
+        assert assigned[place][0] == dumb_first(given_out, takers, place)
+        given_out[place] = Ownership(given_out[place].term, assigned[place][0])
 
 
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS, st.randoms(use_true_random=False))
 def test_every_broker_deals_alike(
-    holdings: dict[Place, Holding], takers: set[int], rng: random.Random
+    owners: dict[Place, Ownership], takers: set[int], rng: random.Random
 ) -> None:
     """L9: the order in which a broker learnt of things does not matter."""
-    vacant = [place for place, holding in holdings.items() if holding.owner not in takers]
-    pairs = list(holdings.items())
+    vacant = [place for place, ownership in owners.items() if ownership.owner not in takers]
+    pairs = list(owners.items())
     rng.shuffle(pairs)
     for select in (least_loaded, round_robin, any_order):
-        expected = deal(vacant, holdings, takers, select)
+        expected = assign(vacant, owners, takers, select)
         shuffled = rng.sample(vacant, len(vacant))
         others = rng.sample(sorted(takers), len(takers))
-        assert deal(shuffled, dict(pairs), others, select) == expected
+        assert assign(shuffled, dict(pairs), others, select) == expected
 
 
 @settings(deadline=None)
@@ -99,62 +99,62 @@ def test_every_broker_deals_alike(
 def test_what_is_dealt_from_nothing_is_even(count: int, takers: set[int]) -> None:
     """L3: within one of each other, in all and topic by topic."""
     places = [Place(f"t{n % 3}", n) for n in range(count)]
-    dealt = deal(places, {}, takers, least_loaded)
-    firsts = Counter(order[0] for order in dealt.values())
+    assigned = assign(places, {}, takers, least_loaded)
+    firsts = Counter(order[0] for order in assigned.values())
     loads = [firsts[node] for node in takers]
     assert max(loads) - min(loads) <= 1
 
 
 def test_nobody_to_deal_to() -> None:
-    """L9: without brokers nothing is dealt."""
-    assert deal([Place("a", 0)], {}, [], least_loaded) == {}
+    """L9: without brokers nothing is assigned."""
+    assert assign([Place("a", 0)], {}, [], least_loaded) == {}
 
 
 # Balance
 
 
-def play_moves(holdings: dict[Place, Holding], willing: set[int]) -> int:
+def play_moves(owners: dict[Place, Ownership], willing: set[int]) -> int:
     """Every giver moves what it plans, until nobody plans anything; how many moved."""
     moved = 0
     while True:
-        plans = {node: moves(holdings, willing, giver=node) for node in willing}
+        plans = {node: moves(owners, willing, giver=node) for node in willing}
         assert all(len(plan) <= MOVES_MAX for plan in plans.values())
         if not any(plans.values()):
             return moved
         for node, plan in plans.items():
             for place, taker in plan:
-                assert holdings[place].owner == node
+                assert owners[place].owner == node
                 assert taker in willing
-                holdings[place] = Holding(holdings[place].term, taker)
+                owners[place] = Ownership(owners[place].term, taker)
                 moved += 1
 
 
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS)
 def test_moves_end_in_balance_and_are_the_fewest(
-    holdings: dict[Place, Holding], willing: set[int]
+    owners: dict[Place, Ownership], willing: set[int]
 ) -> None:
     """L3, B2: within one of each other, by no more moves than that takes; the rest stays."""
-    before = owned(holdings)
+    before = owned(owners)
     loads = sorted((before[node] for node in willing), reverse=True)
     share, rest = divmod(sum(loads), len(willing))
     # The brokers that have most keep one more; whatever anybody has above its share must move.
     fewest = sum(max(0, load - share - (1 if at < rest else 0)) for at, load in enumerate(loads))
-    after = dict(holdings)
+    after = dict(owners)
     assert play_moves(after, willing) == fewest
     loads = [owned(after)[node] for node in willing]
     assert max(loads) - min(loads) <= 1
-    for place, holding in holdings.items():
-        if holding.owner not in willing:
-            assert after[place] == holding, "what belongs to others is not moved"
+    for place, ownership in owners.items():
+        if ownership.owner not in willing:
+            assert after[place] == ownership, "what belongs to others is not moved"
 
 
 def test_a_joining_broker_gets_parts_of_every_topic() -> None:
     """L3: topics are spread, not moved as a whole."""
-    holdings = {Place(t, n): Holding(1, 1 + n % 2) for t in "abc" for n in range(8)}
-    after = dict(holdings)
+    owners = {Place(t, n): Ownership(1, 1 + n % 2) for t in "abc" for n in range(8)}
+    after = dict(owners)
     play_moves(after, {1, 2, 3})
-    mine = Counter(place.topic_id for place, holding in after.items() if holding.owner == 3)
+    mine = Counter(place.topic_id for place, ownership in after.items() if ownership.owner == 3)
     assert mine.total() == 8
     assert set(mine.values()) <= {2, 3}
 
@@ -165,34 +165,34 @@ def test_a_joining_broker_gets_parts_of_every_topic() -> None:
 def test_the_first_claims_at_once_and_the_others_in_turn() -> None:
     """L9: one tries; the next only if the partition is still vacant a turn later."""
     place = Place("a", 0)
-    holdings = {place: Holding(4, 9), Place("b", 0): Holding(1, 2)}
+    owners = {place: Ownership(4, 9), Place("b", 0): Ownership(1, 2)}
     there = brokers(1, 2, 3)
-    order = deal([place], holdings, {1, 2, 3}, least_loaded)[place]
+    order = assign([place], owners, {1, 2, 3}, least_loaded)[place]
     assert order[2] == 2, "who has something comes last"
     for at, node in enumerate(order):
         mine = claims(node)
-        held = {p for p, holding in holdings.items() if holding.owner == node}
-        first = mine.decide(holdings, there, held, now_ms=500.0)
+        held = {p for p, ownership in owners.items() if ownership.owner == node}
+        first = mine.decide(owners, there, held, now_ms=500.0)
         if at == 0:
             assert first.claim == [place]
             continue
         assert first.claim == []
         assert first.again_ms == 500.0 + at * TURN_MS
-        early = mine.decide(holdings, there, held, now_ms=499.0 + at * TURN_MS)
+        early = mine.decide(owners, there, held, now_ms=499.0 + at * TURN_MS)
         assert early.claim == []
-        assert mine.decide(holdings, there, held, now_ms=500.0 + at * TURN_MS).claim == [place]
+        assert mine.decide(owners, there, held, now_ms=500.0 + at * TURN_MS).claim == [place]
 
 
 def test_a_partition_that_was_owned_between_waits_anew() -> None:
     """L9: the turn counts from when it was last seen vacant."""
     place, there = Place("a", 0), brokers(1, 2)
-    vacant, taken = {place: Holding(1, 9)}, {place: Holding(2, 2)}
-    late = deal([place], vacant, {1, 2}, least_loaded)[place][1]
+    vacant, taken = {place: Ownership(1, 9)}, {place: Ownership(2, 2)}
+    late = assign([place], vacant, {1, 2}, least_loaded)[place][1]
     mine = claims(late)
     assert mine.decide(vacant, there, set(), now_ms=0.0).again_ms == TURN_MS
     owner = LiveBrokers(frozenset({1, 2}), frozenset({1, 2}))
     mine.decide(taken, owner, {place} if late == 2 else set(), now_ms=10.0)
-    again = mine.decide({place: Holding(2, 9)}, there, set(), now_ms=900.0)
+    again = mine.decide({place: Ownership(2, 9)}, there, set(), now_ms=900.0)
     assert again.claim == []
     assert again.again_ms == 900.0 + TURN_MS
 
@@ -200,25 +200,25 @@ def test_a_partition_that_was_owned_between_waits_anew() -> None:
 def test_waits_are_random_and_short() -> None:
     """L9: brokers that notice at the same time do not all rush at once."""
     place, there = Place("a", 0), brokers(1, 2)
-    first = deal([place], {}, {1, 2}, least_loaded)[place][0]
+    first = assign([place], {}, {1, 2}, least_loaded)[place][0]
     waits = set()
     for seed in range(50):
         mine = Claims(first, select=least_loaded, rng=random.Random(seed))
-        decision = mine.decide({place: Holding(1, 9)}, there, set(), now_ms=0.0)
+        decision = mine.decide({place: Ownership(1, 9)}, there, set(), now_ms=0.0)
         assert decision.again_ms is not None
         assert 0 <= decision.again_ms <= JITTER_MS
         waits.add(decision.again_ms)
     assert len(waits) > 40
     alone = Claims(1, select=least_loaded, rng=random.Random(1))
-    assert alone.decide({place: Holding(1, 9)}, brokers(1), set(), now_ms=0.0).claim == [place]
+    assert alone.decide({place: Ownership(1, 9)}, brokers(1), set(), now_ms=0.0).claim == [place]
 
 
 def test_what_the_record_gives_us_is_claimed_at_once() -> None:
     """L3, L9: named by whoever gave it away, or by our former life."""
     place = Place("a", 0)
-    decision = claims(2).decide({place: Holding(3, 2)}, brokers(1, 2), set(), now_ms=0.0)
+    decision = claims(2).decide({place: Ownership(3, 2)}, brokers(1, 2), set(), now_ms=0.0)
     assert decision.claim == [place]
-    held = claims(2).decide({place: Holding(3, 2)}, brokers(1, 2), {place}, now_ms=0.0)
+    held = claims(2).decide({place: Ownership(3, 2)}, brokers(1, 2), {place}, now_ms=0.0)
     assert held.claim == []
 
 
@@ -226,17 +226,17 @@ def test_a_living_owner_is_left_alone() -> None:
     """L9: also one that is leaving; it gives by itself."""
     place = Place("a", 0)
     for there in (brokers(1, 2), brokers(1, leaving=(2,))):
-        assert claims(1).decide({place: Holding(3, 2)}, there, set(), now_ms=1e9).claim == []
+        assert claims(1).decide({place: Ownership(3, 2)}, there, set(), now_ms=1e9).claim == []
 
 
 def test_who_is_leaving_gets_nothing() -> None:
     """L9: not what is vacant, not what balance moves; and it plans no moves itself."""
-    vacant = {Place("a", n): Holding(1, NOBODY) for n in range(4)}
+    vacant = {Place("a", n): Ownership(1, NOBODY) for n in range(4)}
     there = brokers(1, leaving=(2,))
     nothing = claims(2).decide(vacant, there, set(), now_ms=1e9)
     assert (nothing.claim, nothing.give, nothing.again_ms) == ([], [], None)
     assert claims(1).decide(vacant, there, set(), now_ms=0.0).claim == sorted(vacant)
-    mine = {Place("a", n): Holding(1, 1) for n in range(4)}
+    mine = {Place("a", n): Ownership(1, 1) for n in range(4)}
     for node in (1, 2):
         one = claims(node)
         one.decide(mine, there, set(mine), now_ms=0.0)
@@ -245,13 +245,13 @@ def test_who_is_leaving_gets_nothing() -> None:
 
 def test_balance_waits_until_the_brokers_have_settled() -> None:
     """L3: a restart is no reason to move, and neither is it while something is vacant."""
-    mine = {Place("a", n): Holding(1, 1) for n in range(4)}
+    mine = {Place("a", n): Ownership(1, 1) for n in range(4)}
     one = claims(1)
     assert one.decide(mine, brokers(1), set(mine), now_ms=0.0).give == []
     joined = one.decide(mine, brokers(1, 2), set(mine), now_ms=1000.0)
     assert joined.give == []
     assert joined.again_ms == 1000.0 + SETTLE_MS
-    vacant = mine | {Place("b", 0): Holding(1, NOBODY)}
+    vacant = mine | {Place("b", 0): Ownership(1, NOBODY)}
     assert one.decide(vacant, brokers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS).give == []
     settled = one.decide(mine, brokers(1, 2), set(mine), now_ms=1000.0 + SETTLE_MS)
     assert [taker for _, taker in settled.give] == [2, 2]
@@ -261,7 +261,7 @@ def test_balance_waits_until_the_brokers_have_settled() -> None:
 
 def test_who_declines_still_claims_what_has_its_name_on_it() -> None:
     """L9: nobody else may take it, so it would be nobody's."""
-    named = {Place("a", 0): Holding(3, 2)}
+    named = {Place("a", 0): Ownership(3, 2)}
     there = brokers(1, leaving=(2,))
     assert claims(2).decide(named, there, set(), now_ms=0.0).claim == [Place("a", 0)]
     assert claims(1).decide(named, there, set(), now_ms=1e9).claim == []

@@ -20,7 +20,6 @@ from dovetail.errors import (
     SequenceGap,
     Unavailable,
 )
-from dovetail.log.batch import HEADER_BYTES, check_batch, read_header, stamp
 from dovetail.log.checkpoint import (
     LedgerIndex,
     decode_checkpoint,
@@ -28,9 +27,16 @@ from dovetail.log.checkpoint import (
     is_checkpoint,
 )
 from dovetail.log.producers import IN_ORDER_MS, ProducerTable
-from dovetail.log.records import decode_batch, encode_batch
 from dovetail.log.tail import Tail, TailBudget
 from dovetail.log.topic import TopicConfig, check_config, check_name, check_partitions
+from dovetail.record_batch import (
+    HEADER_BYTES,
+    check_batch,
+    decode_batch,
+    encode_batch,
+    read_header,
+    stamp,
+)
 from dovetail.storage import SINGLE, EntryId, Placement, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.placement import Fragment

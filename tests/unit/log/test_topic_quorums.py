@@ -26,7 +26,7 @@ def defaults(*sizes: int) -> TopicConfig:
         ({"dovetail.ack.quorum": "0"}, r"dovetail.ack.quorum = 0 is not in \[1, 64\]"),
         ({READ: "1"}, "read quorum 1 . ack quorum 2 must be more than write quorum 3"),
         ({READ: "4"}, "read quorum 4 > write quorum 3"),
-        ({READ: "many"}, "is no whole number"),
+        ({READ: "many"}, "is not a whole number"),
         ({"dovetail.ensemble": "65"}, r"is not in \[1, 64\]"),
     ],
 )

@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
+from dovetail.kafka.client.partitioner import crc32_partitioner, murmur2_partitioner
+from dovetail.kafka.codec.error_codes import error_of
 from dovetail.outbox.batch import (
     Batch,
     Identity,
     Row,
     compact,
-    crc32_partitioner,
     cut,
     decode_batches,
     decode_identity,
     encode_batches,
     encode_identity,
-    murmur2_partitioner,
     plan,
     remaining,
     spread,
@@ -24,7 +24,7 @@ from dovetail.outbox.batch import (
 from dovetail.outbox.drain import Fate
 from dovetail.outbox.message import Message, headers_from_text, headers_to_text
 from dovetail.outbox.pace import FETCH_BYTES, Pace, fetch_count, retry_delay_ms
-from dovetail.outbox.sender import _outcome_of
+from dovetail.outbox.sender import outcome_of
 
 
 def _row(number: int, key: bytes | None = None, payload: bytes = b"x") -> Row:
@@ -177,20 +177,28 @@ def test_large_messages_are_fetched_a_few_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "fate"),
+    ("code", "fate", "again"),
     [
-        (0, Fate.ACKNOWLEDGED),
-        (46, Fate.ACKNOWLEDGED),
-        (10, Fate.REFUSED),
-        (87, Fate.REFUSED),
-        (45, Fate.FORGOTTEN),
-        (59, Fate.FORGOTTEN),
-        (29, Fate.FAILED),
+        (2, Fate.REFUSED, False),
+        (10, Fate.REFUSED, False),
+        (18, Fate.REFUSED, False),
+        (32, Fate.REFUSED, False),
+        (43, Fate.REFUSED, False),
+        (76, Fate.REFUSED, False),
+        (87, Fate.REFUSED, False),
+        (45, Fate.FORGOTTEN, False),
+        (47, Fate.FORGOTTEN, False),
+        (59, Fate.FORGOTTEN, False),
+        (17, Fate.FAILED, False),
+        (29, Fate.FAILED, False),
+        (44, Fate.FAILED, False),
+        (6, Fate.FAILED, True),
+        (7, Fate.FAILED, True),
+        (56, Fate.FAILED, True),
     ],
 )
-def test_what_error_codes_mean(code: int, fate: Fate) -> None:
-    """O6: what may be tried again, what never will be taken."""
-    outcome = _outcome_of(code, "told")
-    assert not isinstance(outcome, str)
-    assert outcome.fate is fate
-    assert _outcome_of(6, "not leader") == "not leader"
+def test_what_error_codes_mean(code: int, fate: Fate, again: bool) -> None:
+    """O6: what is sent again until its time is over, what never will be taken."""
+    error = error_of(code, "writing")
+    assert outcome_of(error).fate is fate
+    assert error.retriable is again

@@ -128,7 +128,7 @@ def test_what_can_not_be_written_through_is_refused() -> None:
     producer = Producer("t", backend="db")
     with pytest.raises(InvalidInput, match="give the session or connection"):
         producer.publish("x")
-    with pytest.raises(InvalidInput, match="nothing that the outbox can write through"):
+    with pytest.raises(InvalidInput, match="not a connection for the outbox"):
         producer.publish("x", on=object())
     with pytest.raises(InvalidInput, match="no topic"):
         Producer(backend="db").publish("x")

@@ -162,5 +162,5 @@ def test_tables_are_made_once(engine: Engine) -> None:
 @pytest.mark.parametrize("url", ["", "nonsense", "oracle://x/y", "postgresql+nodriver://x/y"])
 def test_an_address_that_is_none_is_told(url: str) -> None:
     """U7: with examples of what is one."""
-    with pytest.raises(InvalidSetting, match=r"outbox\.database is no address"):
+    with pytest.raises(InvalidSetting, match=r"outbox\.database is not the address"):
         open_engine(url)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from dovetail.errors import ChecksumMismatch, InvalidBatch, InvalidInput  # noqa: E402
-from dovetail.kafka.client.compression import (  # noqa: E402
+from dovetail.compression import (  # noqa: E402
     CODECS,
     INFLATED_BYTES_MAX,
     codec_number,
     deflate,
     inflate,
 )
+from dovetail.errors import ChecksumMismatch, InvalidBatch, InvalidInput  # noqa: E402
 from dovetail.spark import _plain_records as plain  # noqa: E402
 from dovetail.spark import records  # noqa: E402
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, batches_in, to_arrow  # noqa: E402
@@ -60,12 +60,7 @@ def encoded(batch: pa.RecordBatch, **options: Any) -> list[bytes]:
 def decoded(data: bytes, *, low: int = 0, end: int = 2**62) -> list[dict[str, Any]]:
     batches = list(batches_in(data, where="t-0"))
     arrow = to_arrow(
-        batches,
-        topic="t",
-        partition=3,
-        offset_min=low,
-        offset_end=end,
-        columns=COLUMNS_WITH_HEADERS,
+        batches, ("t", 3), offset_min=low, offset_end=end, columns=COLUMNS_WITH_HEADERS
     )
     arrow.validate(full=True)
     rows: list[dict[str, Any]] = arrow.to_pylist()

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from dovetail.errors import Damaged, InvalidInput, ProducerFenced
 from dovetail.kafka.client.client import EARLIEST, LATEST
-from dovetail.spark.identity import Mark, begin_of, identity_of, marks_after
+from dovetail.spark.exactly_once import Attempt, Mark, begin_of, identity_of, marks_after
 from dovetail.spark.offsets import (
     from_document,
     limited,
@@ -59,7 +59,7 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"subscribe": None}, "which topics to read; give one of subscribe"),
         ({"subscribe": "a,,b"}, "names an empty topic"),
         ({"kafka_bootstrap_servers": None}, "where the brokers are"),
-        ({"kafka_bootstrap_servers": "here"}, "'here' is no address"),
+        ({"kafka_bootstrap_servers": "here"}, "broker address 'here' is not of the form host:port"),
         ({"bootstrap": "x:1"}, "kafka.bootstrap.servers and bootstrap contradict"),
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"startingOffsets": "first"}, "write earliest or latest, or JSON such as"),
@@ -71,7 +71,7 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"minPartitions": "1e3"}, "'1e3'; it must be a number"),
         ({"failOnDataLoss": "no"}, "must be true or false"),
         ({"includeHeaders": " "}, "is empty"),
-        ({"subscribe": None, "subscribePattern": "("}, "no pattern"),
+        ({"subscribe": None, "subscribePattern": "("}, "not a regular expression"),
         ({"subscribe": None, "assign": '{"a": "0"}'}, "write a list of partitions"),
         ({"subscribe": None, "assign": "{}"}, "names no partition"),
         ({"kafka_security_protocol": "TLS"}, "it can be PLAINTEXT, SSL, SASL_PLAINTEXT or"),
@@ -154,7 +154,7 @@ def test_positions_travel_as_spark_keeps_them(partitions: Any) -> None:
     """T9: as JSON in the checkpoint and back."""
     positions = {key: low for key, (low, _) in partitions.items()}
     assert from_document(json.loads(json.dumps(to_document(positions)))) == positions
-    with pytest.raises(Damaged, match="positions are none"):
+    with pytest.raises(Damaged, match="malformed positions"):
         from_document({"a": "b"})  # type: ignore[dict-item]
 
 
@@ -174,23 +174,23 @@ def test_what_is_lost_is_named() -> None:
 @given(st.text(max_size=8), st.integers(0, 2**20), st.integers(0, 2**20 - 1))
 def test_identities_are_told_apart(query: str, batch: int, task: int) -> None:
     """T5: of one micro-batch or another, of one task or another, and never the broker's own."""
-    mine = identity_of(query, batch=batch, task=task)
+    mine = identity_of(Attempt(query, batch, task))
     assert 2**62 <= mine.producer_id < 2**63
     assert 0 <= mine.epoch < 2**15
-    assert mine == identity_of(query, batch=batch, task=task)
-    other = identity_of(query, batch=batch, task=task ^ 1)
+    assert mine == identity_of(Attempt(query, batch, task))
+    other = identity_of(Attempt(query, batch, task ^ 1))
     assert not mine.wrote(producer_id=other.producer_id, epoch=other.epoch)
     assert mine.shares_batch(producer_id=other.producer_id, epoch=other.epoch)
-    later = identity_of(query, batch=batch + 1, task=task)
+    later = identity_of(Attempt(query, batch + 1, task))
     assert not mine.shares_batch(producer_id=later.producer_id, epoch=later.epoch)
     if later.producer_id == mine.producer_id:
         assert later.epoch > mine.epoch
     else:
         assert (batch + 1) % 2**15 == 0
-    stranger = identity_of(query + "x", batch=batch, task=task)
+    stranger = identity_of(Attempt(query + "x", batch, task))
     assert not mine.shares_batch(producer_id=stranger.producer_id, epoch=stranger.epoch)
     with pytest.raises(InvalidInput, match="up to 1048576 tasks"):
-        identity_of(query, batch=batch, task=2**20)
+        identity_of(Attempt(query, batch, 2**20))
 
 
 def test_marks_tell_who_is_superseded_and_where_a_micro_batch_began() -> None:
@@ -207,7 +207,7 @@ def test_marks_tell_who_is_superseded_and_where_a_micro_batch_began() -> None:
     assert begin_of(stored[place], batch=5) == 80
     assert begin_of(None, batch=5) == 0
     assert begin_of((80, "of another"), batch=5) == 80
-    with pytest.raises(ProducerFenced, match="term 6 writes, and one of term 7"):
+    with pytest.raises(ProducerFenced, match="term 6 writes, but one of term 7"):
         marks_after(stored, {("t", 1): 9}, batch=5, term=6)
-    with pytest.raises(ProducerFenced, match="micro-batch 3 is written again, and 4 is complete"):
+    with pytest.raises(ProducerFenced, match="micro-batch 3 is written again, but 4 is complete"):
         marks_after(stored, {("t", 1): 9}, batch=3, term=9)

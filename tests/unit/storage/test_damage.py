@@ -4,18 +4,12 @@ import errno
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import Damaged, EntryUnknown, Fenced, LedgerUnknown, Unavailable
-from dovetail.storage.disk.faulty_disk import FaultyDisk
+from dovetail.storage.disk.commands import Append, DeleteLedger, Fence, LetDamageGo
 from dovetail.storage.disk.files import File
-from dovetail.storage.disk.store import (
-    Append,
-    DeleteLedger,
-    Fence,
-    LedgerStore,
-    LetDamageGo,
-    StoreSettings,
-)
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.held import Span
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import Damaged, DovetailError, Unavailable
 from dovetail.storage import (
@@ -21,7 +22,6 @@ from dovetail.storage import (
     StoreSettings,
     Term,
 )
-from dovetail.storage.disk.faulty_disk import FaultyDisk
 
 
 class Several:

@@ -38,7 +38,7 @@ def test_an_identity_that_was_lost_or_changed_is_noticed(tmp_path: Path) -> None
     path = tmp_path / "identity"
     good = path.read_text()
     path.write_text(good.replace(good[0], "z", 1))
-    with pytest.raises(Damaged, match="does not check"):
+    with pytest.raises(Damaged, match="fails its checksum"):
         disk_identity(tmp_path)
     path.unlink()
     with pytest.raises(Damaged, match="no file"):

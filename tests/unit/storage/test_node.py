@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import DovetailError, Fenced, StorageOut
 from dovetail.storage import (
@@ -22,8 +23,7 @@ from dovetail.storage import (
     StoreSettings,
     Term,
 )
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.placement import Fragment
 
 

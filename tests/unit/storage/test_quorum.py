@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 from tests.sim.cluster import fenced_read
 
 from dovetail.errors import Fenced, InvalidInput, Unavailable
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import Append, Fence, LedgerStore, StoreSettings
+from dovetail.storage.disk.commands import Append, Fence
+from dovetail.storage.disk.store import LedgerStore, StoreSettings
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
 from dovetail.storage.quorum.arithmetic import Quorum, check_quorum, write_set
 from dovetail.storage.quorum.recovery import (

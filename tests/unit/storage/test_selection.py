@@ -133,7 +133,7 @@ def test_an_answer_that_is_no_order_is_refused(bad: Selection, module: ModuleTyp
         ("json:", "module:callable"),
         ("no_such_module_here:select", "no_such_module_here"),
         ("json:no_such_name", "no_such_name"),
-        ("json:__doc__", "is no callable"),
+        ("json:__doc__", "is not callable"),
     ],
 )
 def test_a_name_that_means_nothing_is_refused(name: str, says: str) -> None:

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import (
     Damaged,
@@ -15,17 +16,8 @@ from dovetail.errors import (
     StorageOut,
     Uncertain,
 )
-from dovetail.storage.disk.faulty_disk import FaultyDisk
-from dovetail.storage.disk.store import (
-    Append,
-    Command,
-    DeleteLedger,
-    Durability,
-    Fence,
-    LedgerStore,
-    Outcome,
-    StoreSettings,
-)
+from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence, Outcome
+from dovetail.storage.disk.store import Durability, LedgerStore, StoreSettings
 from dovetail.storage.identifiers import NO_ENTRY, EntryId, LedgerId, LedgerState, Term
 
 SMALL = StoreSettings(segment_bytes=4_000, disk_free_bytes_min=0, reserve_bytes=1_000)

@@ -16,11 +16,9 @@ from dovetail.election import (
     MemoryNetwork,
     MemorySharedLog,
     MemoryTransport,
-    StreamSettings,
-    Takeover,
     VoteFile,
 )
-from dovetail.stream import Event, MemorySource, SharedStream
+from dovetail.stream import Event, MemorySource, SharedStream, StreamSettings, Takeover
 from dovetail.stream.handler import Handler
 
 #: Short, and long against a busy machine's hiccups.

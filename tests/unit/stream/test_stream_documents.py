@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from dovetail.election import StreamSettings
 from dovetail.settings.stream import SharedStreamSettings
-from dovetail.stream import SharedStream
+from dovetail.stream import SharedStream, StreamSettings
 
 DOCUMENT = Path(__file__).parent.parent.parent.parent / "docs" / "stream.md"
 

@@ -11,9 +11,9 @@ import pytest
 from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
 
 from dovetail.clock import SystemClock
-from dovetail.election import Algorithm, Leadership, MemberName, Takeover
+from dovetail.election import Algorithm, Leadership, MemberName
 from dovetail.errors import Unavailable
-from dovetail.stream import Event, MemorySource, SharedStream
+from dovetail.stream import Event, MemorySource, SharedStream, Takeover
 
 
 def offsets(cluster: MemoryCluster) -> list[int]:

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from dovetail.election import Position, StreamMetrics
+from dovetail.election import Position
 from dovetail.errors import Unavailable
-from dovetail.stream import Event, RobustStreamHandler
+from dovetail.stream import Event, RobustStreamHandler, StreamMetrics
 
 
 class ScriptedSource:

@@ -1,4 +1,4 @@
-"""Works, outcomes and payloads on the wire."""
+"""Jobs, outcomes and payloads on the wire."""
 
 from typing import Any, TypedDict
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable, codec_of
 from dovetail.teams.envelope import (
-    WORK_ID_BYTES_MAX,
-    Work,
-    WorkId,
+    JOB_ID_BYTES_MAX,
+    Job,
+    JobId,
     checked_id,
+    job_of,
     place_of,
-    work_of,
 )
 from dovetail.teams.outcome import (
     RECORD_BYTES_MAX,
@@ -28,67 +28,67 @@ from dovetail.teams.outcome import (
 )
 from dovetail.teams.team import Policy
 
-works = st.builds(
-    Work,
-    id=st.text(min_size=1).map(WorkId),
+jobs = st.builds(
+    Job,
+    id=st.text(min_size=1).map(JobId),
     payload=st.binary(),
-    parent=st.none() | st.text(min_size=1).map(WorkId),
+    parent=st.none() | st.text(min_size=1).map(JobId),
     attempts=st.integers(0, 10**6),
     not_before_ms=st.integers(0, 2**50),
     traceparent=st.none() | st.binary(),
 )
 
 
-@given(works)
-def test_a_work_comes_back_from_its_record(work: Work) -> None:
-    """T4: key, value and headers hold all of a work."""
-    again = work_of(place="t-0-1", key=work.key, value=work.payload, headers=work.headers())
-    assert again == work
+@given(jobs)
+def test_a_job_comes_back_from_its_record(job: Job) -> None:
+    """T4: key, value and headers hold all of a job."""
+    again = job_of(place="t-0-1", key=job.key, value=job.payload, headers=job.headers())
+    assert again == job
 
 
-def test_a_plain_work_has_no_headers_and_a_record_without_key_an_id() -> None:
+def test_a_plain_job_has_no_headers_and_a_record_without_key_an_id() -> None:
     """T4: the place of a record is its id if nobody gave one, and stays the same."""
-    assert Work(WorkId("a"), b"1").headers() == []
-    work = work_of(place=place_of("t", 3, 17), key=None, value=None)
-    assert (work.id, work.payload) == ("t-3-17", b"")
+    assert Job(JobId("a"), b"1").headers() == []
+    job = job_of(place=place_of("t", 3, 17), key=None, value=None)
+    assert (job.id, job.payload) == ("t-3-17", b"")
 
 
 @given(st.lists(st.tuples(st.text(), st.binary())))
 def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
-    """R3: whatever a foreign producer writes is a work."""
+    """R3: whatever a foreign producer writes is a job."""
     odd = [("dovetail-attempts", b" -7"), ("dovetail-not-before", b"9" * 40), *headers]
-    assert work_of(place="x", key=b"\xff", value=b"", headers=odd).attempts >= 0
+    assert job_of(place="x", key=b"\xff", value=b"", headers=odd).attempts >= 0
 
 
-def test_a_retried_work_is_no_repetition() -> None:
+def test_a_retried_job_is_no_repetition() -> None:
     """T4, T12: the second life of an id is told from the first coming twice."""
-    first = Work(WorkId("a"), b"job", parent=WorkId("p"))
-    later = Postponed(first, "why", 1, 5).next_work
+    first = Job(JobId("a"), b"job", parent=JobId("p"))
+    later = Postponed(first, "why", 1, 5).next_job
     assert first.identity == b"a"
     assert later.identity != first.identity
-    assert Postponed(later, "why", 2, 6).next_work.identity != later.identity
+    assert Postponed(later, "why", 2, 6).next_job.identity != later.identity
     assert (later.payload, later.parent, later.attempts) == (b"job", "p", 1)
 
 
 def test_ids_from_outside_are_bounded() -> None:
     """T4: ids are kept in memory for the time to live."""
     assert checked_id("é" * 256)
-    for wrong in ("", "x" * (WORK_ID_BYTES_MAX + 1)):
-        with pytest.raises(InvalidInput, match="a work id"):
+    for wrong in ("", "x" * (JOB_ID_BYTES_MAX + 1)):
+        with pytest.raises(InvalidInput, match="a job id"):
             checked_id(wrong)
 
 
 def test_a_dead_letter_is_bounded_and_holds_the_job() -> None:
     """T5: whatever was raised, the letter can be written, and the job copied back."""
     failure = Failure(FailureKind.TIMEOUT, "r" * 10**6, "t" * 10**6)
-    letter = DeadLetter(Work(WorkId("a"), b"job", parent=WorkId("p")), failure, attempts=3)
+    letter = DeadLetter(Job(JobId("a"), b"job", parent=JobId("p")), failure, attempts=3)
     read = outcome_of("team", dead=True, place="", key=b"a", value=b"job", headers=letter.headers())
     assert read.failure is not None
     assert (read.id, read.parent, read.payload, read.attempts) == ("a", "p", b"job", 3)
     assert read.failure.kind is FailureKind.TIMEOUT
     assert len(read.failure.reason) == 1000
     assert len(read.failure.traceback) <= TRACEBACK_CHARACTERS_MAX + 4
-    full = DeadLetter(Work(WorkId("a"), b"x" * RECORD_BYTES_MAX), failure, 1)
+    full = DeadLetter(Job(JobId("a"), b"x" * RECORD_BYTES_MAX), failure, 1)
     assert sum(len(value) for _, value in full.headers()) < 2_000
 
 
@@ -119,7 +119,7 @@ def test_bytes_that_are_no_payload_are_refused_by_name(name: str, data: bytes) -
     try:
         codec_of(name).decoder()(data)
     except Undecodable as error:
-        assert f"no {name} payload" in str(error)
+        assert f"not a {name} payload" in str(error)
 
 
 def test_values_that_do_not_fit_are_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound
 from dovetail.teams.connectors import SPRAY_ITEMS_MAX, Connector, ConnectorKind
-from dovetail.teams.envelope import WorkId
+from dovetail.teams.envelope import JobId
 from dovetail.teams.graph import Pipeline, Topics
 from dovetail.teams.team import Team
 from dovetail.teams.types import fits
@@ -50,31 +50,34 @@ def test_a_condition_sees_the_result_and_the_transform_comes_after() -> None:
         condition=lambda r: r["n"] > 10,
         transform=lambda r: r["n"],
     )
-    [one] = route.forward(WorkId("x"), {"n": 11})
-    [other] = route.forward(WorkId("y"), {"n": 10})
-    assert (one.target, one.id, one.job) == ("big", "x", 11)
-    assert (other.target, other.id, other.job) == ("small", "y", 10)
+    [one] = route.forward(JobId("x"), {"n": 11})
+    [other] = route.forward(JobId("y"), {"n": 10})
+    assert (one.target, one.id, one.payload) == ("big", "x", 11)
+    assert (other.target, other.id, other.payload) == ("small", "y", 10)
 
 
 def test_sprayed_items_have_ids_of_their_own() -> None:
     """T7: parent/0, parent/1, ...; one id for all would leave only the first."""
     spray = Connector(ConnectorKind.SPRAY, "b", transform=lambda n: n * 2)
-    assert [(f.id, f.job) for f in spray.forward(WorkId("p"), [1, 2])] == [("p/0", 2), ("p/1", 4)]
-    assert spray.forward(WorkId("p"), []) == []
+    assert [(f.id, f.payload) for f in spray.forward(JobId("p"), [1, 2])] == [
+        ("p/0", 2),
+        ("p/1", 4),
+    ]
+    assert spray.forward(JobId("p"), []) == []
     for wrong in ("text", {"a": 1}, 7):
         with pytest.raises(InvalidInput, match="spray_to splits a list"):
-            spray.forward(WorkId("p"), wrong)
+            spray.forward(JobId("p"), wrong)
     with pytest.raises(InvalidInput, match="Spray in two steps"):
-        spray.forward(WorkId("p"), range(SPRAY_ITEMS_MAX + 1))
+        spray.forward(JobId("p"), range(SPRAY_ITEMS_MAX + 1))
 
 
-def test_a_round_of_a_cycle_is_a_work_of_its_own() -> None:
+def test_a_round_of_a_cycle_is_a_job_of_its_own() -> None:
     """T7: else the second round would be dropped as a repetition of the first."""
     again = Connector(ConnectorKind.PIPE, "a", cycle="again")
-    first = again.forward(WorkId("x"), 0)[0].id
+    first = again.forward(JobId("x"), 0)[0].id
     assert (first, again.forward(first, 0)[0].id) == ("x#1", "x#2")
     named = Connector(ConnectorKind.PIPE, "a", id_suffix="copy")
-    assert named.forward(WorkId("x"), 0)[0].id == "x/copy"
+    assert named.forward(JobId("x"), 0)[0].id == "x/copy"
 
 
 def _pair(first: Any = same, second: Any = same) -> tuple[Team, Team]:
@@ -107,7 +110,7 @@ def test_a_team_that_is_not_listed_is_named() -> None:
 
 
 def test_two_teams_with_one_input_are_refused() -> None:
-    """T1: works would be done twice."""
+    """T1: jobs would be done twice."""
     with pytest.raises(InvalidInput, match="'jobs' is the input of team 'a' and the input of"):
         Pipeline("p", Team("a", same, input_topic="jobs"), Team("b", same, input_topic="jobs"))
     with pytest.raises(InvalidInput, match="the results of team 'a'"):
@@ -147,18 +150,18 @@ def test_results_that_do_not_fit_are_refused() -> None:
     """T7: annotations are compared where both sides have them."""
     a, b = _pair(make_text, make_text)
     a >> b
-    with pytest.raises(InvalidInput, match="'a' gives str and 'b' takes dict"):
+    with pytest.raises(InvalidInput, match="'a' gives str but 'b' takes dict"):
         Pipeline("p", a, b)
     a, b = _pair(make_text, make_text)
     a.pipe_to(b, transform=lambda text: {"n": len(text)})
     Pipeline("p", a, b)
     a, b = _pair(make_text, same)
     a.spray_to(b)
-    with pytest.raises(InvalidInput, match="returns str, which is no list"):
+    with pytest.raises(InvalidInput, match="returns str, which is not a list"):
         Pipeline("p", a, b)
     a, b = _pair(make_list, make_text)
     a.spray_to(b)
-    with pytest.raises(InvalidInput, match="'a' gives int and 'b' takes dict"):
+    with pytest.raises(InvalidInput, match="'a' gives int but 'b' takes dict"):
         Pipeline("p", a, b)
 
 
@@ -198,14 +201,14 @@ def test_only_what_is_surely_wrong_is_refused(given: Any, wanted: Any, expected:
     [
         ({"workers": 0}, "workers=0 must be a number"),
         ({"attempts": True}, "attempts=True"),
-        ({"kind": "rows"}, "no kind 'rows'"),
-        ({"codec": "pickle"}, "no codec 'pickle'; there are arrow, json, msgpack, raw"),
+        ({"kind": "rows"}, "'rows' is not a kind of function"),
+        ({"codec": "pickle"}, "'pickle' is not a codec; take arrow, json, msgpack, raw"),
         ({"timeout": 0}, "timeout must be above 0"),
         ({"backoff": "9s", "backoff_max": "5s"}, "must not be shorter than the first"),
         ({"backoff": "31d"}, "at most 30 days"),
-        ({"kind": "batch", "concurrency": 2}, "concurrency is for functions of one job"),
+        ({"kind": "batch", "concurrency": 2}, "concurrency is for functions of one payload"),
         ({"kind": "arrow", "codec": "raw"}, "take json or msgpack"),
-        ({"input_topic": "a b"}, "no name of a topic"),
+        ({"input_topic": "a b"}, "is not a topic name"),
     ],
 )
 def test_a_team_that_cannot_work_is_refused(more: dict[str, Any], said: str) -> None:

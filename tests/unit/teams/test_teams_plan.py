@@ -1,4 +1,4 @@
-"""The plan of a batch: every work ends once, and pays only for itself."""
+"""The plan of a batch: every job ends once, and pays only for itself."""
 
 import random
 from dataclasses import replace
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.teams.outcome import Failure, FailureKind
-from dovetail.teams.plan import Chunk, GivenUp, WorkPlan
+from dovetail.teams.plan import Chunk, GivenUp, JobPlan
 from dovetail.teams.team import Policy
 
 POLICY = Policy(
@@ -23,8 +23,8 @@ BOOM = Failure(FailureKind.EXCEPTION, "boom")
 POISON, SHAKY, REJECTED = 0, 1, 2
 
 
-def plan_of(count: int) -> WorkPlan:
-    return WorkPlan([0] * count, POLICY, chance=lambda: 0.5)
+def plan_of(count: int) -> JobPlan:
+    return JobPlan([0] * count, POLICY, chance=lambda: 0.5)
 
 
 @given(
@@ -32,10 +32,10 @@ def plan_of(count: int) -> WorkPlan:
     chunk_max=st.integers(1, 12),
     seed=st.integers(0, 2**32),
 )
-def test_each_work_ends_once_and_pays_for_itself(
+def test_each_job_ends_once_and_pays_for_itself(
     kinds: list[int], chunk_max: int, seed: int
 ) -> None:
-    """T6: workers that die with several works under way cost no innocent an attempt."""
+    """T6: workers that die with several jobs under way cost no innocent an attempt."""
     rng = random.Random(seed)
     plan, now_ms = plan_of(len(kinds)), 0.0
     done: set[int] = set()
@@ -75,7 +75,7 @@ def test_each_work_ends_once_and_pays_for_itself(
             assert plan.given_up[number].attempts == 1
 
 
-def test_a_failed_work_rests_and_the_others_go_on() -> None:
+def test_a_failed_job_rests_and_the_others_go_on() -> None:
     """T6: a backoff holds up nobody else."""
     plan = plan_of(3)
     assert plan.take(1, now_ms=0) == Chunk((0,))
@@ -95,7 +95,7 @@ def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
     patient = replace(POLICY, backoff_ms=600_000, backoff_ms_max=3_600_000)
     assert patient.may_postpone
     assert not POLICY.may_postpone
-    plan = WorkPlan([0, 1, 2, 0], patient, chance=lambda: 0.5)
+    plan = JobPlan([0, 1, 2, 0], patient, chance=lambda: 0.5)
     assert plan.take(4, now_ms=0) == Chunk((0, 1, 2, 3))
     for number in (0, 1, 2):
         plan.failed(number, BOOM, now_ms=0)
@@ -109,8 +109,8 @@ def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
 
 
 def test_attempts_before_this_batch_count() -> None:
-    """T12: a work that comes back from a timeline has fewer attempts left."""
-    plan = WorkPlan([2], POLICY, chance=lambda: 0.5)
+    """T12: a job that comes back from a timeline has fewer attempts left."""
+    plan = JobPlan([2], POLICY, chance=lambda: 0.5)
     plan.take(1, now_ms=0)
     plan.failed(0, BOOM, now_ms=0)
     assert plan.given_up[0].attempts == 3

@@ -16,7 +16,7 @@ from dovetail.teams.progress import (
     TeamState,
     finished_batch,
     pipeline_state,
-    standing_by,
+    standby_teams,
 )
 from dovetail.teams.report import (
     COLUMNS,
@@ -50,7 +50,7 @@ def test_what_spark_tells_is_read() -> None:
 
 
 def test_lag_rate_and_state_follow_from_positions() -> None:
-    """T11: lag as the broker has it now, works since the start, a rate that fades, states."""
+    """T11: lag as the broker has it now, jobs since the start, a rate that fades, states."""
     meter = TeamMeter("a")
     meter.start({A: 10, B: 0}, now_s=100.0)
 
@@ -64,13 +64,13 @@ def test_lag_rate_and_state_follow_from_positions() -> None:
     assert meter.finished(batch, now_s=102.0)
     assert not meter.finished(batch, now_s=103.0), "the same is not counted twice"
     working = at(104.0, 50, dead=6)
-    assert (working.state, working.lag, working.works) == (TeamState.WORKING, 20, 20)
-    assert (working.works_total, working.works_per_s, working.dead_letters) == (20, 5.0, 2)
+    assert (working.state, working.lag, working.jobs) == (TeamState.WORKING, 20, 20)
+    assert (working.jobs_total, working.jobs_per_s, working.dead_letters) == (20, 5.0, 2)
     assert (working.batch, working.batch_ms) == (7, 300)
     assert meter.finished(FinishedBatch(8, 300, {A: 30}, {A: 50}), now_s=105.0)
     assert at(105.0, 50).state is TeamState.WORKING, "it has just finished something"
     idle = at(116.0, 50)
-    assert (idle.state, idle.lag, idle.works_per_s) == (TeamState.IDLE, 0, 0.0)
+    assert (idle.state, idle.lag, idle.jobs_per_s) == (TeamState.IDLE, 0, 0.0)
     meter.failures, meter.last_error = 2, "broken\nat line 1"
     failing = meter.progress(now_s=117.0, ends=None, dead_end=None)
     assert (failing.state, failing.lag, failing.dead_letters) == (TeamState.RETRYING, None, None)
@@ -104,7 +104,7 @@ def report_of(state: PipelineState, *, term: int = 1, at_ms: int = 1_000) -> Rep
         at_ms=at_ms,
         edges=edges_of(pipeline),
         parts=parts_of(pipeline),
-        teams=tuple(standing_by(["a", "b"])),
+        teams=tuple(standby_teams(["a", "b"])),
     )
 
 
@@ -124,9 +124,9 @@ def test_a_report_says_what_the_console_needs() -> None:
         "results": "p.a.results",
         "dead": "p.a.dead",
         "lag": None,
-        "works": 0,
-        "works_per_s": 0.0,
-        "works_total": 0,
+        "jobs": 0,
+        "jobs_per_s": 0.0,
+        "jobs_total": 0,
         "batch": -1,
         "batch_ms": 0,
         "failures": 0,
@@ -171,16 +171,16 @@ def test_metrics_show_one_state_and_count_on() -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"dovetail_{name}", {"pipeline": "p", **labels})
 
-    one = TeamProgress("a", TeamState.WORKING, lag=7, works_total=10, dead_letters=2)
+    one = TeamProgress("a", TeamState.WORKING, lag=7, jobs_total=10, dead_letters=2)
     metrics.teams("p", [one])
     metrics.leading("p", leads=True, term=4)
     assert value("team_state", team="a", state="working") == 1
     metrics.teams("p", [replace(one, state=TeamState.STANDBY, lag=None, dead_letters=None)])
-    metrics.teams("p", [replace(one, works_total=3, dead_letters=3)])
+    metrics.teams("p", [replace(one, jobs_total=3, dead_letters=3)])
     states = {state: value("team_state", team="a", state=state) for state in TeamState}
     assert states == {state: float(state == "working") for state in TeamState}
-    assert value("team_lag_works", team="a") == 7
-    assert value("team_works_total", team="a") == 13
+    assert value("team_lag_jobs", team="a") == 7
+    assert value("team_jobs_total", team="a") == 13
     assert value("team_dead_letters_total", team="a") == 3
     assert value("team_failures_total", team="a") == 0
     assert (value("pipeline_leading"), value("pipeline_term")) == (1, 4)

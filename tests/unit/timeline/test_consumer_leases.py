@@ -6,8 +6,9 @@ from typing import Any
 from dovetail.clock import SystemClock
 from dovetail.errors import Unavailable
 from dovetail.timeline import frames
-from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
+from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.message import Message
+from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import Leased, MessageId, Status, Version
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from dovetail.errors import InvalidInput, NotFound, TopicExists, TopicUnknown
-from dovetail.timeline.client import Draft, Message, Retry
+from dovetail.timeline import Draft, Message, Retry
 from dovetail.timeline.client.fake import FakeDovetail, fake_dovetail
 from dovetail.timeline.config import TimelineConfig, config_of
 from dovetail.timeline.message import State, Status

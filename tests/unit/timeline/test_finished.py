@@ -1,11 +1,11 @@
-"""What a consumer is finished with, and how its broker is told."""
+"""What a consumer is finished with, and how it is reported."""
 
 import asyncio
 
 import pytest
 
 from dovetail.errors import Unavailable
-from dovetail.timeline.client.finished import TELL_MAX, TELLING_MAX, Finished
+from dovetail.timeline.client.finished import REPORT_MAX, REPORTING_MAX, Finished
 from dovetail.timeline.message import Handle, MessageId, Release, Version
 
 
@@ -38,22 +38,22 @@ async def turns() -> None:
 async def test_some_are_on_their_way_while_others_gather() -> None:
     """B13, B14: as many requests at once as are allowed, and each handle in one of them."""
     finished, broker = Finished(), Broker()
-    finished.done([handle(number) for number in range(2 * TELL_MAX + 1)])
+    finished.done([handle(number) for number in range(2 * REPORT_MAX + 1)])
     telling = [
-        asyncio.create_task(finished.tell(broker.delete, broker.release))
-        for _ in range(TELLING_MAX + 1)
+        asyncio.create_task(finished.report(broker.delete, broker.release))
+        for _ in range(REPORTING_MAX + 1)
     ]
     await turns()
-    assert broker.asked == [TELL_MAX] * TELLING_MAX
-    assert not finished.told
+    assert broker.asked == [REPORT_MAX] * REPORTING_MAX
+    assert not finished.reported
     broker.open.set()
     await asyncio.gather(*telling)
-    assert broker.asked == [*[TELL_MAX] * TELLING_MAX, 1]
-    assert broker.told == {handle(number) for number in range(2 * TELL_MAX + 1)}
-    assert finished.told
+    assert broker.asked == [*[REPORT_MAX] * REPORTING_MAX, 1]
+    assert broker.told == {handle(number) for number in range(2 * REPORT_MAX + 1)}
+    assert finished.reported
 
 
-async def test_what_could_not_be_told_stays() -> None:
+async def test_what_could_not_be_reported_stays() -> None:
     """B13: the part that was not answered is told again, the part that was is not."""
     finished, broker = Finished(), Broker()
     broker.open.set()
@@ -64,18 +64,18 @@ async def test_what_could_not_be_told_stays() -> None:
         raise Unavailable("not now")
 
     with pytest.raises(Unavailable):
-        await finished.tell(broker.delete, refused)
+        await finished.report(broker.delete, refused)
     assert finished.handles() == {handle(2)}
-    await finished.tell(broker.delete, broker.release)
+    await finished.report(broker.delete, broker.release)
     assert broker.asked == [1, 1]
-    assert finished.told
+    assert finished.reported
 
 
 async def test_while_hushed_nothing_is_on_its_way() -> None:
     """B13: a new session must not be told of a lease that is being deleted."""
     finished, broker = Finished(), Broker()
     finished.done([handle(1)])
-    first = asyncio.create_task(finished.tell(broker.delete, broker.release))
+    first = asyncio.create_task(finished.report(broker.delete, broker.release))
     await turns()
     hushed = asyncio.Event()
     speak = asyncio.Event()
@@ -92,9 +92,9 @@ async def test_while_hushed_nothing_is_on_its_way() -> None:
     await first
     await hushed.wait()
     finished.done([handle(2)])
-    second = asyncio.create_task(finished.tell(broker.delete, broker.release))
+    second = asyncio.create_task(finished.report(broker.delete, broker.release))
     await turns()
     assert finished.handles() == {handle(2)}
     speak.set()
     await asyncio.gather(hushing, second)
-    assert finished.told
+    assert finished.reported

@@ -1,6 +1,6 @@
 """The loader, event by event."""
 
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.loader import LEAD_MS_MAX, LEAD_MS_MIN, NEVER_MS, Lead, Loader, Plan
 from dovetail.timeline.engine.window import Windows
 from dovetail.timeline.message import Leased, MessageId, Version
@@ -278,7 +278,7 @@ def test_held_back_means_nothing_is_leased() -> None:
 
 
 def test_who_took_nothing_for_a_window_and_could_take_nothing_is_busy() -> None:
-    """B14: as the next deal sees it."""
+    """B14: as the next assignment sees it."""
     made = loader(credit=0)
     made.attendees()
     (busy,) = made.attendees()

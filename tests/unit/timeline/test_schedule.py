@@ -58,9 +58,9 @@ def test_of_missed_times_the_latest_fires_once(away_ms: int) -> None:
 @pytest.mark.parametrize(
     ("given_by", "told"),
     [
-        ({"cron": "* * *"}, "no cron line"),
-        ({"cron": "61 * * * *"}, "no cron line"),
-        ({"cron": "0 0 30 2 *"}, "no cron line"),
+        ({"cron": "* * *"}, "not a cron line"),
+        ({"cron": "61 * * * *"}, "not a cron line"),
+        ({"cron": "0 0 30 2 *"}, "not a cron line"),
         ({"cron": "0 3 * * *", "zone": "Mars/Olympus"}, "no time zone"),
         ({"every_ms": 99}, "too often"),
         ({}, "either cron or every"),

@@ -69,7 +69,7 @@ async def test_a_bad_address_says_so() -> None:
     """B18: nobody listens, or the schema has no name."""
     with pytest.raises(Unavailable, match="no connection to PostgreSQL"):
         await PostgresStores.connect("postgresql://nobody@127.0.0.1:1/none")
-    with pytest.raises(InvalidSetting, match="no name for a schema"):
+    with pytest.raises(InvalidSetting, match="cannot be a schema"):
         await PostgresStores.connect("postgresql://x@127.0.0.1:1/x", schema='a"; drop')
 
 

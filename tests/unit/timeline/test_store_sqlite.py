@@ -98,7 +98,7 @@ async def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (n)")
     connection.close()
-    with pytest.raises(Unavailable, match="no timeline of format"):
+    with pytest.raises(Unavailable, match="not a timeline of format"):
         await stores.open(TimelineId(5))
     path.write_bytes(b"this is no database at all, and long enough to look at" * 100)
     with pytest.raises(Unavailable, match="cannot be opened"):

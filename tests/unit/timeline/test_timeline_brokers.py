@@ -7,7 +7,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,23 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.database_servers import PostgresServer
 
+from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
+from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
 from dovetail.errors import NotFound, ProtocolViolation, Unavailable
-from dovetail.timeline.client import Draft, Message, connect
+from dovetail.timeline import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.engine.health import Condition
 from dovetail.timeline.engine.loader import ASK_MAX
 from dovetail.timeline.engine.selection import MOST
 from dovetail.timeline.message import MessageId, NewMessage
 from dovetail.timeline.service import TimelineService
-from dovetail.timeline.standing import Standing
 from dovetail.timeline.stores.postgres import PostgresStore
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import LeaseResult
-from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer
+from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer, calls
+from dovetail.wire.probe import Prober
 
 MESSAGES = int(os.environ.get("BROKER_MESSAGES", "600"))
 DEADLINE_S = 60.0 + MESSAGES / 100
@@ -56,10 +58,10 @@ class Door:
         *,
         clock: Clock | None = None,
         name: str = "door",
-        standing: Standing | None = None,
+        leases: Membership | None = None,
     ) -> None:
         self._name = name
-        self._standing = standing
+        self._leases = leases
         self._coordinator = coordinator
         self._dsn = dsn
         self._clock = clock or SystemClock()
@@ -72,6 +74,7 @@ class Door:
         )
         self._server = WireServer(self._dispatch, limits, ByteBudget(2**26), self)
         address = f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
+        self._prober = Prober(self._other_brokers, client_id=self._name, clock=self._clock)
         self.service = TimelineService(
             self._coordinator,
             await PostgresStores.connect(self._dsn),
@@ -83,15 +86,25 @@ class Door:
             rng=random.Random(1),
             address=address,
             version="1",
-            standing=self._standing,
+            leases=self._leases,
+            prober=self._prober,
         )
         await self.service.__aenter__()
+        self._prober.start()
         return address
 
+    def _other_brokers(self) -> list[Address]:
+        roster = self.service._roster
+        return [] if roster is None else list(roster.addresses().values())
+
     def _dispatch(self, connection: Connection, frame: memoryview) -> Reply:
+        if calls.api_key_of(frame) == calls.HELLO_KEY:
+            now_ms = self._clock.wall_ms()
+            return calls.answer_hello(frame, node=self._name, now_ms=now_ms, services=["timelines"])
         return self.service(connection, frame)
 
     async def stop(self) -> None:
+        await self._prober.stop()
         await self._server.stop()
         await self.service.__aexit__(None, None, None)
 
@@ -108,6 +121,18 @@ class Door:
         raise error
 
     def moved(self, bytes_in: int, bytes_out: int) -> None: ...
+
+
+@asynccontextmanager
+async def joined(
+    coordinator: Coordinator, number: int, *, ttl_ms: int
+) -> AsyncIterator[Membership]:
+    """A node of the cluster, with its lease."""
+    membership = Membership(coordinator, node_id=number, clock=SystemClock(), ttl_ms=ttl_ms)
+    await membership.start()
+    await membership.register(lambda: Member(number, "127.0.0.1", 0, (BROKER_ROLE,), "1"))
+    yield membership
+    await membership.stop()
 
 
 @pytest.fixture
@@ -321,24 +346,24 @@ async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
     await door.stop()
 
 
-async def test_brokers_deal_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
-    """B2, B9, B11: from the same roster the same deal; the list shows health and consumers, the
-    best broker for a timeline first; one that stops is off it, and that is no partition."""
+async def test_brokers_assign_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
+    """B2, B9, B11: from the same roster the same assignment; the list shows health and consumers,
+    the best broker for a timeline first; one that stops is off it, and that is no partition."""
     async with (
-        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
-        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+        joined(coordinator, 1, ttl_ms=5_000) as one,
+        joined(coordinator, 2, ttl_ms=5_000) as two,
     ):
         doors = [
-            Door(coordinator, dsn, name="a", standing=one),
-            Door(coordinator, dsn, name="b", standing=two),
+            Door(coordinator, dsn, name="a", leases=one),
+            Door(coordinator, dsn, name="b", leases=two),
         ]
         addresses = [await door.start() for door in doors]
         async with connect(addresses[0]) as first, connect(addresses[1]) as second:
             await first.timeline("t").create(TimelineConfig(window_ms=50, dealer="ranges"))
 
-            def deals() -> list[list[str]]:
+            def assignments() -> list[list[str]]:
                 return [
-                    [m.id for m in door.service.timelines["t"].loader.windows.deal.members]
+                    [m.id for m in door.service.timelines["t"].loader.windows.assignment.members]
                     for door in doors
                     if "t" in door.service.timelines
                 ]
@@ -349,7 +374,7 @@ async def test_brokers_deal_alike_and_know_each_other(coordinator: Coordinator, 
                 for client, names in ((first, "uv"), (second, "w")):
                     for name in names:
                         client.consumer("t", id=name)(lambda message: None)
-                while deals() != [["u", "v", "w"], ["u", "v", "w"]]:
+                while assignments() != [["u", "v", "w"], ["u", "v", "w"]]:
                     await asyncio.sleep(0.01)
                 listed = doors[1].service.brokers("t")
                 while [broker.consumers for broker in listed] != [2, 1]:
@@ -359,7 +384,8 @@ async def test_brokers_deal_alike_and_know_each_other(coordinator: Coordinator, 
                 ("a", addresses[0], "healthy"),
                 ("b", addresses[1], "healthy"),
             ]
-            shares = [door.service.timelines["t"].loader.windows.deal.share("w") for door in doors]
+            windows = [door.service.timelines["t"].loader.windows for door in doors]
+            shares = [each.assignment.share("w") for each in windows]
             assert shares[0] == shares[1]
             await first.stop()
         await doors[0].stop()
@@ -376,12 +402,12 @@ async def test_consumers_move_to_a_broker_with_room_and_lose_nothing(
     """B5: more than the most at one broker: some are told, and go on at the other with their
     leases; every message is handled on its first attempt."""
     async with (
-        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as one,
-        Standing(coordinator, ttl_ms=5_000, clock=SystemClock()) as two,
+        joined(coordinator, 1, ttl_ms=5_000) as one,
+        joined(coordinator, 2, ttl_ms=5_000) as two,
         AsyncExitStack() as stack,
     ):
-        crowded = Door(coordinator, dsn, name="a", standing=one)
-        roomy = Door(coordinator, dsn, name="b", standing=two)
+        crowded = Door(coordinator, dsn, name="a", leases=one)
+        roomy = Door(coordinator, dsn, name="b", leases=two)
         address = await crowded.start()
         await roomy.start()
         attempts: list[int] = []
@@ -467,12 +493,12 @@ async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
 ) -> None:
     """B2, B16: without a restart, under a new lease; the list has the latency of the others."""
     async with (
-        Standing(coordinator, ttl_ms=2_000, clock=SystemClock()) as one,
-        Standing(coordinator, ttl_ms=2_000, clock=SystemClock()) as two,
+        joined(coordinator, 1, ttl_ms=2_000) as one,
+        joined(coordinator, 2, ttl_ms=2_000) as two,
     ):
         doors = [
-            Door(coordinator, dsn, name="a", standing=one),
-            Door(coordinator, dsn, name="b", standing=two),
+            Door(coordinator, dsn, name="a", leases=one),
+            Door(coordinator, dsn, name="b", leases=two),
         ]
         addresses = [await door.start() for door in doors]
         async with connect(addresses[1]) as d, asyncio.timeout(DEADLINE_S):
@@ -482,13 +508,13 @@ async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
 
             while await names() != ["a", "b"]:
                 await asyncio.sleep(0.01)
-            lost = one.lease
+            lost = one.lease_id
             await coordinator.revoke(lost)
             while await names() != ["b"]:
                 await asyncio.sleep(0.01)
             while await names() != ["a", "b"]:
                 await asyncio.sleep(0.01)
-            assert one.lease != lost
+            assert one.lease_id != lost
             assert not doors[0].service.health.peers.cut_off
             while True:
                 found = {broker.name: broker for broker in await d.brokers()}
@@ -591,7 +617,7 @@ async def test_busy_consumers_stop_a_timeline_that_is_set_so(
         text = "most consumers of 't' are busy; nothing is pushed"
         while len((await timeline.describe()).consumers) < 3:
             await asyncio.sleep(0.01)
-        # Ten windows: an idle consumer is dealt buckets in the next one.
+        # Ten windows: an idle consumer is assigned buckets in the next one.
         await asyncio.sleep(0.5)
         assert (await timeline.describe()).signals.reasons == [text]
         assert len(begun) == before

@@ -1,13 +1,13 @@
 """Which timelines there are: created, deleted, and finished by somebody else after a death."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from dovetail.clock import SystemClock
-from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseKeeper
+from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseId, LeaseKeeper
 from dovetail.errors import InvalidInput, TopicExists, TopicUnknown, Unavailable
 from dovetail.timeline.catalog import Catalog
 from dovetail.timeline.config import TimelineConfig
@@ -45,8 +45,23 @@ def stores() -> FlakyStores:
     return FlakyStores(lambda: 0)
 
 
+class KeptLease:
+    """A `LeaseSource` of one lease."""
+
+    def __init__(self, keeper: LeaseKeeper) -> None:
+        self.on_lease: list[Callable[[], None]] = []
+        self._keeper = keeper
+
+    @property
+    def lease_id(self) -> LeaseId:
+        return self._keeper.id
+
+    def holds_lease(self) -> bool:
+        return not self._keeper.lost.is_set()
+
+
 def catalog(coordinator: Coordinator, stores: FlakyStores, node: str = "one") -> Catalog:
-    return Catalog(coordinator, stores, node=node, lease=None)
+    return Catalog(coordinator, stores, node=node, leases=None)
 
 
 async def states(found: Catalog) -> dict[str, str]:
@@ -65,7 +80,7 @@ async def test_a_timeline_is_ready_when_its_storage_is_there(
     with pytest.raises(TopicExists):
         await here.create("t", CONFIG)
     for name in ("", "a b", "../x", "x" * 101, "-x"):
-        with pytest.raises(InvalidInput, match="no name for a timeline"):
+        with pytest.raises(InvalidInput, match="cannot name a timeline"):
             await here.create(name, CONFIG)
 
 
@@ -115,10 +130,10 @@ async def test_one_master_finishes_and_its_death_makes_another(
     await here.delete("t")
     master = LeaseKeeper(coordinator, ttl_ms=2_000, clock=SystemClock())
     async with master:
-        first = Catalog(coordinator, stores, node="one", lease=lambda: master.id)
+        first = Catalog(coordinator, stores, node="one", leases=KeptLease(master))
         assert await first._claim("t")
         # It dies here: the mastership stays until its lease is gone.
-        second = Catalog(coordinator, stores, node="two", lease=None)
+        second = Catalog(coordinator, stores, node="two", leases=None)
         assert await second.finish() == []
         assert await states(second) == {"t": "deleting"}
     assert await second.finish() == ["t"]

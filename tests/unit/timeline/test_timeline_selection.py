@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import Throttled
-from dovetail.timeline.engine.deal import Member
+from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.loader import Push
 from dovetail.timeline.engine.selection import BEST, LOAD_MAX, MOST, Crowd, Load, preference
 from dovetail.timeline.engine.signals import Busyness, Lateness, Rate, suggested

@@ -48,7 +48,7 @@ def archive(
     bounds = bounds_of(admin, target, partitions_of(topic_of(admin, target, topic)))
     total = sum(end - first for first, end in bounds.values())
     with started(f"archive {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
-        from dovetail.spark.batch_jobs import archive as run
+        from dovetail.spark.archive import archive as run
 
         task = bar.add_task(f"archiving {topic}", total=total)
         rows = run(

@@ -205,7 +205,7 @@ def load_pipeline(where: str) -> "Pipeline":
 def _session(
     where: str, pipeline: "Pipeline", master: str, conf: list[str] | None
 ) -> "SparkSession":
-    from dovetail.spark import spark_session
+    from dovetail.spark import session
 
     given = {}
     for text in conf or ():
@@ -216,7 +216,7 @@ def _session(
     # Workers on this machine find the module where this process did.
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    spark = spark_session(f"dovetail {pipeline.name}", master=master, **given)
+    spark = session(f"dovetail {pipeline.name}", master=master, **given)
     if not master.startswith("local"):
         # Workers elsewhere do not have the module; its functions travel with the tasks.
         from pyspark import cloudpickle

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dovetail.cli.options import Target
     from dovetail.coordination import Coordinator
-    from dovetail.election import StreamSettings
+    from dovetail.election import ElectionSettings
     from dovetail.settings import Settings
     from dovetail.teams.graph import Pipeline
     from dovetail.teams.report import Report
@@ -93,12 +93,12 @@ def stand_by(
     as_json: bool,
 ) -> None:
     """Takes part in the election, and runs the teams while it is the master."""
-    from dovetail.election import StreamSettings
+    from dovetail.election import ElectionSettings
     from dovetail.teams.master import Master, masters_log, member_of
 
     values = settings.stream.model_dump()
     values["coordination_stream_id"] = values["coordination_stream_id"] or masters_log(pipeline)
-    wanted = StreamSettings.of(values)
+    wanted = ElectionSettings.of(values)
     display = Display(as_json=as_json)
 
     async def lead() -> None:
@@ -110,7 +110,7 @@ def stand_by(
                 member_of(wanted, where, coordinator=coordinator, config=config),
                 bootstrap=where,
                 checkpoint=checkpoint,
-                told=display.say,
+                on_event=display.say,
                 reporter=reporter,
                 config=config,
             )
@@ -127,7 +127,7 @@ def stand_by(
 
 @asynccontextmanager
 async def _coordinator(
-    settings: "Settings", wanted: "StreamSettings"
+    settings: "Settings", wanted: "ElectionSettings"
 ) -> "AsyncIterator[Coordinator | None]":
     """The coordination service where the election needs one, else nothing."""
     from dovetail.election import Algorithm

@@ -56,8 +56,8 @@ def replay(
     with started(f"replay {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         from pyspark.sql import functions as f
 
-        from dovetail.spark.batch_jobs import replay as run
-        from dovetail.spark.batch_jobs import topic_frame
+        from dovetail.spark.archive import replay as run
+        from dovetail.spark.archive import topic_frame
 
         bar.add_task(f"replaying {topic}", total=None)
         if archive is None:

@@ -53,7 +53,8 @@ def stats(
     with started(f"stats {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
         from pyspark.sql import functions as f
 
-        from dovetail.spark.batch_jobs import statistics, topic_frame
+        from dovetail.spark.archive import topic_frame
+        from dovetail.spark.statistics import statistics
 
         bar.add_task(f"counting {topic}", total=None)
         if archive is None:

@@ -4,15 +4,16 @@ import asyncio
 import errno
 import ipaddress
 import socket
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dovetail.addresses import Address
-from dovetail.admin.kafka import CONNECT_S_MAX, Kafka
+from dovetail.addresses import Address, parse_addresses
+from dovetail.admin.kafka import CONNECT_S_MAX, PORT_DEFAULT, Kafka
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 from dovetail.cli.program import program
+from dovetail.clock import SystemClock
 from dovetail.errors import DovetailError, InvalidSetting, Unreachable
+from dovetail.wire.probe import probe
 
 if TYPE_CHECKING:
     from dovetail.cli.options import Target
@@ -226,31 +227,28 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
 
 
 def gather_clock(target: "Target") -> ClockFact:
-    """Asks the node for its time, over its own protocol."""
-
-    async def ask() -> ClockFact:
-        from dovetail.cli.timeline_client import login_of
-        from dovetail.timeline import frames
-        from dovetail.timeline.client.link import NetworkLink
-
-        login = login_of(target)
-        link = NetworkLink(target.bootstrap, client_id="dovetail-doctor", login=login)
+    """Asks the first node that answers for its time, over its own protocol."""
+    fact = ClockFact(error="no address")
+    addresses = parse_addresses(
+        target.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT
+    )
+    for address in addresses:
         try:
-            async with asyncio.timeout(target.timeout_s):
-                await link.ask(frames.Hello(frames.VERSION), frames.Welcome, changes=False)
-                began_s, sent_ms = time.perf_counter(), time.time() * 1000
-                hello = frames.Hello(frames.VERSION)
-                welcome = await link.ask(hello, frames.Welcome, changes=False)
-                half_ms = (time.perf_counter() - began_s) * 1000 / 2
-        finally:
-            await link.close()
-        # The node answers in whole milliseconds, and cuts off the rest.
-        return ClockFact(welcome.now_ms + 0.5 - (sent_ms + half_ms), half_ms + 0.5)
+            return asyncio.run(_clock_at(address, target))
+        except (DovetailError, TimeoutError, OSError) as error:
+            fact = ClockFact(error=str(error) or "no answer in time")
+    return fact
 
-    try:
-        return asyncio.run(ask())
-    except (DovetailError, TimeoutError, OSError) as error:
-        return ClockFact(error=str(error) or "no answer in time")
+
+async def _clock_at(address: Address, target: "Target") -> ClockFact:
+    from dovetail.cli.timeline_client import login_of
+
+    login = login_of(target)
+    async with asyncio.timeout(target.timeout_s):
+        probed = await probe(address, client_id="dovetail-doctor", clock=SystemClock(), login=login)
+    # Both clocks give whole milliseconds, and cut off the rest.
+    half_ms = probed.latency_ms / 2
+    return ClockFact(probed.theirs_ms - (probed.sent_ms + half_ms), half_ms + 1)
 
 
 def judge_clock(fact: ClockFact, *, drift_ms_max: int) -> Finding:

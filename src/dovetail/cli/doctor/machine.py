@@ -145,7 +145,7 @@ def _judge_extra(extra: str, packages: list[Package], needed_by: str | None) -> 
 
 def gather_spark(cache: "os.PathLike[str] | None" = None) -> SparkFact:
     """The versions of PySpark and of the Java that it would run on."""
-    from dovetail.spark.java import JavaMissing, find_java
+    from dovetail.spark.runtime import JavaMissing, find_java
 
     if util.find_spec("pyspark") is None:
         return SparkFact(None, None)

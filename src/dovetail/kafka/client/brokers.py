@@ -1,8 +1,8 @@
-"""Where the brokers are, and how to come in: one value that goes to all clients of a pipeline.
+"""Where the brokers are and how to log in: one value for every client of a cluster.
 
-There are three kinds of them: librdkafka in the driver, `format("dovetail")` in Spark's workers,
-and the client of timelines. Settings of TLS and login have librdkafka's names
-(`dovetail.wire.login.SETTINGS`); as options of a table each begins with `kafka.`.
+There are three kinds of clients: librdkafka, the client of this folder (in Spark's workers and in
+the relay of the outbox), and the client of timelines. Settings of TLS and login have librdkafka's
+names (`dovetail.wire.login.SETTINGS`); as options of a table each begins with `kafka.`.
 
 It is made of strings, so that it can be sent to workers. The password is not shown.
 """
@@ -10,7 +10,7 @@ It is made of strings, so that it can be sent to workers. The password is not sh
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dovetail.errors import InvalidInput
+from dovetail.addresses import Address, parse_addresses
 from dovetail.wire.login import SETTINGS, ClientLogin, checked
 
 PREFIX = "kafka."
@@ -28,11 +28,16 @@ class Brokers:
     @classmethod
     def at(cls, bootstrap: str, settings: Mapping[str, str] | None = None) -> "Brokers":
         """With settings of TLS and login. Raises `InvalidInput`."""
-        parse_bootstrap(bootstrap)
-        return cls(bootstrap, tuple(sorted(checked(settings or {}).items())))
+        brokers = cls(bootstrap, tuple(sorted(checked(settings or {}).items())))
+        brokers.addresses()
+        return brokers
+
+    def addresses(self) -> tuple[Address, ...]:
+        """The brokers to ask first, each of which may be away. Raises `InvalidInput`."""
+        return parse_addresses(self.bootstrap, what="broker address")
 
     def for_librdkafka(self) -> dict[str, str | int | float | bool]:
-        """What every client of librdkafka begins with; it tells of nothing by itself."""
+        """The settings that every client of librdkafka begins with; it writes no log lines."""
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, **dict(self.settings)}
 
     def for_tables(self) -> dict[str, str]:
@@ -43,16 +48,3 @@ class Brokers:
     def login(self) -> ClientLogin:
         """For a connection of our own. Raises `InvalidInput` if files cannot be read here."""
         return ClientLogin.of(dict(self.settings))
-
-
-def parse_bootstrap(text: str) -> list[tuple[str, int]]:
-    """Addresses of `host:port,host:port`. Raises `InvalidInput`."""
-    addresses = []
-    for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit():
-            raise InvalidInput(
-                f"{part.strip()!r} is no address of a broker; write host:port, with commas between"
-            )
-        addresses.append((host.strip("[]"), int(port)))
-    return addresses

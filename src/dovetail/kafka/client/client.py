@@ -1,8 +1,8 @@
-"""A small Kafka client over plain sockets, for a Python worker of Spark.
+"""A small Kafka client over plain sockets, for Spark's workers and for the relay of the outbox.
 
-A worker reads and writes ranges of offsets that were planned elsewhere. It needs no group, no
-thread and no queue: requests go out, answers come in order, one connection to each broker. What
-it reads stays bytes until `decoder` makes columns of it.
+Both read and write what was planned elsewhere: ranges of offsets, batches under sequence numbers
+that are written down. They need no group, no thread and no queue: requests go out, answers come in
+order, one connection to each broker. Record batches stay bytes.
 
 Promise: a call returns what the broker answered, or raises. What can pass (a leader that moved, a
 connection that broke, a broker that starts) is tried again until `timeout_s` is over; then the
@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from dovetail.errors import TopicUnknown, Unavailable
-from dovetail.kafka.client.brokers import Brokers, parse_bootstrap
-from dovetail.kafka.client.connection import Connection, error_of
-from dovetail.kafka.codec import ApiKey, ErrorCode
+from dovetail.addresses import Address
+from dovetail.errors import DovetailError, TopicUnknown, Unavailable, Uncertain
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode, error_of
 
 Answer = TypeVar("Answer")
 #: A topic and the number of one of its partitions.
@@ -30,50 +32,79 @@ EARLIEST, LATEST = -2, -1
 
 #: A call is given up after so long, tries included; Kafka's default.api.timeout.ms.
 TIMEOUT_S = 60.0
+#: One answer may take so long before it is asked for again; Kafka's request.timeout.ms.
+REQUEST_S = 30.0
 #: Connections that wait for the next task: more than a worker reads and writes at once.
 _IDLE_MAX = 16
 #: Between two tries.
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
 
 
+class Retries:
+    """The tries of one call: the pauses between them grow, until its time is over."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.begin()
+
+    def begin(self) -> None:
+        """Counts the time anew, because something was achieved."""
+        self._deadline = time.monotonic() + self._timeout_s
+        self._pause_s = _PAUSE_S_MIN
+
+    def pause(self, error: DovetailError) -> None:
+        """Waits before the next try. Raises `Unavailable` if there is no time for one."""
+        if time.monotonic() + self._pause_s > self._deadline:
+            raise Unavailable(f"{error}; given up after {self._timeout_s:g} s") from error
+        # Clients that lost one broker do not come back in step.
+        time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # noqa: S311
+        self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
+
+
 class KafkaClient:
     """Requests to a cluster. Not for two threads at once; `client_of` gives each its own."""
 
     def __init__(
-        self, brokers: Brokers, *, client_id: str = "dovetail-spark", timeout_s: float = TIMEOUT_S
+        self,
+        brokers: Brokers,
+        *,
+        client_id: str = "dovetail-spark",
+        timeout_s: float = TIMEOUT_S,
+        request_s: float = REQUEST_S,
     ) -> None:
         """Raises `InvalidInput` if the files of TLS cannot be used here."""
-        self._bootstrap = parse_bootstrap(brokers.bootstrap)
+        self._bootstrap = brokers.addresses()
         self._login = brokers.login()
         self._client_id = client_id
         self.timeout_s = timeout_s
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self.request_s = min(request_s, timeout_s)
+        self._connections: dict[Address, Connection] = {}
         self._idle: list[Connection] = []
-        self._leaders: dict[Partition, tuple[str, int]] = {}
+        self._leaders: dict[Partition, Address] = {}
 
-    def retried(self, attempt: Callable[[], Answer]) -> Answer:
+    def retried(self, attempt: Callable[[], Answer], *, timeout_s: float | None = None) -> Answer:
         """The answer of `attempt`, tried again after what can pass until the time is over."""
-        deadline, pause_s = time.monotonic() + self.timeout_s, _PAUSE_S_MIN
+        retries = Retries(self.timeout_s if timeout_s is None else timeout_s)
         while True:
             try:
                 return attempt()
-            except Unavailable as error:
-                if time.monotonic() + pause_s > deadline:
-                    raise Unavailable(f"{error}; given up after {self.timeout_s:g} s") from error
+            except (Unavailable, Uncertain) as error:
+                retries.pause(error)
             self.forget_leaders()
-            # Workers that lost one broker do not come back in step.
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311
-            pause_s = min(pause_s * 2, _PAUSE_S_MAX)
 
     def partitions(
-        self, topics: Iterable[str] | None, *, create: bool = False
+        self,
+        topics: Iterable[str] | None,
+        *,
+        create: bool = False,
+        timeout_s: float | None = None,
     ) -> dict[str, list[int]]:
         """The partitions of topics, all topics for None. Raises `TopicUnknown`.
 
         With `create`, a topic that is not there is made if the broker does so by itself.
         """
         wanted = None if topics is None else sorted(set(topics))
-        answer = self.retried(lambda: self._metadata(wanted, create=create))
+        answer = self.retried(lambda: self._metadata(wanted, create=create), timeout_s=timeout_s)
         return {
             str(topic.name): sorted(p.partition_index for p in topic.partitions)
             for topic in answer.topics
@@ -153,6 +184,17 @@ class KafkaClient:
 
         return self.retried(attempt)
 
+    def new_producer(self, *, timeout_s: float | None = None) -> tuple[int, int]:
+        """The id and the epoch of a producer that nobody had before."""
+        request = m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+
+        def attempt() -> tuple[int, int]:
+            answer = self._any(lambda connection: connection.call(ApiKey.INIT_PRODUCER_ID, request))
+            self._check(answer.error_code, "asking for a producer id")
+            return answer.producer_id, answer.producer_epoch
+
+        return self.retried(attempt, timeout_s=timeout_s)
+
     def borrow(self, partition: Partition) -> Connection:
         """A connection to who leads a partition, for the caller alone until it is given back."""
         address = self._leader(partition)
@@ -182,7 +224,7 @@ class KafkaClient:
         request = m.FindCoordinatorRequest(key=group)
         answer = self._any(lambda connection: connection.call(ApiKey.FIND_COORDINATOR, request))
         self._check(answer.error_code, f"finding the coordinator of group {group!r}")
-        return self._connection((answer.host, answer.port))
+        return self._connection(Address(answer.host, answer.port))
 
     def _metadata(self, wanted: list[str] | None, *, create: bool) -> m.MetadataResponse:
         request = m.MetadataRequest(
@@ -194,7 +236,8 @@ class KafkaClient:
         answer: m.MetadataResponse = self._any(
             lambda connection: connection.call(ApiKey.METADATA, request)
         )
-        brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+
+        brokers = {one.node_id: Address(one.host, one.port) for one in answer.brokers}
         for topic in answer.topics:
             if create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise Unavailable(f"topic {topic.name!r} is being created")
@@ -215,7 +258,7 @@ class KafkaClient:
                 reasons.append(str(error))
         raise Unavailable("no broker answers: " + "; ".join(dict.fromkeys(reasons)))
 
-    def _leader(self, partition: Partition) -> tuple[str, int]:
+    def _leader(self, partition: Partition) -> Address:
         if partition not in self._leaders:
             answer = self._metadata([partition[0]], create=False)
             numbers = {one.partition_index for one in answer.topics[0].partitions}
@@ -225,20 +268,20 @@ class KafkaClient:
                 raise Unavailable(f"{name_of(partition)} has no leader at the moment")
         return self._leaders[partition]
 
-    def _by_leader(self, partitions: Iterable[Partition]) -> dict[tuple[str, int], list[Partition]]:
-        grouped: dict[tuple[str, int], list[Partition]] = {}
+    def _by_leader(self, partitions: Iterable[Partition]) -> dict[Address, list[Partition]]:
+        grouped: dict[Address, list[Partition]] = {}
         for partition in sorted(partitions):
             grouped.setdefault(self._leader(partition), []).append(partition)
         return grouped
 
-    def _connection(self, address: tuple[str, int]) -> Connection:
+    def _connection(self, address: Address) -> Connection:
         if address not in self._connections:
             self._connections[address] = self._new_connection(address)
         return self._connections[address]
 
-    def _new_connection(self, address: tuple[str, int]) -> Connection:
+    def _new_connection(self, address: Address) -> Connection:
         return Connection(
-            address, client_id=self._client_id, timeout_s=self.timeout_s, login=self._login
+            address, client_id=self._client_id, timeout_s=self.request_s, login=self._login
         )
 
     def _check(self, code: int, doing: str) -> None:

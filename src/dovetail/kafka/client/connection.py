@@ -1,6 +1,6 @@
-"""One connection to a broker: requests out, answers in order; and what error codes mean.
+"""One connection to a broker: requests out, answers in order.
 
-A connection is opened with its first request: TLS and login, where there are any, come before it.
+The first request opens it: TLS and login, where there are any, come before.
 
 Versions are fixed, one for each request, and chosen so that Kafka 2.7 to 4 and Dovetail have them;
 topics go by name.
@@ -8,30 +8,14 @@ topics go by name.
 
 import socket
 import ssl
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from dovetail.addresses import Address
 from dovetail.buffers import Buffer
-from dovetail.errors import (
-    DovetailError,
-    InvalidInput,
-    NotFound,
-    OffsetOutOfRange,
-    ProducerFenced,
-    ProtocolViolation,
-    Refused,
-    SequenceGap,
-    TopicUnknown,
-    Unavailable,
-)
-from dovetail.kafka.codec import (
-    ApiKey,
-    ErrorCode,
-    RequestHeader,
-    decode_response,
-    encode_request,
-)
-from dovetail.kafka.codec.headers import encode_header
+from dovetail.errors import DovetailError, ProtocolViolation, Refused, Unavailable
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.frames import decode_response, encode_request
+from dovetail.kafka.codec.headers import RequestHeader, encode_header
 from dovetail.wire.login import NOBODY, ClientLogin, conversation
 
 VERSIONS = {
@@ -42,6 +26,7 @@ VERSIONS = {
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.INIT_PRODUCER_ID: 4,
 }
 
 #: A broker that is there answers a connection in milliseconds; another may be asked instead.
@@ -49,48 +34,6 @@ _CONNECT_S_MAX = 5.0
 #: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
 _CORRELATION_BYTES = 4
-
-_PASSING = {
-    ErrorCode.LEADER_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.BROKER_NOT_AVAILABLE,
-    ErrorCode.REPLICA_NOT_AVAILABLE,
-    ErrorCode.NETWORK_EXCEPTION,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-    ErrorCode.OFFSET_NOT_AVAILABLE,
-    ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-}
-
-_KINDS: Mapping[int, type[DovetailError]] = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TopicUnknown,
-    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: SequenceGap,
-    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
-    ErrorCode.PRODUCER_FENCED: ProducerFenced,
-    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidInput,
-    ErrorCode.MESSAGE_TOO_LARGE: InvalidInput,
-    ErrorCode.RECORD_LIST_TOO_LARGE: InvalidInput,
-    ErrorCode.GROUP_ID_NOT_FOUND: NotFound,
-}
-
-
-def error_of(code: int, doing: str, detail: str | None = None) -> DovetailError:
-    """The error for a code that a broker answered with."""
-    try:
-        known = ErrorCode(code)
-    except ValueError:
-        return Refused(f"{doing}: the broker answered error {code}")
-    kind = Unavailable if known in _PASSING else _KINDS.get(known, Refused)
-    return kind(f"{doing}: {known.name}" + (f" ({detail})" if detail else ""))
 
 
 class Connection:
@@ -104,7 +47,7 @@ class Connection:
         timeout_s: float,
         login: ClientLogin = NOBODY,
     ) -> None:
-        self.address = address
+        self.address = Address(*address)
         self._login = login
         self._client_id = client_id
         self._timeout_s = timeout_s
@@ -142,12 +85,13 @@ class Connection:
             self._socket = None
 
     def __str__(self) -> str:
-        return f"{self.address[0]}:{self.address[1]}"
+        return str(self.address)
 
     def _open(self) -> socket.socket:
         """A new connection, encrypted and logged in. Raises `OSError`, `Refused`."""
         opened = self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
         try:
             if self._login.tls is not None:
                 opened = self._socket = self._login.tls.wrap_socket(
@@ -162,6 +106,7 @@ class Connection:
         except DovetailError:
             self.close()
             raise
+
         opened.settimeout(self._timeout_s)
         return opened
 

@@ -9,6 +9,7 @@ differ for Produce alone: older librdkafka compresses only if Produce is adverti
 the connection, we answer with `UNSUPPORTED_VERSION` in the version of the request.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -87,20 +88,19 @@ class Api:
 
 
 def _api(
-    key: ApiKey,
-    request: type[Any],
-    response: type[Any],
+    name: str,
     *,
     versions: tuple[int, int],
     flexible_since: int,
     advertised_lowest: int | None = None,
 ) -> Api:
+    """A row of the table; key and messages have Kafka's name for the request type."""
     lowest, highest = versions
     return Api(
-        key=key,
-        name=request.__name__.removesuffix("Request"),
-        request=request,
-        response=response,
+        key=ApiKey[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()],
+        name=name,
+        request=getattr(m, f"{name}Request"),
+        response=getattr(m, f"{name}Response"),
         lowest=lowest,
         highest=highest,
         flexible_since=flexible_since,
@@ -109,225 +109,40 @@ def _api(
 
 
 _APIS: Final = (
-    _api(
-        ApiKey.PRODUCE,
-        m.ProduceRequest,
-        m.ProduceResponse,
-        versions=(3, 11),
-        flexible_since=9,
-        advertised_lowest=0,
-    ),
-    _api(ApiKey.FETCH, m.FetchRequest, m.FetchResponse, versions=(4, 16), flexible_since=12),
-    _api(
-        ApiKey.LIST_OFFSETS,
-        m.ListOffsetsRequest,
-        m.ListOffsetsResponse,
-        versions=(1, 9),
-        flexible_since=6,
-    ),
-    _api(
-        ApiKey.METADATA, m.MetadataRequest, m.MetadataResponse, versions=(0, 13), flexible_since=9
-    ),
-    _api(
-        ApiKey.OFFSET_COMMIT,
-        m.OffsetCommitRequest,
-        m.OffsetCommitResponse,
-        versions=(2, 9),
-        flexible_since=8,
-    ),
-    _api(
-        ApiKey.OFFSET_FETCH,
-        m.OffsetFetchRequest,
-        m.OffsetFetchResponse,
-        versions=(1, 9),
-        flexible_since=6,
-    ),
-    _api(
-        ApiKey.FIND_COORDINATOR,
-        m.FindCoordinatorRequest,
-        m.FindCoordinatorResponse,
-        versions=(0, 6),
-        flexible_since=3,
-    ),
-    _api(
-        ApiKey.JOIN_GROUP,
-        m.JoinGroupRequest,
-        m.JoinGroupResponse,
-        versions=(0, 9),
-        flexible_since=6,
-    ),
-    _api(
-        ApiKey.HEARTBEAT, m.HeartbeatRequest, m.HeartbeatResponse, versions=(0, 4), flexible_since=4
-    ),
-    _api(
-        ApiKey.LEAVE_GROUP,
-        m.LeaveGroupRequest,
-        m.LeaveGroupResponse,
-        versions=(0, 5),
-        flexible_since=4,
-    ),
-    _api(
-        ApiKey.SYNC_GROUP,
-        m.SyncGroupRequest,
-        m.SyncGroupResponse,
-        versions=(0, 5),
-        flexible_since=4,
-    ),
-    _api(
-        ApiKey.DESCRIBE_GROUPS,
-        m.DescribeGroupsRequest,
-        m.DescribeGroupsResponse,
-        versions=(0, 5),
-        flexible_since=5,
-    ),
-    _api(
-        ApiKey.LIST_GROUPS,
-        m.ListGroupsRequest,
-        m.ListGroupsResponse,
-        versions=(0, 5),
-        flexible_since=3,
-    ),
-    _api(
-        ApiKey.API_VERSIONS,
-        m.ApiVersionsRequest,
-        m.ApiVersionsResponse,
-        versions=(0, 4),
-        flexible_since=3,
-    ),
-    _api(
-        ApiKey.CREATE_TOPICS,
-        m.CreateTopicsRequest,
-        m.CreateTopicsResponse,
-        versions=(2, 7),
-        flexible_since=5,
-    ),
-    _api(
-        ApiKey.DELETE_TOPICS,
-        m.DeleteTopicsRequest,
-        m.DeleteTopicsResponse,
-        versions=(1, 6),
-        flexible_since=4,
-    ),
-    _api(
-        ApiKey.DELETE_RECORDS,
-        m.DeleteRecordsRequest,
-        m.DeleteRecordsResponse,
-        versions=(0, 2),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.INIT_PRODUCER_ID,
-        m.InitProducerIdRequest,
-        m.InitProducerIdResponse,
-        versions=(0, 5),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        m.OffsetForLeaderEpochRequest,
-        m.OffsetForLeaderEpochResponse,
-        versions=(2, 4),
-        flexible_since=4,
-    ),
-    _api(
-        ApiKey.DESCRIBE_CONFIGS,
-        m.DescribeConfigsRequest,
-        m.DescribeConfigsResponse,
-        versions=(1, 4),
-        flexible_since=4,
-    ),
-    _api(
-        ApiKey.ALTER_CONFIGS,
-        m.AlterConfigsRequest,
-        m.AlterConfigsResponse,
-        versions=(0, 2),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.CREATE_PARTITIONS,
-        m.CreatePartitionsRequest,
-        m.CreatePartitionsResponse,
-        versions=(0, 3),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.DELETE_GROUPS,
-        m.DeleteGroupsRequest,
-        m.DeleteGroupsResponse,
-        versions=(0, 2),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        m.IncrementalAlterConfigsRequest,
-        m.IncrementalAlterConfigsResponse,
-        versions=(0, 1),
-        flexible_since=1,
-    ),
-    _api(
-        ApiKey.OFFSET_DELETE,
-        m.OffsetDeleteRequest,
-        m.OffsetDeleteResponse,
-        versions=(0, 0),
-        flexible_since=NEVER,
-    ),
-    _api(
-        ApiKey.DESCRIBE_CLUSTER,
-        m.DescribeClusterRequest,
-        m.DescribeClusterResponse,
-        versions=(0, 1),
-        flexible_since=0,
-    ),
-    # Version 0 goes on in bytes that are no frames.
-    _api(
-        ApiKey.SASL_HANDSHAKE,
-        m.SaslHandshakeRequest,
-        m.SaslHandshakeResponse,
-        versions=(1, 1),
-        flexible_since=NEVER,
-    ),
-    _api(
-        ApiKey.SASL_AUTHENTICATE,
-        m.SaslAuthenticateRequest,
-        m.SaslAuthenticateResponse,
-        versions=(0, 2),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.DESCRIBE_ACLS,
-        m.DescribeAclsRequest,
-        m.DescribeAclsResponse,
-        versions=(1, 3),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.CREATE_ACLS,
-        m.CreateAclsRequest,
-        m.CreateAclsResponse,
-        versions=(1, 3),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.DELETE_ACLS,
-        m.DeleteAclsRequest,
-        m.DeleteAclsResponse,
-        versions=(1, 3),
-        flexible_since=2,
-    ),
-    _api(
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        m.DescribeUserScramCredentialsRequest,
-        m.DescribeUserScramCredentialsResponse,
-        versions=(0, 0),
-        flexible_since=0,
-    ),
-    _api(
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        m.AlterUserScramCredentialsRequest,
-        m.AlterUserScramCredentialsResponse,
-        versions=(0, 0),
-        flexible_since=0,
-    ),
+    _api("Produce", versions=(3, 11), flexible_since=9, advertised_lowest=0),
+    _api("Fetch", versions=(4, 16), flexible_since=12),
+    _api("ListOffsets", versions=(1, 9), flexible_since=6),
+    _api("Metadata", versions=(0, 13), flexible_since=9),
+    _api("OffsetCommit", versions=(2, 9), flexible_since=8),
+    _api("OffsetFetch", versions=(1, 9), flexible_since=6),
+    _api("FindCoordinator", versions=(0, 6), flexible_since=3),
+    _api("JoinGroup", versions=(0, 9), flexible_since=6),
+    _api("Heartbeat", versions=(0, 4), flexible_since=4),
+    _api("LeaveGroup", versions=(0, 5), flexible_since=4),
+    _api("SyncGroup", versions=(0, 5), flexible_since=4),
+    _api("DescribeGroups", versions=(0, 5), flexible_since=5),
+    _api("ListGroups", versions=(0, 5), flexible_since=3),
+    _api("ApiVersions", versions=(0, 4), flexible_since=3),
+    _api("CreateTopics", versions=(2, 7), flexible_since=5),
+    _api("DeleteTopics", versions=(1, 6), flexible_since=4),
+    _api("DeleteRecords", versions=(0, 2), flexible_since=2),
+    _api("InitProducerId", versions=(0, 5), flexible_since=2),
+    _api("OffsetForLeaderEpoch", versions=(2, 4), flexible_since=4),
+    _api("DescribeConfigs", versions=(1, 4), flexible_since=4),
+    _api("AlterConfigs", versions=(0, 2), flexible_since=2),
+    _api("CreatePartitions", versions=(0, 3), flexible_since=2),
+    _api("DeleteGroups", versions=(0, 2), flexible_since=2),
+    _api("IncrementalAlterConfigs", versions=(0, 1), flexible_since=1),
+    _api("OffsetDelete", versions=(0, 0), flexible_since=NEVER),
+    _api("DescribeCluster", versions=(0, 1), flexible_since=0),
+    # After version 0 the client would send bytes without frames.
+    _api("SaslHandshake", versions=(1, 1), flexible_since=NEVER),
+    _api("SaslAuthenticate", versions=(0, 2), flexible_since=2),
+    _api("DescribeAcls", versions=(1, 3), flexible_since=2),
+    _api("CreateAcls", versions=(1, 3), flexible_since=2),
+    _api("DeleteAcls", versions=(1, 3), flexible_since=2),
+    _api("DescribeUserScramCredentials", versions=(0, 0), flexible_since=0),
+    _api("AlterUserScramCredentials", versions=(0, 0), flexible_since=0),
 )
 
 SUPPORTED: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _APIS})

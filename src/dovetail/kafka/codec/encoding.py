@@ -146,9 +146,11 @@ class _EncoderSource:
         if kind.code:
             self._fixed(kind.code, value)
             return
+
         code = "h" if kind is STRING else "i"
         self._line(f"data = {value}")
         self._null_or(code, nullable)
+
         if kind is RECORDS or kind is RECORDS_LIST:
             self._records(kind)
         else:

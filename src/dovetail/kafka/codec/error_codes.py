@@ -1,10 +1,19 @@
-"""Kafka's error codes, by Kafka's names.
+"""Kafka's error codes by Kafka's names, and the one table of what they are among our errors.
 
 A code is part of the protocol: clients decide by it whether to retry, to look for a new leader or
 to give up. The numbers never change; newer Kafka versions add to the end.
+
+A broker answers with the code that makes a client do the right thing (`code_of`). A client of ours
+raises the error of the code that it got (`error_of`); whether to try again is the error's
+`retriable`.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
+
+from dovetail import errors
+from dovetail.errors import DovetailError
 
 
 class ErrorCode(IntEnum):
@@ -140,3 +149,97 @@ class ErrorCode(IntEnum):
     DUPLICATE_VOTER = 126
     VOTER_NOT_FOUND = 127
     INVALID_REGULAR_EXPRESSION = 128
+
+
+#: Each error with its codes. A broker answers with the first one; the table is searched along the
+#: class tree, so that the nearest ancestor counts. A client takes a code for the first error that
+#: lists it, and for `Refused` if none does.
+_CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
+    errors.InvalidInput: (
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_CONFIG,
+    ),
+    errors.InvalidBatch: (
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ),
+    errors.ChecksumMismatch: (ErrorCode.CORRUPT_MESSAGE,),
+    errors.BatchTooLarge: (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
+    errors.OffsetOutOfRange: (ErrorCode.OFFSET_OUT_OF_RANGE,),
+    errors.TopicUnknown: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,),
+    errors.NotFound: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND),
+    errors.TopicExists: (ErrorCode.TOPIC_ALREADY_EXISTS,),
+    errors.SequenceGap: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID),
+    errors.ProducerFenced: (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED),
+    errors.NotOwner: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
+    errors.Fenced: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
+    errors.Throttled: (ErrorCode.THROTTLING_QUOTA_EXCEEDED,),
+    errors.Unavailable: (
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ),
+    errors.Uncertain: (ErrorCode.REQUEST_TIMED_OUT,),
+    errors.CoordinationDown: (ErrorCode.REQUEST_TIMED_OUT,),
+    errors.Damaged: (ErrorCode.KAFKA_STORAGE_ERROR,),
+}
+
+#: `Forbidden` has a code for each kind of thing.
+_FORBIDDEN: Final = {
+    "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+_ERRORS: Final[dict[int, type[DovetailError]]] = {
+    code: error for error, codes in reversed([*_CODES.items()]) for code in codes
+}
+_FORBIDDEN_KINDS: Final = {code: kind for kind, code in _FORBIDDEN.items()}
+
+#: Every code that a broker of ours answers for an error.
+ANSWERED: Final = frozenset(
+    [*(codes[0] for codes in _CODES.values()), *_FORBIDDEN.values(), ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The code that makes a client do the right thing."""
+    if isinstance(error, errors.Forbidden):
+        return _FORBIDDEN[error.kind]
+    for ancestor in type(error).__mro__:
+        codes = _CODES.get(ancestor)
+        if codes is not None:
+            return codes[0]
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def error_for(code: int, message: str) -> DovetailError:
+    """The error that a code stands for, with this message."""
+    if code in _FORBIDDEN_KINDS:
+        return errors.Forbidden(message, kind=_FORBIDDEN_KINDS[ErrorCode(code)])
+    return _ERRORS.get(code, errors.Refused)(message)
+
+
+def error_of(code: int, doing: str, detail: str | None = None) -> DovetailError:
+    """The error for a code that a broker answered with; `doing` is what was tried."""
+    try:
+        name = ErrorCode(code).name
+    except ValueError:
+        name = f"the broker answered error {code}"
+    return error_for(code, f"{doing}: {name}" + (f" ({detail})" if detail else ""))

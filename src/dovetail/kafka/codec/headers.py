@@ -54,14 +54,17 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
     end = len(frame)
     if end < _FIXED.size:
         raise ProtocolViolation(f"a request header has {_FIXED.size} bytes or more, not {end}")
+
     api_key, api_version, correlation_id = _FIXED.unpack_from(frame)
     header_version = request_header_version(api_key, api_version)
     if header_version == 0:
         return RequestHeader(api_key, api_version, correlation_id), _FIXED.size
+
     position = _FIXED_AND_LENGTH.size
     if end < position:
         raise ProtocolViolation(f"request header of {position} bytes or more ends after {end}")
     length = int.from_bytes(frame[_FIXED.size : position], "big", signed=True)
+
     client_id = None
     if length >= 0:
         stop = position + length
@@ -70,10 +73,11 @@ def decode_header(frame: memoryview) -> tuple[RequestHeader, int]:
         try:
             client_id = str(frame[position:stop], "utf-8")
         except UnicodeDecodeError as error:
-            raise ProtocolViolation(f"request header client_id is no UTF-8: {error}") from error
+            raise ProtocolViolation(f"request header client_id is not UTF-8: {error}") from error
         position = stop
     elif length != -1:
         raise length_wrong("request header client_id", length, end - position)
+
     if header_version == 2:
         position = _after_tags("request header", frame, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), position

@@ -102,5 +102,5 @@ def string_too_long(where: str, length: int) -> ProtocolViolation:
 
 
 def tag_size_wrong(where: str, tag: int, size: int) -> ProtocolViolation:
-    """For a tagged field whose value does not take the bytes that it announced."""
+    """For a tagged field whose value does not take the bytes of its length."""
     return ProtocolViolation(f"{where} tag {tag} is not the {size} bytes that it claims to be")

@@ -162,6 +162,7 @@ def _spec(name: str, hint: Any, default: Any) -> FieldSpec:
             array = True
         else:
             break
+
     element: Element = hint
     if not isinstance(element, Primitive) and not is_dataclass(element):
         raise TypeError(f"field {name} is declared as {hint!r}, which has no wire format")

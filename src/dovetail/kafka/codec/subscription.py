@@ -11,7 +11,7 @@ _INT32 = struct.Struct(">i")
 
 
 def topics_of(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
-    """The subscribed topics, or None if these bytes are no consumer's subscription."""
+    """The subscribed topics, or None if these bytes are not a consumer's subscription."""
     if protocol_type != "consumer":
         return None
     try:

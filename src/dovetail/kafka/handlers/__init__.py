@@ -1,8 +1,24 @@
 """Requests to effects on the log and its groups, and back to responses.
 
+    front.py         from a frame to an answer: the table of handlers; the wire room calls it
+    backend.py       what handlers work on
+    produce.py       Produce and InitProducerId
+    fetch.py         Fetch: from memory, from storage, or a long poll at the end of the log
+    metadata.py      Metadata, DescribeCluster, FindCoordinator
+    offsets.py       ListOffsets, OffsetForLeaderEpoch, DeleteRecords
+    topics.py        CreateTopics, DeleteTopics, CreatePartitions
+    configs.py       settings of topics and of the node
+    groups.py        JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    group_admin.py   ListGroups, DescribeGroups, DeleteGroups
+    positions.py     OffsetCommit, OffsetFetch, OffsetDelete
+    group_codes.py   what a group's coordinator decided, as Kafka's codes
+    sasl.py          the login of a client
+    users.py         who can log in
+    acls.py          access rules
+
 One module a noun. A handler takes the `Backend`, the `Call` and the decoded body, and returns the
-response's body; what goes wrong becomes one of Kafka's error codes (`outcome.py`), for the item it
-concerns. `front.py` holds the table of handlers and is what the wire room calls with a frame.
+body of the response. What goes wrong becomes one of Kafka's error codes (`codec.error_codes`), for
+the item that it concerns. Handlers know no bytes.
 """
 
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call, KafkaMetrics

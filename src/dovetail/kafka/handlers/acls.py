@@ -18,9 +18,8 @@ from dovetail.access import (
 )
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 
 _Number = TypeVar("_Number", Permission, Operation, Kind, Pattern)
 
@@ -42,6 +41,7 @@ async def describe_acls(
         return m.DescribeAclsResponse(
             error_code=_code(error), error_message=str(error), resources=()
         )
+
     resources = []
     found.sort(key=lambda rule: (rule.kind, rule.name, rule.pattern))
     for (kind, name, pattern), rules in groupby(found, lambda r: (r.kind, r.name, r.pattern)):
@@ -59,6 +59,7 @@ async def describe_acls(
                 resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
             )
         )
+
     return m.DescribeAclsResponse(error_code=ErrorCode.NONE, resources=tuple(resources))
 
 
@@ -68,14 +69,12 @@ async def create_acls(
     """Adds rules, each with its own outcome."""
     results = []
     for wanted in request.creations:
+        result = m.CreateAclsResponseResult(error_code=ErrorCode.NONE)
         try:
             await _registry(backend, call, Operation.ALTER).add_rules([_rule(wanted)])
         except DovetailError as error:
-            results.append(
-                m.CreateAclsResponseResult(error_code=_code(error), error_message=str(error))
-            )
-        else:
-            results.append(m.CreateAclsResponseResult(error_code=ErrorCode.NONE))
+            result = m.CreateAclsResponseResult(error_code=_code(error), error_message=str(error))
+        results.append(result)
     return m.CreateAclsResponse(results=tuple(results))
 
 
@@ -95,6 +94,7 @@ async def delete_acls(
                 )
             )
             continue
+
         results.append(
             m.DeleteAclsResponseFilterResult(
                 error_code=ErrorCode.NONE,
@@ -131,7 +131,7 @@ def _code(error: DovetailError) -> ErrorCode:
     return ErrorCode.SECURITY_DISABLED if isinstance(error, _SwitchedOff) else code_of(error)
 
 
-def _filter(wanted: m.DescribeAclsRequest | m.DeleteAclsRequestFilter) -> Filter:
+def _filter(wanted: m.AclFilter) -> Filter:
     try:
         pattern = wanted.pattern_type_filter
         return Filter(

@@ -11,7 +11,7 @@ from dovetail.log.service import Log
 
 
 class KafkaMetrics(Protocol):
-    """What is counted at the front door."""
+    """What is counted for each request."""
 
     def request(self, api: str, seconds: float) -> None: ...
 
@@ -23,7 +23,7 @@ class KafkaMetrics(Protocol):
 
 
 class BrokerAddress(NamedTuple):
-    """A broker, at the address that clients are told."""
+    """A broker, at the address that clients get."""
 
     node_id: int
     host: str

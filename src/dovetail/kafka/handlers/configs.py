@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.topic import CONFIG_KEYS, config_key
 
 _TOPIC = 2
@@ -76,6 +75,7 @@ def _describe(
             for name, value in backend.log.config(record).as_strings().items()
             if wanted is None or name in wanted
         )
+
     if resource.resource_type == _BROKER:
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.CLUSTER, CLUSTER_NAME)
         if resource.resource_name not in ("", str(backend.node_id)):
@@ -93,6 +93,7 @@ def _describe(
             for name, value in backend.node_settings.items()
             if wanted is None or name in wanted
         )
+
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
 
 
@@ -100,26 +101,17 @@ async def alter_configs(
     backend: Backend, call: Call, request: m.AlterConfigsRequest
 ) -> m.AlterConfigsResponse:
     """Replaces all settings of each resource."""
-    responses = []
-    for resource in request.resources:
-        changes = ((c.name, _SET, c.value) for c in resource.configs)
-        code, message = await _alter(
+    responses = [
+        await _alter(
             backend,
             call,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
+            resource,
+            [(one.name, _SET, one.value) for one in resource.configs],
             from_nothing=True,
             check_only=request.validate_only,
         )
-        responses.append(
-            m.AlterConfigsResponseResource(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        for resource in request.resources
+    ]
     return m.AlterConfigsResponse(responses=tuple(responses))
 
 
@@ -127,61 +119,78 @@ async def incremental_alter_configs(
     backend: Backend, call: Call, request: m.IncrementalAlterConfigsRequest
 ) -> m.IncrementalAlterConfigsResponse:
     """Changes single settings of each resource."""
-    responses = []
-    for resource in request.resources:
-        changes = ((c.name, c.config_operation, c.value) for c in resource.configs)
-        code, message = await _alter(
+    responses = [
+        await _alter(
             backend,
             call,
-            resource.resource_type,
-            resource.resource_name,
-            changes,
+            resource,
+            [(one.name, one.config_operation, one.value) for one in resource.configs],
             from_nothing=False,
             check_only=request.validate_only,
         )
-        responses.append(
-            m.IncrementalAlterConfigsResponseResource(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+        for resource in request.resources
+    ]
     return m.IncrementalAlterConfigsResponse(responses=tuple(responses))
 
 
 async def _alter(
     backend: Backend,
     call: Call,
-    resource_type: int,
-    name: str,
+    resource: m.AlterConfigsRequestResource | m.IncrementalAlterConfigsRequestResource,
     changes: Iterable[tuple[str, int, str | None]],
     *,
     from_nothing: bool,
     check_only: bool,
-) -> tuple[ErrorCode, str | None]:
-    if resource_type != _TOPIC:
-        return (
-            ErrorCode.INVALID_REQUEST,
-            "only topics can be changed here; a node's settings are in its settings file",
-        )
+) -> m.AlterConfigsResponseResource:
+    code, message = ErrorCode.NONE, None
     try:
-        call.access.demand(Operation.ALTER_CONFIGS, Kind.TOPIC, name)
-        record = backend.log.topic(name)
-        if record.internal:
-            raise InvalidInput(f"topic {name!r} is internal")
-        config = {} if from_nothing else dict(record.config)
-        for key, operation, value in changes:
-            config_key(key)  # Also one to delete: a slip would look as if it had worked.
-            if operation == _DELETE:
-                config.pop(key, None)
-            elif operation == _SET and value is not None:
-                config[key] = value
-            else:
-                raise InvalidInput(f"{key}: only setting and deleting are supported")
-        await backend.log.alter_config(name, config, check_only=check_only)
+        config = _changed(backend, call, resource, changes, from_nothing=from_nothing)
+        await backend.log.alter_config(resource.resource_name, config, check_only=check_only)
+    except _NotATopic as error:
+        code, message = ErrorCode.INVALID_REQUEST, str(error)
     except InvalidInput as error:
-        return ErrorCode.INVALID_CONFIG, str(error)
+        code, message = ErrorCode.INVALID_CONFIG, str(error)
     except DovetailError as error:
-        return code_of(error), str(error)
-    return ErrorCode.NONE, None
+        code, message = code_of(error), str(error)
+
+    return m.AlterConfigsResponseResource(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+class _NotATopic(InvalidInput):
+    """A resource whose settings cannot be changed here."""
+
+
+def _changed(
+    backend: Backend,
+    call: Call,
+    resource: m.AlterConfigsRequestResource | m.IncrementalAlterConfigsRequestResource,
+    changes: Iterable[tuple[str, int, str | None]],
+    *,
+    from_nothing: bool,
+) -> dict[str, str]:
+    """The settings of a topic with the changes made."""
+    if resource.resource_type != _TOPIC:
+        raise _NotATopic(
+            "only topics can be changed here; a node's settings are in its settings file"
+        )
+    name = resource.resource_name
+    call.access.demand(Operation.ALTER_CONFIGS, Kind.TOPIC, name)
+    record = backend.log.topic(name)
+    if record.internal:
+        raise InvalidInput(f"topic {name!r} is internal")
+
+    config = {} if from_nothing else dict(record.config)
+    for key, operation, value in changes:
+        config_key(key)  # Also one to delete: a slip would look as if it had worked.
+        if operation == _DELETE:
+            config.pop(key, None)
+        elif operation == _SET and value is not None:
+            config[key] = value
+        else:
+            raise InvalidInput(f"{key}: only setting and deleting are supported")
+    return config

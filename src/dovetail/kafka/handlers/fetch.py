@@ -12,9 +12,8 @@ from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 
@@ -72,6 +71,7 @@ async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.
     partitions = {r.partition for t in topics for r in t.reads if r.partition is not None}
     for partition in partitions:
         partition.on_confirmed.add(woken.set)
+
     try:
         while True:
             woken.clear()

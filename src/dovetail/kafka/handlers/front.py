@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import perf_counter
 from typing import Any
 
-from dovetail.access import EVERYTHING, Access, Doorman
+from dovetail.access import EVERYTHING, Access, Authenticator
+from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka.codec import answers, decode_body, encode_response, refuse
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import SUPPORTED, ApiKey, advertised_of
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import answers, decode_body, encode_response, refuse
 from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.handlers import (
     acls,
@@ -33,13 +34,10 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
-from dovetail.logging import get_logger
 from dovetail.wire import Connection, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
-
-_log = get_logger("kafka")
 
 Handler = Callable[[Backend, Call, Any], Coroutine[Any, Any, Any]]
 
@@ -85,11 +83,10 @@ _API_VERSIONS = m.ApiVersionsResponse(
 class FrontDoor:
     """The `Dispatch` of the Kafka port."""
 
-    def __init__(self, backend: Backend, doorman: Doorman | None = None) -> None:
-        """Without a `doorman` everybody may do everything, and nobody logs in."""
+    def __init__(self, backend: Backend, authenticator: Authenticator | None = None) -> None:
+        """Without an `authenticator` everybody may do everything, and nobody logs in."""
         self._backend = backend
-        self._doorman = doorman
-        self._kept: set[asyncio.Task[Any]] = set()
+        self._authenticator = authenticator
 
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
         started = perf_counter()
@@ -100,16 +97,21 @@ class FrontDoor:
             raise ProtocolViolation(
                 f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
             )
+
         body = decode_body(header, frame, body_start)
         if header.api_key == ApiKey.API_VERSIONS:
             return self._encode(header, _API_VERSIONS, started)
         if header.api_key in _SASL:
-            return self._later(header, sasl(self._doorman, connection, body), started)
-        access = EVERYTHING if self._doorman is None else self._doorman.access_of(connection)
+            return self._later(header, sasl(self._authenticator, connection, body), started)
+
+        access = (
+            EVERYTHING if self._authenticator is None else self._authenticator.access_of(connection)
+        )
         if access is None:
             raise ProtocolViolation(
                 f"request {header.api_key} before the client has said who it is; log in first"
             )
+
         if header.api_key == ApiKey.PRODUCE:
             return self._produce(header, access, body, started)
         if header.api_key == ApiKey.FETCH:
@@ -117,9 +119,13 @@ class FrontDoor:
             if found is not None:
                 return self._encode(header, found, started)
             return self._later(header, fetch.fetch(self._backend, access, body), started)
+
         call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
-        return self._later(header, self._to_its_end(handler(self._backend, call, body)), started)
+        # To its end, also if the client goes away: cancelled in the middle, it would leave the node
+        # not knowing what it has changed.
+        task = start_task(handler(self._backend, call, body), name=handler.__name__)
+        return self._later(header, asyncio.shield(task), started)
 
     def _refuse(
         self, header: RequestHeader, frame: memoryview, body_start: int
@@ -139,21 +145,6 @@ class FrontDoor:
         return produce.produce(
             self._backend, access, body, lambda answer: self._encode(header, answer, started)
         )
-
-    def _to_its_end(self, work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        """Runs a handler that changes things to its end, also if its client goes away meanwhile.
-
-        Cancelled in the middle, it would leave the node not knowing what it has changed.
-        """
-        task = asyncio.create_task(work)
-        self._kept.add(task)
-        task.add_done_callback(self._forget)
-        return asyncio.shield(task)
-
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
-        self._kept.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a request met a defect", error=repr(task.exception()))
 
     async def _later(
         self, header: RequestHeader, answer: Awaitable[Any], started: float

@@ -4,8 +4,8 @@ from dovetail.access import Kind, Operation
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of
-from dovetail.kafka.handlers.outcome import group_code
 from dovetail.log.groups.types import GroupId, GroupState
 
 _CLASSIC = "classic"
@@ -20,6 +20,7 @@ async def list_groups(
     types = {name.lower() for name in request.types_filter}
     nothing = (wanted and not states) or (types and _CLASSIC not in types)
     found = [] if nothing else backend.groups.groups(states)
+
     return m.ListGroupsResponse(
         error_code=ErrorCode.NONE,
         groups=tuple(

@@ -4,7 +4,7 @@ from dovetail.access import Kind, Operation
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import group_code
+from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.types import (
     Generation,
@@ -45,6 +45,7 @@ async def join_group(
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if rebalance_timeout_ms < 0:
         rebalance_timeout_ms = request.session_timeout_ms
+
     answer = await coordinator_of(backend, call, Operation.READ, request.group_id).join(
         GroupId(request.group_id),
         JoinRequest(
@@ -60,6 +61,7 @@ async def join_group(
             skip_assignment_supported=call.api_version >= _SKIP_ASSIGNMENT_SINCE,
         ),
     )
+
     return m.JoinGroupResponse(
         error_code=group_code(answer.error),
         generation_id=answer.generation,
@@ -128,6 +130,7 @@ async def leave_group(
     outcomes = await coordinator_of(backend, call, Operation.READ, request.group_id).leave(
         GroupId(request.group_id), members
     )
+
     if not many:
         return m.LeaveGroupResponse(error_code=group_code(outcomes[0].error))
     return m.LeaveGroupResponse(

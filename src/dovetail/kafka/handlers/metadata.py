@@ -3,9 +3,8 @@
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.groups.types import GroupId
 from dovetail.log.topic import TopicRecord, check_name
 
@@ -17,9 +16,9 @@ _CONTROLLERS = 2
 async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
     """The cluster and its topics, or those that are asked for.
 
-    Brokers that went moments ago are still listed, though nothing is led by them: librdkafka that
-    reads in one answer "the leader is another" and "the old leader is no broker any more" loses the
-    partition's way and finds it again a second later.
+    Brokers that went moments ago are still listed, though nothing is led by them: when
+    one answer says that the leader is another and that the old leader is not a broker any more,
+    librdkafka loses the partition for a second.
     """
     if request.topics is None or (call.api_version == 0 and not request.topics):
         topics = [
@@ -58,6 +57,7 @@ async def _asked_for(
                 topic_id=wanted.topic_id,
                 partitions=(),
             )
+
     try:
         check_name(wanted.name)
         call.access.demand(Operation.DESCRIBE, Kind.TOPIC, wanted.name)
@@ -100,7 +100,7 @@ def _partition(
     backend: Backend, brokers: dict[int, BrokerAddress], record: TopicRecord, number: int
 ) -> m.MetadataResponsePartition:
     """Led by its owner; all that clients need to know of its copies is that they are there."""
-    term, owner = backend.log.holding(record, number)
+    term, owner = backend.log.ownership(record, number)
     out_of_service = (record.name, number) in backend.log.broken()
     if owner not in brokers or out_of_service:
         return m.MetadataResponsePartition(
@@ -111,6 +111,7 @@ def _partition(
             isr_nodes=(),
             offline_replicas=(owner,),
         )
+
     return m.MetadataResponsePartition(
         error_code=ErrorCode.NONE,
         partition_index=number,
@@ -138,6 +139,7 @@ async def describe_cluster(
             cluster_id=backend.cluster_id,
             brokers=(),
         )
+
     return m.DescribeClusterResponse(
         error_code=ErrorCode.NONE,
         cluster_id=backend.cluster_id,
@@ -192,6 +194,7 @@ def _coordinator(
                 error_code=ErrorCode.NONE,
                 error_message=None,
             )
+
     return m.FindCoordinatorResponseCoordinator(
         key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
     )

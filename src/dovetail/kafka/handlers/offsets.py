@@ -3,10 +3,9 @@
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.fetch import epoch_code
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.partition import Partition
 from dovetail.log.reading import TimedOffset, newest_record, offset_for_time
 
@@ -45,6 +44,7 @@ async def _list_one(
         found = await _find(partition, wanted.timestamp)
     except DovetailError as error:
         return m.ListOffsetsResponsePartition(partition_index=index, error_code=code_of(error))
+
     if found is None:
         return m.ListOffsetsResponsePartition(partition_index=index, error_code=ErrorCode.NONE)
     return m.ListOffsetsResponsePartition(
@@ -69,7 +69,7 @@ async def _find(partition: Partition, timestamp: int) -> TimedOffset | None:
 async def offset_for_leader_epoch(
     backend: Backend, call: Call, request: m.OffsetForLeaderEpochRequest
 ) -> m.OffsetForLeaderEpochResponse:
-    """Where a term's records end: how a client finds out that it read what is no more."""
+    """Where a term's records end, so that a client finds out that it read records since lost."""
     topics = []
     for topic in request.topics:
         partitions = [_epoch_end(backend, call, topic.topic, wanted) for wanted in topic.partitions]
@@ -91,6 +91,7 @@ def _epoch_end(
     code = epoch_code(wanted.current_leader_epoch, partition.term)
     if code is not ErrorCode.NONE or wanted.leader_epoch > partition.term:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code, partition=index)
+
     epoch, end = wanted.leader_epoch, partition.high_watermark
     spans = [(info.term, info.first_offset) for info in partition.record.closed]
     spans += [(ledger.info.term, ledger.first_offset) for ledger in partition.open_ledgers]
@@ -132,6 +133,7 @@ async def _delete_one(
         return m.DeleteRecordsResponsePartition(
             partition_index=index, low_watermark=-1, error_code=code_of(error)
         )
+
     return m.DeleteRecordsResponsePartition(
         partition_index=index, low_watermark=partition.log_start, error_code=ErrorCode.NONE
     )

@@ -1,12 +1,14 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups."""
 
+from collections.abc import Iterable, Mapping
+
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of, identity
-from dovetail.kafka.handlers.outcome import code_of, group_code
 from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, PartitionKey
 
 #: From this version on a request names several groups.
@@ -38,6 +40,7 @@ async def offset_commit(
                 partition.committed_leader_epoch,
                 partition.committed_metadata or "",
             )
+
     coordinator = coordinator_of(backend, call, Operation.READ, request.group_id)
     outcomes = await coordinator.commit(
         GroupId(request.group_id),
@@ -46,20 +49,26 @@ async def offset_commit(
         wanted,
     )
     codes.update((key, group_code(error)) for key, error in outcomes.items())
-    return m.OffsetCommitResponse(
-        topics=tuple(
-            m.OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    m.OffsetCommitResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=codes[PartitionKey(topic.name, p.partition_index)],
-                    )
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
+    return m.OffsetCommitResponse(topics=_outcomes(request.topics, codes))
+
+
+def _outcomes(
+    topics: Iterable[m.OffsetCommitRequestTopic | m.OffsetDeleteRequestTopic],
+    codes: Mapping[PartitionKey, ErrorCode],
+) -> tuple[m.OffsetTopicOutcome, ...]:
+    """The code of each partition, in the order in which they were named."""
+    return tuple(
+        m.OffsetTopicOutcome(
+            name=topic.name,
+            partitions=tuple(
+                m.OffsetPartitionOutcome(
+                    partition_index=one.partition_index,
+                    error_code=codes[PartitionKey(topic.name, one.partition_index)],
+                )
+                for one in topic.partitions
+            ),
         )
+        for topic in topics
     )
 
 
@@ -93,6 +102,7 @@ async def _fetch(
             asked.setdefault(key.topic, []).append(key.partition)
     else:
         asked = {topic.name: list(topic.partition_indexes) for topic in wanted}
+
     code = group_code(answer.error)
     topics = []
     for topic, partitions in asked.items():
@@ -126,21 +136,7 @@ async def offset_delete(
     code = group_code(answer.error)
     if code is not ErrorCode.NONE:
         return m.OffsetDeleteResponse(error_code=code, topics=())
+    codes = {key: group_code(error) for key, error in answer.outcomes.items()}
     return m.OffsetDeleteResponse(
-        error_code=ErrorCode.NONE,
-        topics=tuple(
-            m.OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    m.OffsetDeleteResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=group_code(
-                            answer.outcomes[PartitionKey(topic.name, p.partition_index)]
-                        ),
-                    )
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        ),
+        error_code=ErrorCode.NONE, topics=_outcomes(request.topics, codes)
     )

@@ -8,11 +8,10 @@ from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
-from dovetail.log.batch import check_batch
 from dovetail.log.open_ledger import Appended
+from dovetail.record_batch import check_batch
 from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.
@@ -147,7 +146,7 @@ class _Production:
 def produce(
     backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
 ) -> PipelinedReply:
-    """Begins to store the batches; with acks 0 there is no answer, and that at once.
+    """Begins to store the batches; with acks 0 there is no answer.
 
     The batches are slices of the frame, so its bytes are held until all are stored or refused,
     whatever the client was answered meanwhile.

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dovetail.access import Doorman, LoginFailed
+from dovetail.access import Authenticator, LoginFailed
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.logging import get_logger
@@ -20,16 +20,16 @@ Sasl = m.SaslHandshakeRequest | m.SaslAuthenticateRequest
 
 
 async def sasl(
-    doorman: Doorman | None, connection: Connection, request: Sasl
+    authenticator: Authenticator | None, connection: Connection, request: Sasl
 ) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
     """Either of the two requests; refused where nobody logs in."""
-    if doorman is None or not doorman.mechanisms:
+    if authenticator is None or not authenticator.mechanisms:
         return _nobody_logs_in(request)
     if isinstance(request, m.SaslHandshakeRequest):
-        known = doorman.begin(connection).handshake(request.mechanism)
+        known = authenticator.begin(connection).handshake(request.mechanism)
         code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
-        return m.SaslHandshakeResponse(error_code=code, mechanisms=doorman.mechanisms)
-    return await _authenticate(doorman, connection, request)
+        return m.SaslHandshakeResponse(error_code=code, mechanisms=authenticator.mechanisms)
+    return await _authenticate(authenticator, connection, request)
 
 
 def _nobody_logs_in(request: Sasl) -> m.SaslHandshakeResponse | m.SaslAuthenticateResponse:
@@ -43,19 +43,20 @@ def _nobody_logs_in(request: Sasl) -> m.SaslHandshakeResponse | m.SaslAuthentica
 
 
 async def _authenticate(
-    doorman: Doorman, connection: Connection, request: m.SaslAuthenticateRequest
+    authenticator: Authenticator, connection: Connection, request: m.SaslAuthenticateRequest
 ) -> m.SaslAuthenticateResponse:
-    login = doorman.login_of(connection)
+    login = authenticator.login_of(connection)
     if not login.chosen:
         return m.SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslHandshake comes first",
             auth_bytes=b"",
         )
+
     try:
         answer = await login.authenticate(bytes(request.auth_bytes))
         if login.principal is not None:
-            doorman.welcome(connection, login.principal)
+            authenticator.welcome(connection, login.principal)
     except LoginFailed as error:
         _log.warning("login failed", peer=connection.peer, reason=str(error))
         await asyncio.sleep(_WRONG_MS / 1000)
@@ -65,6 +66,7 @@ async def _authenticate(
             error_message=f"login failed: {error}",
             auth_bytes=b"",
         )
+
     return m.SaslAuthenticateResponse(
         error_code=ErrorCode.NONE, error_message=None, auth_bytes=answer
     )

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 from dovetail.log.topic import check_config, check_name, check_partitions, config_for_copies
 
 #: "The broker's default", for partitions and replicas.
@@ -65,10 +64,12 @@ async def _create(
         if setting.value is None:
             raise _Refusal(ErrorCode.INVALID_CONFIG, f"{setting.name} has no value")
         config[setting.name] = setting.value
+
     _check(ErrorCode.INVALID_TOPIC_EXCEPTION, lambda: check_name(topic.name))
     _check(ErrorCode.INVALID_PARTITIONS, lambda: check_partitions(partitions))
     config = {**_copies(backend, topic), **config}
     _check(ErrorCode.INVALID_CONFIG, lambda: check_config(config, backend.log.defaults))
+
     record = await backend.log.create_topic(
         topic.name, partitions=partitions, config=config, check_only=check_only
     )
@@ -201,6 +202,7 @@ async def create_partitions(
             code, message = code_of(error), str(error)
         except _Refusal as error:
             code, message = error.code, str(error)
+
         results.append(
             m.CreatePartitionsResponseTopic(name=topic.name, error_code=code, error_message=message)
         )

@@ -6,9 +6,8 @@ from dovetail.access import CLUSTER_NAME, AccessRegistry, Credential, Kind, Mech
 from dovetail.access.credentials import from_salted
 from dovetail.errors import DovetailError, InvalidInput, NotFound
 from dovetail.kafka.codec import messages as m
-from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.outcome import code_of
 
 _User = dict[Mechanism, Credential]
 _Change = Callable[[_User], _User]
@@ -39,6 +38,7 @@ async def describe_users(
                 for name in sorted(asked)
             ),
         )
+
     names = sorted({user.name for user in request.users} if request.users else known)
     results = []
     for name in names:
@@ -56,6 +56,7 @@ async def describe_users(
                 ),
             )
         )
+
     return m.DescribeUserScramCredentialsResponse(error_code=ErrorCode.NONE, results=tuple(results))
 
 
@@ -75,6 +76,7 @@ async def alter_users(
             steps.setdefault(upsertion.name, [])
         else:
             steps.setdefault(upsertion.name, []).append(step)
+
     results = []
     for name, changes in steps.items():
         code, message = ErrorCode.NONE, None
@@ -89,6 +91,7 @@ async def alter_users(
                 user=name, error_code=code, error_message=message
             )
         )
+
     return m.AlterUserScramCredentialsResponse(results=tuple(results))
 
 

@@ -1,11 +1,19 @@
-"""Consumer groups (K7, L13): members under a session, partitions dealt anew when one goes.
+"""Consumer groups (K7, L13): members under a session, partitions assigned anew when one goes.
 
-types.py               the words: requests, answers, effects
-group.py               the protocol, pure, with its table of states
-joining.py, phases.py  its parts; member.py: one member
-offsets.py             positions of a group
-journal.py, entries.py the durable form
-writer.py              appends to the journal, in order
-partition_journal.py   the journal on an internal topic
-coordinator.py         the doing part: timers, waiting members, storing before answering
+A group belongs to a partition of an internal topic. The owner of that partition coordinates the
+group, and the partition is its journal: what the group promises is stored there before anybody is
+answered, and a coordinator that was replaced is refused as every old owner is.
+
+    types.py              the words: requests, answers, effects
+    group.py              the protocol, with its table of states; pure
+    joining.py            who may join a group, and as whom; pure
+    phases.py             how one generation follows another; pure
+    member.py             one member, and how members choose a protocol; pure
+    offsets.py            the positions of a group; pure
+    journal.py            the durable form of groups and positions
+    entries.py            a group with its positions, and its journal replayed
+    writer.py             appends to the journal, in order
+    partition_journal.py  the journal in a partition of an internal topic
+    coordinator.py        the doing part: timers, waiting members, storing before answering
+    registry.py           which node coordinates a group, and the coordinators that are here
 """

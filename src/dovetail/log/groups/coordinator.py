@@ -19,6 +19,7 @@ import heapq
 import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from dovetail.background import start_task
 from dovetail.clock import Clock
 from dovetail.log.groups.entries import (
     GroupEntry,
@@ -56,7 +57,7 @@ from dovetail.log.groups.types import (
     SyncAnswer,
     SyncRequest,
 )
-from dovetail.log.groups.writer import JournalWriter, report_failure
+from dovetail.log.groups.writer import JournalWriter
 
 _OK = GroupError.NONE
 #: The timer's shortest sleep. A deadline that differs from now by a rounding error would
@@ -118,7 +119,7 @@ class GroupCoordinator:
     # --- life -----------------------------------------------------------------------------------
 
     async def load(self, records: AsyncIterable[JournalRecord]) -> None:
-        """Takes over what the journal has; before this, requests are told to come later.
+        """Takes over what the journal has; before this, requests are asked to come later.
 
         Raises `Damaged` if a record cannot be read.
         """
@@ -135,11 +136,10 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Starts the one timer task; it sleeps until the earliest deadline."""
-        self._timer = asyncio.get_running_loop().create_task(self._run_timer())
-        self._timer.add_done_callback(report_failure)
+        self._timer = start_task(self._run_timer(), name="log/groups/timer")
 
     async def close(self) -> None:
-        """Ends: who waits is told that the coordinator is elsewhere."""
+        """Ends, and answers whoever waits that the coordinator is elsewhere."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -230,8 +230,8 @@ class GroupCoordinator:
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
-            told = GroupError.UNKNOWN_MEMBER if error is _OK else error
-            return tuple(LeaveOutcome(who, told) for who in members)
+            answer = GroupError.UNKNOWN_MEMBER if error is _OK else error
+            return tuple(LeaveOutcome(who, answer) for who in members)
         outcomes, effects = entry.group.leave(members, now_ms=self._now_ms())
         self._perform(group_id, effects)
         return outcomes
@@ -289,8 +289,8 @@ class GroupCoordinator:
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
-            told = GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
-            return OffsetDeleteAnswer(told, {})
+            answer = GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
+            return OffsetDeleteAnswer(answer, {})
         subscribed = entry.group.subscribed_topics()
         if subscribed is None:
             return OffsetDeleteAnswer(GroupError.NON_EMPTY_GROUP, {})

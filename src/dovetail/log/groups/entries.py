@@ -83,4 +83,4 @@ def offset_record(
 ) -> JournalRecord:
     """Stores a position, or removes it."""
     value = None if committed is None else encode_offset(committed)
-    return JournalRecord(encode_key(OffsetKey(group_id, partition)), value)
+    return JournalRecord(encode_key(OffsetKey(group_id, *partition)), value)

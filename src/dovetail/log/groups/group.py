@@ -104,7 +104,7 @@ class Group(GroupJoining):
             self._unsaved = False
 
     def end(self, error: GroupError) -> Sequence[Effect]:
-        """The group is deleted or moves away: everybody who waits is told `error`."""
+        """The group is deleted or moves away: whoever waits is answered with `error`."""
         for member in self._members.values():
             self._dismiss_join(member, error)
             self._dismiss_sync(member, error)
@@ -188,14 +188,14 @@ class Group(GroupJoining):
     def heartbeat(
         self, who: MemberIdentity, generation: Generation, *, now_ms: float
     ) -> GroupError:
-        """A member says that it lives; it is told of a rebalance that it should join."""
+        """A member says that it lives; the answer says if it should join a rebalance."""
         error = self._identity_refusal(who)
         if error is not GroupError.NONE:
             return error
         member = self._members[who.member_id]
         if generation != self.generation:
             # It waits in join while the new generation is being stored: not stale, only early.
-            early = member.join_token is not None and not self._announced
+            early = member.join_token is not None and not self._reported
             return GroupError.REBALANCE_IN_PROGRESS if early else GroupError.ILLEGAL_GENERATION
         member.renew(now_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
@@ -274,7 +274,7 @@ class Group(GroupJoining):
         current = self.state is GroupState.COMPLETING_REBALANCE
         match write:
             case GenerationWrite(generation) if current and generation == self.generation:
-                self._announce(now_ms)
+                self._report_generation(now_ms)
             case AssignmentWrite(generation, given) if current and generation == self.generation:
                 self._assign(given, now_ms)
             case ReplacementWrite():
@@ -283,7 +283,7 @@ class Group(GroupJoining):
         return self._drain()
 
     def persist_failed(self, ticket: int, error: GroupError, *, now_ms: float) -> Sequence[Effect]:
-        """The snapshot may or may not be stored: who waits for it is told `error`.
+        """The snapshot may or may not be stored: whoever waits for it is answered with `error`.
 
         A generation that could not be stored is not used again; its members join anew.
         """
@@ -313,7 +313,7 @@ class Group(GroupJoining):
             return error
         if request.generation != self.generation:
             return GroupError.ILLEGAL_GENERATION
-        if self.state is GroupState.PREPARING_REBALANCE or not self._announced:
+        if self.state is GroupState.PREPARING_REBALANCE or not self._reported:
             return GroupError.REBALANCE_IN_PROGRESS
         same_type = request.protocol_type in {None, self.protocol_type}
         if not same_type or request.protocol not in {None, self.protocol}:

@@ -133,7 +133,7 @@ class GroupJoining(GroupPhases):
             member.session_deadline_ms = now_ms + self._settings.new_member_join_timeout_ms
         else:
             member.renew(now_ms)
-        if settled and self._announced:
+        if settled and self._reported:
             self._answer_join(token, member)
             return
         self._dismiss_join(member, GroupError.REBALANCE_IN_PROGRESS)

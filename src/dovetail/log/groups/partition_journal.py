@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from dovetail.clock import Clock
-from dovetail.log.batch import read_header
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage
-from dovetail.log.records import decode_batch, encode_batch
+from dovetail.record_batch import decode_batch, encode_batch, read_header
 
 GROUPS_TOPIC = "__dovetail_groups"
 
@@ -67,6 +66,7 @@ class PartitionJournal:
         grown = self._partition.payload_bytes
         if grown < max(_GROWTH_BYTES, _GROWTH_FACTOR * self._bytes_live):
             return
+
         start = self._partition.high_watermark
         sent: list[asyncio.Future[Appended]] = []
         chunk: list[JournalRecord] = []
@@ -79,6 +79,7 @@ class PartitionJournal:
                 live, size, chunk = live + size, 0, []
         if chunk:
             sent.append(self._send(chunk))
+
         appended = await asyncio.gather(*sent)
         self._bytes_live = live + size
         self._partition.roll()

@@ -41,14 +41,14 @@ _TRANSITIONS: dict[GroupState, frozenset[GroupState]] = {
 
 @dataclass(frozen=True, slots=True)
 class GenerationWrite:
-    """The members of a new generation are being stored; then they are told."""
+    """The members of a new generation are being stored; then they are answered."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentWrite:
-    """A generation's assignment is being stored; then the members are told."""
+    """A generation's assignment is being stored; then the members are answered."""
 
     generation: Generation
     assignments: dict[MemberId, bytes]
@@ -95,8 +95,8 @@ class GroupPhases:
         #: By how much the initial delay may still grow; None outside of it.
         self._initial_remaining_ms: float | None = None
         self._member_added = False
-        #: The current generation is stored, and its members were told.
-        self._announced = True
+        #: The current generation is stored, and its members were answered.
+        self._reported = True
         self._writes: dict[int, Write] = {}
         self._tickets = 0
         self._effects: list[Effect] = []
@@ -118,7 +118,7 @@ class GroupPhases:
             self._instances[member.instance_id] = member.member_id
 
     def _remove(self, member: Member, error: GroupError = GroupError.UNKNOWN_MEMBER) -> None:
-        """Takes a member out and tells it so if it waits."""
+        """Removes a member, and answers it if it waits."""
         self._dismiss_join(member, error)
         self._dismiss_sync(member, error)
         del self._members[member.member_id]
@@ -192,12 +192,14 @@ class GroupPhases:
         for member in [*self._members.values()]:
             if member.join_token is None and member.instance_id is None:
                 self._remove(member)
+
         waiting = [m.member_id for m in self._members.values() if m.join_token is not None]
         if self._members and not waiting:
             # Only static members, and none came: wait for one of them, or for their sessions.
             patience_ms = max(self._rebalance_timeout_ms(), self._settings.session_timeout_ms_min)
             self._join_deadline_ms = now_ms + patience_ms
             return
+
         self._join_deadline_ms = None
         self.generation = Generation(self.generation + 1)
         if not self._members:
@@ -205,19 +207,21 @@ class GroupPhases:
             self._move(GroupState.EMPTY)
             self._persist(EmptiedWrite(), self._snapshot({}))
             return
+
         if self.leader not in waiting:
             self.leader = waiting[0]
         self.protocol = elect_protocol([m.protocols for m in self._members.values()])
         for member in self._members.values():
             member.assignment = b""
             member.synced = False
+
         self._move(GroupState.COMPLETING_REBALANCE)
-        self._announced = False
+        self._reported = False
         self._persist(GenerationWrite(self.generation), self._snapshot(None))
 
-    def _announce(self, now_ms: float) -> None:
+    def _report_generation(self, now_ms: float) -> None:
         """The generation is stored: its members learn of it and have time to sync."""
-        self._announced = True
+        self._reported = True
         self._sync_deadline_ms = now_ms + self._rebalance_timeout_ms()
         for member in self._members.values():
             member.renew(now_ms)
@@ -238,7 +242,7 @@ class GroupPhases:
         )
 
     def _assign(self, assignments: dict[MemberId, bytes], now_ms: float) -> None:
-        """The assignment is stored: the group is stable, and who waits is told."""
+        """The assignment is stored: the group is stable, and whoever waits is answered."""
         self._move(GroupState.STABLE)
         for member in self._members.values():
             member.assignment = assignments[member.member_id]
@@ -271,8 +275,8 @@ class GroupPhases:
             self.protocol_type,
             self.protocol,
             leader,
-            tuple(members),
             assigned=assignments is not None,
+            members=tuple(members),
         )
 
     def _answer_join(
@@ -283,7 +287,7 @@ class GroupPhases:
         leader: MemberId | None = None,
         skip_assignment: bool = False,
     ) -> None:
-        """Tells a member its generation. A `leader` that is given hides who leads really."""
+        """Answers a member with its generation. A `leader` that is given hides who really leads."""
         told_leader = leader or self.leader or NO_MEMBER
         members: tuple[JoinedMember, ...] = ()
         if told_leader == member.member_id:

@@ -3,13 +3,14 @@
 A group belongs to one partition of the groups' topic, by a hash of its name. Whoever owns that
 partition coordinates the group; its journal is the partition, so what a former owner still writes
 is refused with everything else that it writes (K7, L13). When the partition comes here, its journal
-is replayed and the groups go on; when it goes, their members are told to ask elsewhere.
+is replayed and the groups go on; when it goes, their members are sent to ask elsewhere.
 """
 
 import asyncio
 import zlib
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Collection, Iterator
 
+from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, TopicExists, TopicUnknown
 from dovetail.log.groups.coordinator import GroupCoordinator
@@ -29,7 +30,7 @@ from dovetail.log.service import Log
 from dovetail.log.topic import TopicRecord
 from dovetail.logging import get_logger
 
-_log = get_logger("groups")
+_log = get_logger("log.groups")
 
 #: Pause before a journal that could not be read, or a topic that could not be made, is tried again.
 _AGAIN_MS = 500
@@ -64,9 +65,9 @@ class GroupRegistry:
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)
         #: The coordinator of groups that the client may not touch.
         self.forbidden = GroupCoordinator.refusing(clock, GroupError.FORBIDDEN)
-        self._tasks: set[asyncio.Task[None]] = set()
-        log.holdings.on_opened.append(self._on_opened)
-        log.holdings.on_gone.append(self._on_gone)
+        self._tasks = Tasks("log/groups")
+        log.owned.on_opened.append(self._on_opened)
+        log.owned.on_gone.append(self._on_gone)
 
     async def start(self) -> None:
         """Returns when the topic is there and what is coordinated here has been tried to read."""
@@ -81,8 +82,9 @@ class GroupRegistry:
             except DovetailError as error:
                 if not error.retriable:
                     raise
-                _log.warning("the groups' topic is not made yet", error=str(error))
+                _log.warning("cannot create the groups' topic yet", error=str(error))
                 await asyncio.sleep(_AGAIN_MS / 1000)
+
         while any(
             not coordinator.loaded and number not in self._unreadable
             for number, (coordinator, _) in self._here.items()
@@ -91,10 +93,8 @@ class GroupRegistry:
             await self._tried.wait()
 
     async def close(self) -> None:
-        """Who waits is told that the coordinator is elsewhere."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Answers whoever waits that the coordinator is elsewhere."""
+        await self._tasks.stop()
         for coordinator, _ in self._here.values():
             await coordinator.close()
         self._here.clear()
@@ -112,7 +112,7 @@ class GroupRegistry:
     def owner_of(self, group_id: GroupId) -> int:
         """The node that coordinates the group. Raises `TopicUnknown` until there is one."""
         topic = self._log.topic(GROUPS_TOPIC)
-        return self._log.holding(topic, self._number(group_id)).owner
+        return self._log.ownership(topic, self._number(group_id)).owner
 
     def _number(self, group_id: GroupId) -> int:
         topic = self._log.topic(GROUPS_TOPIC)
@@ -136,7 +136,7 @@ class GroupRegistry:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: all groups forget their positions in it."""
         for coordinator, _ in self._here.values():
-            self._run(self._forget(coordinator, topic))
+            self._tasks.start(self._forget(coordinator, topic), name="forget-topic")
 
     async def shorten(self) -> None:
         """Keeps the journals short."""
@@ -160,11 +160,11 @@ class GroupRegistry:
             journal, self._clock, self._settings, topics_of=self._topics_of
         )
         self._here[number] = (coordinator, journal)
-        self._run(self._load(number, coordinator, journal, partition))
+        self._tasks.start(self._load(number, coordinator, journal, partition), name="load")
 
     def _on_gone(self, name: str, number: int) -> None:
         if name == GROUPS_TOPIC and number in self._here:
-            self._run(self._here.pop(number)[0].close())
+            self._tasks.start(self._here.pop(number)[0].close(), name="close")
 
     async def _load(
         self,
@@ -179,7 +179,7 @@ class GroupRegistry:
             try:
                 await coordinator.load(journal.replay())
             except DovetailError as error:
-                _log.error("groups cannot be read", journal=partition.name, error=str(error))
+                _log.error("cannot read groups", journal=partition.name, error=str(error))
                 self._unreadable[number] = str(error)
                 self._tried.set()
                 await asyncio.sleep(again_ms / 1000)
@@ -189,13 +189,3 @@ class GroupRegistry:
                 break
         self._unreadable.pop(number, None)
         self._tried.set()
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a coordinator met a defect", error=repr(task.exception()))

@@ -1,13 +1,15 @@
 """The words of consumer groups: identifiers, limits, requests, answers and effects.
 
 Nothing here decides anything; see `group` for the protocol and `offsets` for positions.
-Errors are this room's own. The Kafka front door maps each to one of Kafka's codes.
+Errors are this room's own. The Kafka handlers map each to one of Kafka's codes.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, NewType
+
+import msgspec
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
@@ -110,7 +112,7 @@ class MemberProtocol(NamedTuple):
 class JoinRequest:
     """A member asks to be part of the next generation.
 
-    `member_id_required`: the client can be told to come again with an id (JoinGroup 4 and later).
+    `member_id_required`: the client can be asked to join again with an id (JoinGroup 4 and later).
     `skip_assignment_supported`: it knows leaders that must not assign (JoinGroup 9 and later).
     """
 
@@ -128,7 +130,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """What the leader is told about a member."""
+    """What the leader gets to know about a member."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -137,7 +139,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The generation a member is part of; only its leader is told `members`."""
+    """The generation a member is part of; only its leader gets `members`."""
 
     error: GroupError
     member_id: MemberId
@@ -205,9 +207,11 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A position of a group in a partition; `committed_wall_ms` is when it was stored."""
+class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
+    """A position of a group in a partition; `committed_wall_ms` is when it was stored.
+
+    It is stored in this order.
+    """
 
     offset: int
     leader_epoch: int
@@ -257,9 +261,8 @@ class Answer:
     answer: JoinAnswer | SyncAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
-    """What is kept of a member across a restart."""
+class MemberSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a member across a restart; it is stored in this order."""
 
     member_id: MemberId
     instance_id: InstanceId | None
@@ -271,9 +274,8 @@ class MemberSnapshot:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """What is kept of a group across a restart.
+class GroupSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a group across a restart; it is stored in this order.
 
     `assigned` is false from the start of a generation until its leader's assignment is stored.
     """
@@ -282,8 +284,8 @@ class GroupSnapshot:
     protocol_type: str | None
     protocol: str | None
     leader: MemberId | None
-    members: tuple[MemberSnapshot, ...]
     assigned: bool
+    members: tuple[MemberSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)

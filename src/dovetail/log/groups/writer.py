@@ -2,18 +2,19 @@
 
 Each append is a task of its own. Tasks start in the order of their creation, so the journal sees
 the appends in the order of the calls, and a caller that goes away stops nothing. What an append
-changes in memory is done in `then`, which runs in journal order before anybody is told.
+changes in memory is done in `then`, which runs in journal order before anybody is answered.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 
+from dovetail.background import start_task
 from dovetail.errors import DovetailError, NotOwner, Refused
 from dovetail.log.groups.journal import GroupJournal, JournalRecord
 from dovetail.log.groups.types import GroupError
+from dovetail.logging import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger("log.groups")
 
 
 class JournalWriter:
@@ -30,13 +31,11 @@ class JournalWriter:
     ) -> asyncio.Future[GroupError]:
         """Begins to store the records; `then` is called with the outcome, always before the
         future has it."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[GroupError] = loop.create_future()
+        done: asyncio.Future[GroupError] = asyncio.get_running_loop().create_future()
         self._waiting[done] = None
         done.add_done_callback(self._waiting.pop)
-        task = loop.create_task(self._run(records, then, done))
+        task = start_task(self._run(records, then, done), name="log/groups/append")
         self._in_flight[task] = records
-        task.add_done_callback(report_failure)
         return done
 
     def records_in_flight(self) -> list[JournalRecord]:
@@ -49,7 +48,7 @@ class JournalWriter:
             await asyncio.wait(tuple(self._waiting))
 
     async def close(self) -> None:
-        """Who waits is told that the coordinator is elsewhere; appends may or may not be stored."""
+        """Answers whoever waits that the coordinator is elsewhere; appends may be stored or not."""
         for done in tuple(self._waiting):
             if not done.done():
                 done.set_result(GroupError.NOT_COORDINATOR)
@@ -83,15 +82,9 @@ class JournalWriter:
         try:
             await self._journal.append(records)
         except (NotOwner, Refused) as error:
-            _log.warning("group journal has another owner: %s", error)
+            _log.warning("group journal has another owner", error=str(error))
             return GroupError.NOT_COORDINATOR
         except (DovetailError, OSError) as error:
-            _log.warning("group journal did not store %d records: %s", len(records), error)
+            _log.warning("cannot append to a group journal", records=len(records), error=str(error))
             return GroupError.COORDINATOR_NOT_AVAILABLE
         return GroupError.NONE
-
-
-def report_failure(task: asyncio.Task[None]) -> None:
-    """Logs what a background task died of; only a broken invariant can get here."""
-    if not task.cancelled() and task.exception() is not None:
-        _log.critical("a task of the group coordinator died", exc_info=task.exception())

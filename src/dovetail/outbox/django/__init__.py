@@ -9,6 +9,9 @@ orders = DjangoProducer("orders")
 with transaction.atomic():
     order.save()
     orders.publish({"id": order.id}, key=str(order.id))
+
+    apps.py       the app
+    migrations/   the tables, as a migration of Django
 """
 
 from collections.abc import Iterable, Sequence

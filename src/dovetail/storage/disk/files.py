@@ -4,7 +4,7 @@
 power cut; what was not synced may be there, in part, or not at all. A name is durable after
 `sync_names`. Errors of the system pass through as `OSError`; what they mean is decided above.
 
-`RealDisk` is the folder; `FaultyDisk` (faulty_disk.py) keeps just these promises and no more.
+`RealDisk` is the folder; `FaultyDisk` in the tests keeps just these promises and no more.
 """
 
 import os

@@ -110,7 +110,7 @@ def decode_head(data: bytes, number: int) -> int:
         raise Damaged(f"segment {number}: only {len(data)} bytes of a head of {HEAD.size}")
     magic, found, salt, checksum = HEAD.unpack_from(data)
     if magic != HEAD_MAGIC or found != number or checksum != crc32c(data[:16]):
-        raise Damaged(f"segment {number}: the file's head does not check")
+        raise Damaged(f"segment {number}: the head of the file fails its checksum")
     return int(salt)
 
 

@@ -44,6 +44,15 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
+from dovetail.storage.disk.commands import (
+    Append,
+    Command,
+    DeleteLedger,
+    Fence,
+    GroupReport,
+    LetDamageGo,
+    Outcome,
+)
 from dovetail.storage.disk.compaction import Compaction
 from dovetail.storage.disk.doubt import Doubts
 from dovetail.storage.disk.files import Disk
@@ -92,57 +101,6 @@ class StoreSettings:
     reserve_bytes: int = RESERVE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Store an entry."""
-
-    ledger: LedgerId
-    entry: EntryId
-    term: Term
-    confirmed: EntryId
-    payload: Buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """Refuse lower terms from now on; answered with the ledger's state."""
-
-    ledger: LedgerId
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteLedger:
-    """Forget the ledger."""
-
-    ledger: LedgerId
-
-
-@dataclass(frozen=True, slots=True)
-class LetDamageGo:
-    """Everything that should be here can be read: damaged segments are not needed any more.
-
-    What cannot be read of `settled` ledgers goes with them: all that counts of those is here, or
-    has its place elsewhere.
-    """
-
-    settled: frozenset[LedgerId] = frozenset()
-
-
-Command = Append | Fence | DeleteLedger | LetDamageGo
-Outcome = None | LedgerState | DovetailError
-
-
-@dataclass(slots=True)
-class GroupReport:
-    """What a group cost, for metrics."""
-
-    entries: int = 0
-    payload_bytes: int = 0
-    write_s: float = 0.0
-    sync_s: float = 0.0
-
-
 class _Group:
     """Commands that share one sync, while they are decided."""
 
@@ -151,10 +109,6 @@ class _Group:
         self.entries: dict[tuple[int, int], Buffer] = {}
         self.fences: dict[int, int] = {}
         self.deleted: set[int] = set()
-
-    @property
-    def bytes(self) -> int:
-        return sum(RECORD_BYTES + len(payload) for _, payload in self.records)
 
 
 class LedgerStore:
@@ -182,14 +136,16 @@ class LedgerStore:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise DiskFull(
-                    "no room to start; free some on the disk of the data folder"
+                    "no room to start; free some space on the disk of the data folder"
                 ) from error
-            raise StorageOut(f"the data folder cannot be opened: {error}") from error
+            raise StorageOut(f"cannot open the data folder: {error}") from error
+
         self._active.runs = self._active_runs.runs
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
         self._index = EntryIndex(disk, self._segments, deleted=self._state.deleted)
         self.doubts = Doubts(self._index, self._segments, self.report.damage_end)
+
         self._compaction = Compaction(
             self._index,
             self._segments,
@@ -207,6 +163,7 @@ class LedgerStore:
         """Decides, writes and syncs; an outcome for each command, in order."""
         if self.out_because is not None:
             return [StorageOut(self.out_because) for _ in commands]
+
         group = _Group()
         has_room = self._has_room()
         outcomes = [self._decide(command, group, has_room) for command in commands]
@@ -215,6 +172,7 @@ class LedgerStore:
             failure = self._write(group.records)
             if failure is not None:
                 return [o if isinstance(o, DovetailError) else failure for o in outcomes]
+
         for at, command in enumerate(commands):
             if outcomes[at] is None and not isinstance(command, Append):
                 try:
@@ -232,6 +190,7 @@ class LedgerStore:
                 group.deleted.add(ledger)
                 group.records.append((Record(Kind.DELETE, ledger, 0, 0, 0), b""))
             return None
+
         if ledger in self._state.deleted or ledger in group.deleted:
             return LedgerUnknown(f"ledger {ledger} is deleted")
         fenced = max(self._state.fences.get(ledger, 0), group.fences.get(ledger, 0))
@@ -289,10 +248,12 @@ class LedgerStore:
             if error.errno in _PASSING:  # Nothing was written, and the old segment is as it was.
                 return Unavailable(f"no new segment ({error.strerror}); it is tried again")
             return self._take_back(error)
+
         try:
             rows = self._write_records(records, size)
         except OSError as error:
             return self._take_back(error)
+
         written = perf_counter()
         try:
             if self._settings.durability is Durability.SYNC:
@@ -300,6 +261,7 @@ class LedgerStore:
         except OSError as error:
             self._go_out(f"a sync failed ({error.strerror}); check the disk, then restart the node")
             return Uncertain(f"may or may not be stored: {self.out_because}")
+
         synced = perf_counter()
         self._active.position += size
         self._group += 1
@@ -309,6 +271,7 @@ class LedgerStore:
                 created = self._active_runs.add(record.ledger, row)
                 if created is not None:
                     self._index.add(created)
+
         report = self.group_report
         report.entries, report.payload_bytes = len(rows), sum(row.length for _, row in rows)
         report.write_s, report.sync_s = written - started, synced - written

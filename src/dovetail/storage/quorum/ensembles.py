@@ -1,8 +1,7 @@
 """Ledgers on several storage nodes: the doing part of the quorum machines.
 
-`quorum_writer.py` and `quorum_recovery.py` decide; here their effects are performed on storage
-nodes, local or remote alike. One node with one copy is the smallest ensemble, and takes the same
-way.
+`writer.py` and `recovery.py` decide; here their effects are performed on storage nodes, local or
+remote alike. One node with one copy is the smallest ensemble, and takes the same path.
 """
 
 import asyncio
@@ -10,14 +9,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
+from dovetail.background import Tasks, start_task
 from dovetail.buffers import Buffer
-from dovetail.errors import (
-    DovetailError,
-    EntryConflict,
-    Fenced,
-    Unavailable,
-    Uncertain,
-)
+from dovetail.errors import DovetailError, EntryConflict, Fenced, Unavailable, Uncertain
 from dovetail.storage.deletion import Deletions
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, Term
 from dovetail.storage.node import StorageNode
@@ -115,7 +109,7 @@ class EnsembleWriter:
                 while self._waiting and self._waiting[0][0] <= effect.entry:
                     self._waiting.popleft()[1](None)
             elif isinstance(effect, writing.Replace):
-                self._changing = asyncio.create_task(self._replace(effect))
+                self._changing = start_task(self._replace(effect), name="storage/replace-nodes")
             else:
                 self._fail(effect.error)
 
@@ -270,15 +264,14 @@ class _Recovery:
         self._ledger = LedgerId(placement.ledger)
         loop = asyncio.get_running_loop()
         self._result: asyncio.Future[tuple[Placement, EntryId]] = loop.create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks("storage/recovery")
 
     async def run(self) -> tuple[Placement, EntryId]:
         try:
             self._perform(self._machine.start())
             return await self._result
         finally:
-            for task in self._tasks:
-                task.cancel()
+            self._tasks.cancel()
 
     def _perform(self, effects: list[recovery.Effect]) -> None:
         for effect in effects:
@@ -293,9 +286,7 @@ class _Recovery:
             elif isinstance(effect, recovery.WriteBack):
                 self._write_back(effect)
             else:
-                task = asyncio.create_task(self._ask(effect))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.start(self._ask(effect), name="ask")
 
     async def _ask(self, effect: recovery.AskFence | recovery.AskEntry) -> None:
         try:
@@ -354,7 +345,7 @@ class OneNode:
 
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         if count > 1 or self._number in without:
-            raise Unavailable(f"{count} storage nodes are needed, and this node is alone")
+            raise Unavailable(f"a ledger needs {count} storage nodes, and this node is alone")
         return (self._number,)
 
     def away(self) -> tuple[int, ...]:

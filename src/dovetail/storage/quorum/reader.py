@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from dovetail.background import start_task
 from dovetail.errors import Damaged, DovetailError, EntryUnknown, NotFound, Unavailable
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId
 from dovetail.storage.node import StorageNode
@@ -43,7 +44,7 @@ class QuorumReader:
         self._nodes = nodes
         #: Until when a node is asked last.
         self._doubted: dict[int, float] = {}
-        #: Told of a ledger and a node that cannot read an entry of it.
+        #: Called with a ledger and a node that cannot read an entry of it.
         self.on_damaged: Callable[[int, int], None] = lambda _ledger, _node: None
 
     async def read(
@@ -78,12 +79,14 @@ class QuorumReader:
             if isinstance(found, DovetailError):
                 raise found
             return found
+
         asked: dict[asyncio.Task[list[Entry] | DovetailError], int] = {}
         try:
             while waiting or asked:
                 if waiting:
                     number = waiting.pop(0)
-                    asked[asyncio.create_task(ask(number))] = number
+                    asked[start_task(ask(number), name="storage/read")] = number
+
                 done, _ = await asyncio.wait(
                     asked,
                     timeout=HEDGE_MS / 1000 if waiting else None,
@@ -112,5 +115,5 @@ class QuorumReader:
 
 
 def _weight(error: DovetailError) -> int:
-    """Who was away may have it, and that passes; damage does not. So the reader is told of it."""
+    """A node that was away may have it, and that passes; damage does not, so it is reported."""
     return 2 if isinstance(error, Unavailable) else 1 if isinstance(error, Damaged) else 0

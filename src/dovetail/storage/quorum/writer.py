@@ -148,6 +148,7 @@ class QuorumWriter:
         self._failed -= gone
         self.down -= gone
         self._trying -= gone
+
         effects: list[Effect] = []
         for item in self._pending:
             item.held -= changed
@@ -163,6 +164,7 @@ class QuorumWriter:
         self.down |= self._failed
         self._trying -= self._failed
         self._failed.clear()
+
         silent = self.down | self._trying
         alive = [place for place, node in enumerate(self.nodes) if node not in silent]
         for start in range(self.quorum.ensemble):

@@ -7,7 +7,7 @@ in the ensemble gets. Repair aims at a placement, fills it, and then puts it int
     fill     what the nodes of the aim lack is copied to them, from whoever has it
     settle   places that were filled change hands, in one step; the others stay as they were
 
-How a node stands:
+Where a node is:
 
     HERE      it answers; it is asked what it holds and gets what it lacks
     AWAY      it does not answer, and has not for long: waited for, because copying all that it
@@ -19,7 +19,7 @@ Promises:
 - A place changes hands only when the new node holds everything of it. So no step lowers the number
   of copies that the placement names and that exist.
 - What nobody can give is not given up: the place stays with the node that may still have it.
-- A node never stands at two places of one ensemble.
+- A node never has two places of one ensemble.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ from dovetail.storage.placement import Fragment
 WINDOW_ENTRIES = 16_384
 
 
-class Standing(Enum):
-    """How a storage node stands."""
+class Presence(Enum):
+    """Where a storage node is."""
 
     HERE = "here"
     AWAY = "away"
@@ -71,13 +71,13 @@ class Attendance:
         """Who answered at the last look, and in which life."""
         return frozenset(self._present.items())
 
-    def standing(self, node: int, *, given_up: Collection[int], now_ms: float) -> Standing:
-        """How it stands; `given_up` are the nodes that are to hold nothing in the end."""
+    def presence(self, node: int, *, given_up: Collection[int], now_ms: float) -> Presence:
+        """Where it is; `given_up` are the nodes that are to hold nothing in the end."""
         if node in self._present:
-            return Standing.LEAVING if node in given_up else Standing.HERE
+            return Presence.LEAVING if node in given_up else Presence.HERE
         since = self._away_since.setdefault(node, now_ms)
         gone = node in given_up or now_ms - since >= self._grace_ms
-        return Standing.GONE if gone else Standing.AWAY
+        return Presence.GONE if gone else Presence.AWAY
 
     def departures(self, node: int) -> int:
         """A number that changes whenever the node may have lost something."""
@@ -112,18 +112,18 @@ class Progress:
         )
 
 
-def must_leave(placement: Placement, standings: Mapping[int, Standing]) -> tuple[int, ...]:
+def must_leave(placement: Placement, presence: Mapping[int, Presence]) -> tuple[int, ...]:
     """The nodes of the placement that are to be replaced."""
-    leaving = (Standing.LEAVING, Standing.GONE)
-    return tuple(sorted(node for node in placement.nodes if standings[node] in leaving))
+    leaving = (Presence.LEAVING, Presence.GONE)
+    return tuple(sorted(node for node in placement.nodes if presence[node] in leaving))
 
 
-def aim(placement: Placement, standings: Mapping[int, Standing], spare: Sequence[int]) -> Placement:
+def aim(placement: Placement, presence: Mapping[int, Presence], spare: Sequence[int]) -> Placement:
     """The placement to get to; `spare` are nodes that can take more, the best first.
 
     A place for which there is no spare node stays as it is.
     """
-    leaving = must_leave(placement, standings)
+    leaving = must_leave(placement, presence)
     fragments = []
     for fragment in placement.fragments:
         nodes = list(fragment.nodes)
@@ -147,12 +147,12 @@ def copies(wanted: Placement, node: int, window: Span, held: Sequence[Span]) -> 
 
 
 def sources(
-    placement: Placement, entry: int, standings: Mapping[int, Standing], *, target: int
+    placement: Placement, entry: int, presence: Mapping[int, Presence], *, target: int
 ) -> list[int]:
     """Who may have an entry, those first that should have it and stay."""
-    order = list(Standing)
+    order = list(Presence)
     named = [node for node in placement.nodes_for(entry) if node != target]
-    return sorted(named, key=lambda node: order.index(standings[node]))
+    return sorted(named, key=lambda node: order.index(presence[node]))
 
 
 def settle(

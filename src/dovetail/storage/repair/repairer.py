@@ -1,9 +1,9 @@
 """Re-replication: the owner of a partition brings its closed ledgers back to full strength (L10).
 
-In the background, a ledger at a time, no faster than a rate (`repair_plan.py` decides, here is
-done): a node that lacks entries gets them from its peers; a node that is gone or leaving is
-replaced by another, which gets all of its entries *before* the chain names it. A ledger that is
-still open is closed first: the owner goes on in a new one, on nodes that stay.
+In the background, a ledger at a time, no faster than a rate (`plan.py` decides, the repairer does):
+a node that lacks entries gets them from its peers; a node that is gone or leaving is replaced by
+another, which gets all of its entries *before* the chain names it. A ledger that is still open is
+closed first: the owner goes on in a new one, on nodes that stay.
 
 Why copying is safe, whoever does it and whoever dies meanwhile:
 
@@ -38,29 +38,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from dovetail.clock import Clock
-from dovetail.errors import (
-    DovetailError,
-    Fenced,
-    NotFound,
-    NotOwner,
-    Unavailable,
-)
+from dovetail.errors import DovetailError, Fenced, NotFound, NotOwner, Unavailable
 from dovetail.logging import get_logger
-from dovetail.storage import (
-    EnsembleWriter,
-    Entry,
-    EntryId,
-    LedgerId,
-    Placement,
-    Quorum,
-    Term,
-)
+from dovetail.storage import EnsembleWriter, Entry, EntryId, LedgerId, Placement, Quorum, Term
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.held import Span, held_in
 from dovetail.storage.placement import Fragment
 from dovetail.storage.quorum.ensembles import Nodes
 from dovetail.storage.repair import plan
-from dovetail.storage.repair.plan import Attendance, Copy, Progress, Standing
+from dovetail.storage.repair.plan import Attendance, Copy, Presence, Progress
 
 _log = get_logger("repair")
 
@@ -171,7 +157,7 @@ class _Job(NamedTuple):
     term: Term
     placement: Placement
     wanted: Placement
-    standings: Mapping[int, Standing]
+    presence: Mapping[int, Presence]
     progress: Progress
 
 
@@ -236,6 +222,7 @@ class Repairer:
         if self._resting.get(partition.name) == (record, stamp):
             return
         self._resting.pop(partition.name, None)
+
         try:
             lacking = 0
             for info in record.closed:
@@ -246,8 +233,9 @@ class Repairer:
             partition.lose(error)
             return
         except DovetailError as error:
-            _log.warning("repair goes on later", partition=partition.name, error=str(error))
+            _log.warning("cannot repair now", partition=partition.name, error=str(error))
             return
+
         self.report.lacking[partition.name] = lacking
         examined = {info.ledger for info in record.closed}
         if not lacking and all(info.ledger in examined for info in partition.record.closed):
@@ -261,8 +249,8 @@ class Repairer:
             return False
         ledger = partition.open_ledgers[0]
         placement = ledger.writer.placement
-        standings = self._standings(placement.nodes)
-        leaving = plan.must_leave(placement, standings)
+        presence = self._presence_of(placement.nodes)
+        leaving = plan.must_leave(placement, presence)
         quorum = partition.quorum
         if leaving or placement.quorum != quorum:
             try:
@@ -270,10 +258,11 @@ class Repairer:
             except Unavailable:
                 return False
             return True
+
         if not self._has_gaps(ledger):
             return False
         age_ms = self._clock.wall_ms() - ledger.info.opened_ms
-        settled = all(standing is Standing.HERE for standing in standings.values())
+        settled = all(state is Presence.HERE for state in presence.values())
         return settled and age_ms >= self._settings.after_ms
 
     def _has_gaps(self, ledger: OpenLedger) -> bool:
@@ -287,17 +276,19 @@ class Repairer:
     async def _mend_ledger(self, partition: Repairable, info: LedgerInfo) -> bool:
         """Brings one ledger forward; True if it is whole."""
         placement = info.placement
-        standings = self._standings(placement.nodes)
-        leaving = plan.must_leave(placement, standings)
+        presence = self._presence_of(placement.nodes)
+        leaving = plan.must_leave(placement, presence)
+
         unknown = [
             node
-            for node, standing in standings.items()
-            if standing is Standing.HERE and not self._is_complete(placement, node)
+            for node, state in presence.items()
+            if state is Presence.HERE and not self._is_complete(placement, node)
         ]
         if not leaving and not unknown:
-            return all(standing is Standing.HERE for standing in standings.values())
-        wanted = plan.aim(placement, standings, self._spare(placement, standings))
-        standings |= self._standings(wanted.nodes)
+            return all(state is Presence.HERE for state in presence.values())
+
+        wanted = plan.aim(placement, presence, self._spare(placement, presence))
+        presence |= self._presence_of(wanted.nodes)
         job = _Job(
             partition,
             LedgerId(info.ledger),
@@ -305,13 +296,15 @@ class Repairer:
             Term(partition.term),
             placement,
             wanted,
-            standings,
+            presence,
             Progress(),
         )
+
         departures = {node: self._attendance.departures(node) for node in wanted.nodes}
         for node in sorted(wanted.nodes):
-            if standings[node] is Standing.HERE:
+            if presence[node] is Presence.HERE:
                 await self._fill(job, node)
+
         settled = plan.settle(placement, wanted, job.progress, entry_last=info.entry_last)
         if settled != placement:
             await partition.replace_placement(placement, settled)
@@ -323,19 +316,20 @@ class Repairer:
                 left=sorted(placement.nodes - settled.nodes),
                 joined=sorted(settled.nodes - placement.nodes),
             )
+
         self._note_complete(job, settled, departures)
         return all(
-            standings[node] is Standing.HERE and self._is_complete(settled, node)
+            presence[node] is Presence.HERE and self._is_complete(settled, node)
             for node in settled.nodes
         )
 
-    def _spare(self, placement: Placement, standings: Mapping[int, Standing]) -> Sequence[int]:
+    def _spare(self, placement: Placement, presence: Mapping[int, Presence]) -> Sequence[int]:
         """Nodes that can take the places of those that leave, the best first.
 
         Those that hold another fragment of the ledger come last: they are loaded with it already.
         """
-        known = sorted(n for n in placement.nodes if standings[n] is Standing.HERE)
-        for count in range(len(plan.must_leave(placement, standings)), 0, -1):
+        known = sorted(n for n in placement.nodes if presence[n] is Presence.HERE)
+        for count in range(len(plan.must_leave(placement, presence)), 0, -1):
             try:
                 return (*self._nodes.choose(count, without=tuple(placement.nodes)), *known)
             except Unavailable:
@@ -360,7 +354,7 @@ class Repairer:
             raise
         except (_GiveUp, DovetailError) as error:
             job.progress.note_lacking(node, Span(done + 1, job.entry_last))
-            _log.warning("a copy goes on later", ledger=job.ledger, node=node, error=str(error))
+            _log.warning("cannot copy now", ledger=job.ledger, node=node, error=str(error))
 
     async def _copy(self, job: _Job, copy: Copy) -> None:
         entry = copy.span.first
@@ -378,7 +372,7 @@ class Repairer:
         if all(info.ledger != job.ledger for info in job.partition.record.ledgers):
             raise _GiveUp("it has left its chain meanwhile")
         job.progress.note_lacking(copy.target, Span(entry, entry))
-        asked = plan.sources(job.placement, entry, job.standings, target=copy.target)
+        asked = plan.sources(job.placement, entry, job.presence, target=copy.target)
         _log.error("no storage node can give an entry", ledger=job.ledger, entry=entry, asked=asked)
         if len(job.progress.lacking[copy.target]) >= LOST_MAX:
             raise _GiveUp(f"{LOST_MAX} entries cannot be read")
@@ -390,7 +384,7 @@ class Repairer:
         """
         silent: Unavailable | None = None
         for last in (copy.span.last, entry):  # A damaged one behind it must not hide the first.
-            for node in plan.sources(job.placement, entry, job.standings, target=copy.target):
+            for node in plan.sources(job.placement, entry, job.presence, target=copy.target):
                 try:
                     return await self._nodes.node(node).read(
                         job.ledger, EntryId(entry), last=EntryId(last), bytes_max=COPY_BYTES
@@ -400,7 +394,7 @@ class Repairer:
                 except NotFound:
                     continue
                 except DovetailError as error:
-                    _log.warning("a copy cannot be read", node=node, error=str(error))
+                    _log.warning("cannot read a copy", node=node, error=str(error))
         if silent is not None:
             raise silent
         return []
@@ -411,6 +405,7 @@ class Repairer:
         wait_ms = self._rate.take(size, now_ms=self._now())
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
+
         node, loop = self._nodes.node(target), asyncio.get_running_loop()
         outcomes: list[asyncio.Future[DovetailError | None]] = []
         for entry in entries:
@@ -424,6 +419,7 @@ class Repairer:
                 payload=entry.payload,
                 answer=_setter(outcome),
             )
+
         for error in await asyncio.gather(*outcomes):
             if isinstance(error, Fenced):
                 raise NotOwner(f"a newer owner was at storage node {target}: {error}")
@@ -434,10 +430,10 @@ class Repairer:
 
     # What is known
 
-    def _standings(self, nodes: Collection[int]) -> dict[int, Standing]:
+    def _presence_of(self, nodes: Collection[int]) -> dict[int, Presence]:
         now_ms, given_up = self._now(), self._view.given_up()
         return {
-            node: self._attendance.standing(node, given_up=given_up, now_ms=now_ms)
+            node: self._attendance.presence(node, given_up=given_up, now_ms=now_ms)
             for node in nodes
         }
 
@@ -462,7 +458,7 @@ class Repairer:
         known = self._known.setdefault(job.ledger, {})
         everything = Span(0, job.entry_last)
         for node in settled.nodes & job.wanted.nodes:
-            if job.standings[node] is Standing.HERE and not job.progress.lacks(node, everything):
+            if job.presence[node] is Presence.HERE and not job.progress.lacks(node, everything):
                 known[node] = _Known(settled.fragments, departures[node], self._now())
 
     def _forget_all_but(self, partitions: Sequence[Repairable]) -> None:

@@ -1,8 +1,8 @@
 """What a node with the storage role does about its own disk, at start and from time to time.
 
 Before it serves: what no chain names goes (`sweeping.py`), and after damage the ledgers that are in
-doubt are found (`wholeness.py`), so that nobody is told "not here" of what may have been lost. Then
-the same again and again; often while there is damage, seldom otherwise.
+doubt are found (`wholeness.py`), so that the node never answers "not here" of what it may have
+lost. Then the same again and again; often while there is damage, seldom otherwise.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ class StorageUpkeep:
         """Sweeps, and goes a step towards wholeness. Raises `Damaged` or `CoordinationDown`."""
         swept = await sweep(self._node, self._coordinator)
         if swept.deleted:
-            _log.info("ledgers that no chain names are gone", ledgers=len(swept.deleted))
+            _log.info("deleted ledgers that no chain names", ledgers=len(swept.deleted))
         was_damaged = self._node.damaged
         doubted = await mend_damage(self._node, self._number, here=swept.here, chains=swept.chains)
         if doubted and doubted != self.doubted:
             _log.warning("ledgers wait for repair from other nodes", ledgers=len(doubted))
         elif was_damaged and not doubted:
-            _log.info("all that should be here is here again; damaged segments go")
+            _log.info("every entry is here again; deleting damaged segments")
         self.doubted = doubted
 
     async def run(self) -> None:
@@ -59,4 +59,4 @@ class StorageUpkeep:
             try:
                 await self.once()
             except (DovetailError, OSError) as error:
-                _log.warning("not swept; it is tried again", error=str(error))
+                _log.warning("cannot sweep; trying again", error=str(error))

@@ -9,24 +9,38 @@
 
         await d.run()
 
-    link.py       one node: requests and answers over a connection, or in this process
-    moments.py    times and durations as people write them
-    timeline.py   a timeline: schedule, cancel, move, look, dead letters, recurring schedules
-    consumer.py   handlers: leases held while they run, done, failed, given back
-    finished.py   what is done or given back, and how the broker is told
-    retry.py      when a failed message comes again, and why it failed
-    client.py     `connect`
-    blocking.py   `connect_blocking`: the same without asyncio
-    fake.py       a whole node in memory, whose time goes on when a test says so
-
 What the client promises: a handler runs only while its message's lease is this consumer's, as far
 as this process can know; what it finished is deleted, what it failed comes again later, and what
 it never began is given back, uncounted.
+
+    client.py       `connect`: a client of one node or cluster
+    blocking.py     `connect_blocking`: the same without asyncio
+    timeline.py     a timeline: schedule, cancel, move, look, dead letters, recurring schedules
+    consumer.py     handlers: leases held while they run, done, failed, given back
+    options.py      how a consumer works
+    finished.py     what is done or given back, and how it is reported to the broker
+    message.py      messages as handlers see them
+    retry.py        when a failed message comes again, and why it failed
+    moments.py      times and durations as people write them
+    link.py         one node: requests and answers over a connection, or in this process
+    node_clock.py   the node's time, as a client knows it
+    spans.py        traces of scheduling and handling
+    fake.py         a whole node in memory, whose time goes on when a test says so
 """
 
+from dovetail.timeline.client.blocking import connect_blocking
 from dovetail.timeline.client.client import Dovetail, connect
 from dovetail.timeline.client.message import Message, Scheduled
 from dovetail.timeline.client.retry import Retry
 from dovetail.timeline.client.timeline import Draft, Timeline
 
-__all__ = ["Dovetail", "Draft", "Message", "Retry", "Scheduled", "Timeline", "connect"]
+__all__ = [
+    "Dovetail",
+    "Draft",
+    "Message",
+    "Retry",
+    "Scheduled",
+    "Timeline",
+    "connect",
+    "connect_blocking",
+]

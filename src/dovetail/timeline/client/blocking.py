@@ -13,45 +13,19 @@ Handlers are plain functions; each runs in a thread. Calls may come from any thr
 """
 
 import asyncio
-import ssl
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from dovetail.background import start_thread
 from dovetail.timeline import frames
 from dovetail.timeline.client.client import Dovetail, HandlerType, connect
-from dovetail.timeline.client.message import Scheduled
-from dovetail.timeline.client.moments import Duration, Moment
-from dovetail.timeline.client.timeline import Draft, Timeline
-from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.message import Shown, Status
-from dovetail.wire.login import SCRAM_SHA_512
+from dovetail.timeline.client.moments import Duration
+from dovetail.timeline.client.timeline import Timeline
 
 Result = TypeVar("Result")
-
-
-def connect_blocking(
-    address: str = "127.0.0.1:9092",
-    *,
-    client_id: str = "",
-    rack: str = "",
-    tls: ssl.SSLContext | None = None,
-    user: str = "",
-    password: str = "",
-    mechanism: str = SCRAM_SHA_512,
-) -> "BlockingDovetail":
-    """A client of the node at `address`; use it with `with`. See `connect`."""
-    return BlockingDovetail(
-        lambda: connect(
-            address,
-            client_id=client_id,
-            rack=rack,
-            tls=tls,
-            user=user,
-            password=password,
-            mechanism=mechanism,
-        )
-    )
+Given = ParamSpec("Given")
 
 
 class BlockingDovetail:
@@ -60,13 +34,11 @@ class BlockingDovetail:
     def __init__(self, make_client: Callable[[], Dovetail]) -> None:
         self._make_client = make_client
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="dovetail-client", daemon=True
-        )
+        self._thread: threading.Thread | None = None
         self._client: Dovetail | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._thread = start_thread(self._loop.run_forever, name="dovetail-client")
         self._client = self.call(self._enter())
         return self
 
@@ -77,6 +49,7 @@ class BlockingDovetail:
         finally:
             self.call(self._loop.shutdown_default_executor())
             self._loop.call_soon_threadsafe(self._loop.stop)
+            assert self._thread is not None
             self._thread.join()
             self._loop.close()
 
@@ -118,12 +91,7 @@ class BlockingDovetail:
         def register(handler: HandlerType) -> HandlerType:
             async def start() -> None:
                 self._connected().consumer(
-                    timeline,
-                    lease=lease,
-                    concurrency=concurrency,
-                    batch=batch,
-                    id=id,
-                    stop=stop,
+                    timeline, lease=lease, concurrency=concurrency, batch=batch, id=id, stop=stop
                 )(handler)
 
             self.call(start())
@@ -145,6 +113,18 @@ class BlockingDovetail:
         return self._client
 
 
+def _waiting(
+    method: Callable[Concatenate[Timeline, Given], Coroutine[Any, Any, Result]],
+) -> "Callable[Concatenate[BlockingTimeline, Given], Result]":
+    """The same method, which returns when it is done."""
+
+    @wraps(method)
+    def call(self: "BlockingTimeline", /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return self._client.call(method(self._timeline, *args, **kwargs))
+
+    return call
+
+
 class BlockingTimeline:
     """A timeline; each method is that of `Timeline`, and returns when it is done."""
 
@@ -153,80 +133,36 @@ class BlockingTimeline:
         self._timeline = timeline
         self.name = timeline.name
 
-    def schedule(
-        self,
-        body: bytes,
-        *,
-        at: Moment | None = None,
-        delay: Duration | None = None,
-        key: str | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        priority: int = 0,
-    ) -> Scheduled:
-        work = self._timeline.schedule(
-            body, at=at, delay=delay, key=key, headers=headers, priority=priority
-        )
-        return self._client.call(work)
+    create = _waiting(Timeline.create)
+    delete = _waiting(Timeline.delete)
+    describe = _waiting(Timeline.describe)
 
-    def schedule_many(self, drafts: Sequence[Draft]) -> list[Scheduled]:
-        return self._client.call(self._timeline.schedule_many(drafts))
+    schedule = _waiting(Timeline.schedule)
+    schedule_many = _waiting(Timeline.schedule_many)
+    cancel = _waiting(Timeline.cancel)
+    cancel_key = _waiting(Timeline.cancel_key)
+    move = _waiting(Timeline.move)
 
-    def cancel(self, *ids: int) -> list[Status]:
-        return self._client.call(self._timeline.cancel(*ids))
+    look_up = _waiting(Timeline.look_up)
+    look_up_key = _waiting(Timeline.look_up_key)
+    peek = _waiting(Timeline.peek)
 
-    def cancel_key(self, key: str) -> bool:
-        return self._client.call(self._timeline.cancel_key(key))
+    dead = _waiting(Timeline.dead)
+    replay = _waiting(Timeline.replay)
+    drop_dead = _waiting(Timeline.drop_dead)
 
-    def move(
-        self, message: int, *, at: Moment | None = None, delay: Duration | None = None
-    ) -> Status:
-        return self._client.call(self._timeline.move(message, at=at, delay=delay))
+    put_schedule = _waiting(Timeline.put_schedule)
+    drop_schedule = _waiting(Timeline.drop_schedule)
+    schedules = _waiting(Timeline.schedules)
 
-    def look_up(self, *ids: int) -> list[Shown | None]:
-        return self._client.call(self._timeline.look_up(*ids))
 
-    def look_up_key(self, key: str) -> Shown | None:
-        return self._client.call(self._timeline.look_up_key(key))
+def _blocking(make_client: Callable[Given, Dovetail]) -> Callable[Given, BlockingDovetail]:
+    @wraps(make_client, assigned=("__module__",))
+    def connect_blocking(*args: Given.args, **kwargs: Given.kwargs) -> BlockingDovetail:
+        """A client of the node at `address`; use it with `with`. See `connect`."""
+        return BlockingDovetail(lambda: make_client(*args, **kwargs))
 
-    def peek(self, limit: int = 10) -> list[Shown]:
-        return self._client.call(self._timeline.peek(limit))
+    return connect_blocking
 
-    def describe(self) -> frames.Described:
-        return self._client.call(self._timeline.describe())
 
-    def dead(self, *, after: int = 0, limit: int = 100) -> list[Shown]:
-        return self._client.call(self._timeline.dead(after=after, limit=limit))
-
-    def replay(self, *ids: int) -> list[Status]:
-        return self._client.call(self._timeline.replay(*ids))
-
-    def drop_dead(self, *ids: int) -> list[Status]:
-        return self._client.call(self._timeline.drop_dead(*ids))
-
-    def put_schedule(
-        self,
-        name: str,
-        body: bytes,
-        *,
-        cron: str = "",
-        zone: str = "UTC",
-        every: Duration | None = None,
-        headers: Mapping[str, bytes] | None = None,
-        priority: int = 0,
-    ) -> None:
-        work = self._timeline.put_schedule(
-            name, body, cron=cron, zone=zone, every=every, headers=headers, priority=priority
-        )
-        self._client.call(work)
-
-    def drop_schedule(self, name: str) -> None:
-        self._client.call(self._timeline.drop_schedule(name))
-
-    def schedules(self) -> list[frames.ScheduleState]:
-        return self._client.call(self._timeline.schedules())
-
-    def create(self, config: TimelineConfig | None = None) -> None:
-        self._client.call(self._timeline.create(config))
-
-    def delete(self) -> None:
-        self._client.call(self._timeline.delete())
+connect_blocking = _blocking(connect)

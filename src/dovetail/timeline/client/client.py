@@ -6,14 +6,16 @@ import socket
 import ssl
 import uuid
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from dovetail.background import start_task
 from dovetail.clock import Clock, SystemClock
+from dovetail.errors import DovetailError
 from dovetail.timeline import frames
-from dovetail.timeline.client.consumer import Consumer, ConsumerOptions
+from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.timeline.client.moments import Duration, duration_ms
+from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
 
@@ -76,12 +78,7 @@ class Dovetail:
             self._start(consumer)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.stop()
         if self._link is not None:
             await self._link.close()
@@ -162,7 +159,9 @@ class Dovetail:
         return list(self._consumers)
 
     def _start(self, consumer: Consumer) -> None:
-        task = asyncio.get_running_loop().create_task(consumer.run())
+        task = start_task(
+            consumer.run(), name=f"consumer of {consumer.timeline}", expected=(DovetailError,)
+        )
         self._running[task] = consumer
 
     def _connected(self) -> Link:

@@ -7,7 +7,7 @@
         await d.advance("2h")          # `handle` has run when this returns
 
 The client and the broker are the real ones; only the store (`MemoryStores`), the coordination and
-the way between them are in memory, and the clock stands still between two calls of `advance`.
+the link between them are in memory, and the clock stands still between two calls of `advance`.
 """
 
 import asyncio
@@ -20,17 +20,18 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 
+from dovetail.background import Tasks
 from dovetail.clock import ManualClock, SystemClock
 from dovetail.coordination import EmbeddedCoordinator
-from dovetail.errors import Unavailable
-from dovetail.timeline import frames
+from dovetail.errors import DovetailError, Unavailable
 from dovetail.timeline.client.client import Dovetail
 from dovetail.timeline.client.link import Link
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.stores.memory import MemoryStores
+from dovetail.wire.calls import Answer, Request
 
-Answered = TypeVar("Answered", bound=frames.Answer)
+Answered = TypeVar("Answered", bound=Answer)
 
 #: Time goes on in steps, so that what becomes due in between is handled in its order.
 _STEPS_MAX: Final = 50
@@ -45,7 +46,7 @@ class _FakeLink:
 
     def __init__(self, service: TimelineService) -> None:
         self._service = service
-        self._asking: set[asyncio.Task[frames.Answer]] = set()
+        self._asking = Tasks("fake link")
         self._closed = False
 
     @property
@@ -59,23 +60,19 @@ class _FakeLink:
         """There is no other node."""
 
     async def ask(
-        self, message: frames.Request, kind: type[Answered], *, changes: bool = True
+        self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
         if self._closed:
             raise Unavailable("the link was closed by this side")
-        task = asyncio.create_task(self._service.answer(message))
-        self._asking.add(task)
-        try:
-            answer = await task
-        finally:
-            self._asking.discard(task)
+        answer = await self._asking.start(
+            self._service.answer(message), name="ask", expected=(DovetailError,)
+        )
         assert isinstance(answer, kind)
         return answer
 
     async def close(self) -> None:
         self._closed = True
-        for task in tuple(self._asking):
-            task.cancel()
+        await self._asking.stop()
 
 
 class FakeDovetail(Dovetail):
@@ -110,8 +107,8 @@ class FakeDovetail(Dovetail):
         quiet = 0
         async with asyncio.timeout(_SETTLE_S_MAX):
             while quiet < _QUIET_TURNS:
-                for carried in self._service.timelines.values():
-                    carried.wake()
+                for running in self._service.timelines.values():
+                    running.wake()
                 idle = all(consumer.idle for consumer in self.consumers)
                 quiet = quiet + 1 if idle else 0
                 await asyncio.sleep(0 if idle else 0.001)
@@ -135,6 +132,7 @@ async def fake_dovetail(*, timelines: Sequence[str] = ()) -> AsyncIterator[FakeD
             drift_ms_max=1_000,
             rng=random.Random(0),  # noqa: S311 - a test should be the same each time
         )
+
         try:
             async with service, FakeDovetail(service, clock) as client:
                 for name in timelines:

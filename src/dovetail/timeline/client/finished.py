@@ -1,8 +1,8 @@
-"""What a consumer is finished with, and how its broker is told.
+"""What a consumer is finished with, and how it is reported to the broker.
 
-Deletions and releases are gathered, and told in as few requests as possible: while one is on its
-way the next gathers. Up to `TELLING_MAX` are on their way at once, so that the store is not idle
-while an answer travels. One that failed is told again, which is safe: a handle fits once.
+Deletions and releases are gathered, and sent in as few requests as possible: while one is on its
+way the next gathers. Up to `REPORTING_MAX` are on their way at once, so that the store is not idle
+while an answer travels. One that failed is sent again, which is safe: a handle fits once.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from typing import Final
 from dovetail.timeline.message import Handle, Release
 
 #: Requests that are on their way at once.
-TELLING_MAX: Final = 2
+REPORTING_MAX: Final = 2
 #: Messages of one request.
-TELL_MAX: Final = 1_000
+REPORT_MAX: Final = 1_000
 
 Delete = Callable[[list[Handle]], Awaitable[object]]
 GiveBack = Callable[[list[Release]], Awaitable[object]]
 
 
 class Finished:
-    """See the module. `any` is set while there may be something to tell."""
+    """See the module. `any` is set while there may be something to report."""
 
     def __init__(self) -> None:
         self._done: list[Handle] = []
         self._back: list[Release] = []
         self._on_the_way = 0
-        self._telling = asyncio.Semaphore(TELLING_MAX)
+        self._reporting = asyncio.Semaphore(REPORTING_MAX)
         self._hushing = asyncio.Lock()
         self.any = asyncio.Event()
 
@@ -43,7 +43,7 @@ class Finished:
         self.any.set()
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether the broker knows of everything."""
         return not (self._done or self._back or self._on_the_way)
 
@@ -51,11 +51,11 @@ class Finished:
         """What the broker does not know of yet; for one who holds `hushed`."""
         return {*self._done, *(release.handle for release in self._back)}
 
-    async def tell(self, delete: Delete, release: GiveBack) -> None:
-        """Tells a part of it. Raises what these do; what was not told then stays here."""
-        async with self._telling:
-            done, self._done = self._done[:TELL_MAX], self._done[TELL_MAX:]
-            back, self._back = self._back[:TELL_MAX], self._back[TELL_MAX:]
+    async def report(self, delete: Delete, release: GiveBack) -> None:
+        """Reports a part of it. Raises what these do; what was not reported then stays here."""
+        async with self._reporting:
+            done, self._done = self._done[:REPORT_MAX], self._done[REPORT_MAX:]
+            back, self._back = self._back[:REPORT_MAX], self._back[REPORT_MAX:]
             self._on_the_way += 1
             try:
                 if done:
@@ -74,6 +74,6 @@ class Finished:
     async def hushed(self) -> AsyncIterator[None]:
         """While held, nothing is on its way."""
         async with self._hushing, AsyncExitStack() as stack:
-            for _ in range(TELLING_MAX):
-                await stack.enter_async_context(self._telling)
+            for _ in range(REPORTING_MAX):
+                await stack.enter_async_context(self._reporting)
             yield

@@ -7,16 +7,18 @@ client repeats only what is safe to repeat.
 
 import asyncio
 import random
-from typing import Final, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, TypeVar
 
-from dovetail.errors import DovetailError, InvalidInput, ProtocolViolation, Unavailable, Uncertain
-from dovetail.timeline import frames
-from dovetail.timeline.frame_codec import decode_answer, encode_request
+from dovetail.addresses import parse_addresses
+from dovetail.background import Tasks, start_task
+from dovetail.errors import DovetailError, Unavailable, Uncertain
+from dovetail.timeline.frames import CALLS
+from dovetail.wire.calls import Answer, Request, decode_answer, greeting
 from dovetail.wire.login import NOBODY, ClientLogin
-from dovetail.wire.peer import Greeting, Peer, PeerSettings
-from dovetail.wire.peer import Request as WireRequest
+from dovetail.wire.peer import Peer, PeerSettings
 
-Answered = TypeVar("Answered", bound=frames.Answer)
+Answered = TypeVar("Answered", bound=Answer)
 
 #: From a command to its answer. A store needs milliseconds; a node that hangs is found after this.
 COMMAND_MS_MAX: Final = 10_000
@@ -28,7 +30,7 @@ _PORT_DEFAULT: Final = 9092
 
 
 class Link(Protocol):
-    """A way to a node."""
+    """A connection to a node, whatever carries it."""
 
     @property
     def address(self) -> str:
@@ -36,11 +38,11 @@ class Link(Protocol):
         ...
 
     def beside(self, call_ms_max: int) -> "Link":
-        """One more way to the node that is asked now, and to no other."""
+        """One more connection to the node that is asked now, and to no other."""
         ...
 
     async def ask(
-        self, message: frames.Request, kind: type[Answered], *, changes: bool = True
+        self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
         """The answer. Raises the node's error, `Unavailable`, or `Uncertain` if it `changes`."""
         ...
@@ -70,29 +72,19 @@ class NetworkLink:
         """`addresses`: host:port, with commas between several. Does nothing yet. Call it inside
         the event loop. Raises `InvalidInput`."""
         self._login = login
-        self._addresses = [address.strip() for address in addresses.split(",")]
-        for address in self._addresses:
-            split_address(address)
+        self._addresses = parse_addresses(addresses, port_default=_PORT_DEFAULT)
         # Where there are others, a dead node is not waited for as long as a busy one.
         waits_ms = call_ms_max if len(self._addresses) == 1 else CONNECT_MS_MAX
         self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms, login=login)
         self._client_id = client_id
         self._at = 0
         self._peer = self._make_peer()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = Tasks("timeline client")
 
     def _make_peer(self) -> Peer:
-        host, port = split_address(self.address)
-        hello = WireRequest(
-            frames.TimelineKey.HELLO,
-            frames.VERSION,
-            encode_request(frames.Hello(frames.VERSION)),
-            Unavailable,
-        )
         return Peer(
-            host,
-            port,
-            greeting=Greeting(hello, self._judge),
+            *self._addresses[self._at],
+            greeting=greeting(self.address, CALLS.service),
             client_id=self._client_id,
             settings=self._settings,
             rng=random.SystemRandom(),
@@ -100,7 +92,7 @@ class NetworkLink:
 
     @property
     def address(self) -> str:
-        return self._addresses[self._at]
+        return str(self._addresses[self._at])
 
     def beside(self, call_ms_max: int) -> "NetworkLink":
         return NetworkLink(
@@ -108,33 +100,33 @@ class NetworkLink:
         )
 
     async def ask(
-        self, message: frames.Request, kind: type[Answered], *, changes: bool = True
+        self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
-        lost = Uncertain if changes else Unavailable
-        request = WireRequest(
-            frames.KEYS[type(message)], frames.VERSION, encode_request(message), lost
-        )
+        request = CALLS.request(message, lost=Uncertain if changes else Unavailable)
         peer = self._peer
-        asked = asyncio.ensure_future(peer.ask(request, lambda data: decode_answer(kind, data)))
+        asking = peer.ask(request, lambda data: decode_answer(kind, data))
         try:
-            if len(self._addresses) > 1 and not peer.connected:
-                await self._reach(peer, asked)
-            return await asked
+            if len(self._addresses) == 1 or peer.connected:
+                return await asking
+            return await self._ask_unconnected(peer, asking)
         except (Unavailable, Uncertain):
             if not peer.connected:
                 self._leave(peer)
             raise
+
+    async def _ask_unconnected(self, peer: Peer, asking: Coroutine[Any, Any, Answered]) -> Answered:
+        """Waits for the connection, but not for long: there are others."""
+        asked = start_task(asking, name=f"asking {peer.address}", expected=(DovetailError,))
+        deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
+        try:
+            while not (peer.connected or asked.done()):
+                if asyncio.get_running_loop().time() > deadline_s:
+                    self._leave(peer)
+                    break
+                await asyncio.sleep(LOOK_S)
+            return await asked
         finally:
             asked.cancel()
-
-    async def _reach(self, peer: Peer, asked: "asyncio.Future[Answered]") -> None:
-        """Waits for the connection, but not for long: there are others."""
-        deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
-        while not (peer.connected or asked.done()):
-            if asyncio.get_running_loop().time() > deadline_s:
-                self._leave(peer)
-                return
-            await asyncio.sleep(LOOK_S)
 
     def turn_away(self) -> None:
         self._leave(self._peer)
@@ -145,34 +137,8 @@ class NetworkLink:
             return
         self._at = (self._at + 1) % len(self._addresses)
         self._peer = self._make_peer()
-        task = asyncio.ensure_future(peer.close())
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(peer.close(), name="leaving a node")
 
     async def close(self) -> None:
         await self._peer.close()
-        await asyncio.gather(*self._leaving)
-
-    def _judge(self, data: memoryview) -> DovetailError | None:
-        try:
-            welcome = decode_answer(frames.Welcome, data)
-        except ProtocolViolation as violation:
-            return Unavailable(f"{self.address} serves no timelines: {violation}")
-        if isinstance(welcome, DovetailError):
-            return welcome
-        if welcome.version != frames.VERSION:
-            return Unavailable(
-                f"{self.address} speaks version {welcome.version} of the timeline requests, this "
-                f"client {frames.VERSION}; use the same release on both sides"
-            )
-        return None
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port. Raises `InvalidInput`."""
-    host, colon, port = address.rpartition(":")
-    if not colon:
-        host, port = address, str(_PORT_DEFAULT)
-    if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise InvalidInput(f"{address!r} is no address; write it like 127.0.0.1:9092")
-    return host.strip("[]"), int(port)
+        await self._leaving.finish()

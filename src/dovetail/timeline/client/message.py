@@ -32,7 +32,7 @@ class Message:
     start_ms: int
     until_ms: int
     handle: Handle = field(repr=False)
-    #: Whether the lease is somebody else's by now; what is done then is done for nothing.
+    #: Whether the lease is another consumer's by now; what is done then is done for nothing.
     lease_lost: bool = False
 
     @property
@@ -42,7 +42,7 @@ class Message:
 
 
 def message_of(leased: Leased, timeline: str, *, lease_ms: int) -> Message:
-    """A message as it was pushed. Raises `InvalidInput` if its headers are none."""
+    """A message as it was pushed. Raises `InvalidInput` if its headers cannot be read."""
     return Message(
         leased.id,
         leased.body,

@@ -12,7 +12,7 @@ Moment = datetime | float | int
 
 
 def duration_ms(given: Duration) -> int:
-    """Raises `InvalidInput` if it is none, or negative."""
+    """Raises `InvalidInput` if it cannot be read, or is negative."""
     if isinstance(given, str):
         found = parse_duration_ms(given)
     elif isinstance(given, timedelta):
@@ -20,7 +20,7 @@ def duration_ms(given: Duration) -> int:
     else:
         found = round(given * 1000)
     if found < 0:
-        raise InvalidInput(f"{given!r} is no duration: it is negative")
+        raise InvalidInput(f"{given!r} is not a duration: it is negative")
     return found
 
 

@@ -135,6 +135,7 @@ class Timeline:
         until_s = asyncio.get_running_loop().time() + PATIENCE_S
         unknown = False
         attempt = 0
+
         while True:
             try:
                 session = await self._open()
@@ -142,6 +143,7 @@ class Timeline:
                 outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
                 await self._report(session)
                 return outcomes
+
             except TopicUnknown:
                 raise
             except DovetailError as error:
@@ -150,12 +152,14 @@ class Timeline:
                     self._session = None
                 elif not error.retriable:
                     raise
+
                 unknown |= isinstance(error, Uncertain)
                 if asyncio.get_running_loop().time() > until_s:
                     if unknown:
                         # Not sent the last time is not the same as not stored.
                         raise Uncertain(f"{len(messages)} messages: {error}") from error
                     raise
+
                 if attempt and isinstance(error, Unavailable):
                     self._link.turn_away()
                 await asyncio.sleep(_pause_s(attempt, error))
@@ -175,15 +179,14 @@ class Timeline:
         if began_ms < self._report_next_ms:
             return
         self._report_next_ms = began_ms + REPORT_MS
-        node = self._node
-        request = frames.Report(session, 0, 0, False, node.way_ms, node.offset_ms, node.way_ms)
-        node.ask()
+
+        request = self._node.report(session, handled=0, failed=0, busy=False)
         try:
             answer = await self._link.ask(request, frames.Reported, changes=False)
         except DovetailError as error:
             _log.debug("not reported", timeline=self.name, error=str(error))
             return
-        node.on_answer(answer.now_ms, trusted=answer.trusted)
+        self._node.on_answer(answer.now_ms, trusted=answer.trusted)
         self.signals = answer.signals
 
     # Changing

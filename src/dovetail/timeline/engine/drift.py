@@ -8,7 +8,7 @@ Who is wrong? The store is the reference, because all brokers share it, and the 
 in it; most members of the coordination service are, where nothing is known of the store. Other
 brokers and clients are each as good as we are, so our own clock is the wrong one only if most of at
 least `WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
-itself, and is told.
+itself, and is reported.
 
 While our clock is wrong, the broker must not push (too early, or leases that end at once), must
 not clean up (it would remove what is not old), and must refuse writes that carry its own time.
@@ -150,11 +150,11 @@ class Drift:
 
     def _reason(self, target: Target, offsets_ms: list[float], *, of: int) -> str:
         middle_ms = statistics.median(offsets_ms)
-        way = "behind" if middle_ms > 0 else "ahead of"
+        side = "behind" if middle_ms > 0 else "ahead of"
         whose = f"{len(offsets_ms)} of {of} {target.value}s"
         if target in _REFERENCES:
             whose = f"{_REFERENCES[target]}'s"
         return (
-            f"the clock is {abs(middle_ms):.0f} ms {way} {whose}, more than the "
+            f"the clock is {abs(middle_ms):.0f} ms {side} {whose}, more than the "
             f"{self._threshold_ms} ms that are allowed; set it right (NTP)"
         )

@@ -10,11 +10,11 @@
     CONSUMERS     most consumers of a timeline fail       pushes pause, then one try
                   most of them are busy                   none to those, they have no credit; where
                                                           the timeline is set so, to nobody
-    PRODUCER      most requests of a producer fail        it is told how long to wait
+    PRODUCER      most requests of a producer fail        its requests are refused for a while
 
 Each ends by itself: a sampled operation that succeeds, a broker that comes back, a try that works.
 The broker is healthy, degraded with reasons, or inactive (when it stops). A degradation of one
-timeline, consumer or producer is no other's.
+timeline, consumer or producer does not touch the others.
 """
 
 from collections import deque
@@ -281,6 +281,7 @@ class Health:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
         if parted := self.peers.reason(now_ms):
             reasons.append((Degradation.PARTITION, parted))
+
         for name, gate in self._timelines.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.CONSUMERS, f"most consumers of {name!r} fail"))
@@ -291,6 +292,7 @@ class Health:
         for name, gate in self._producers.items():
             if gate.closed_ms(now_ms):
                 reasons.append((Degradation.PRODUCER, f"most requests of {name!r} fail"))
+
         condition = Condition.DEGRADED if reasons else Condition.HEALTHY
         return Report(condition, tuple(reasons))
 

@@ -27,7 +27,7 @@ class LateHistogram(Collector):
         self._sums_ms: dict[str, float] = {}
 
     def add(self, timeline: str, late_ms: Sequence[float]) -> None:
-        """Counts values in milliseconds; what left early by less than its way counts as 0."""
+        """Counts values in milliseconds; what left early by less than its latency counts as 0."""
         counts = self._counts.setdefault(timeline, [0] * len(self._edges))
         bounds_ms = self._bounds_ms
         total_ms = 0.0

@@ -2,7 +2,7 @@
 
 It looks ahead by the *lead*: long enough for a lease to be on disk before the message is due, as
 measured. What will be due within twice the lead is leased in one change for all consumers of this
-broker, and each message then waits here until its due time less the way to its consumer:
+broker, and each message then waits here until its due time less the latency of its consumer:
 
       now         now + lead       now + 2 lead
     ───┬──────────────┬──────────────────┬──────────▶
@@ -10,11 +10,11 @@ broker, and each message then waits here until its due time less the way to its 
        └── lease everything up to here ──┘
                   push each at its own time
 
-So a message is late by the way to its consumer at most, and never early; a lease begins at the due
-time, and one that is still held by somebody is never taken ahead of its end.
+So a message is late by the latency of its consumer at most, and never early; a lease begins at the
+due time, and one that a consumer still holds is never taken ahead of its end.
 
     event                       effect
-    offer (credit)              an ask for that consumer, if it is part of the deal
+    offer (credit)              an ask for that consumer, if it is part of the assignment
     inserted (due soon)         a wake in time for it
     wake                        a plan: the asks of all consumers with credit
     leased                      pushes; where a limit was reached, another ask at once
@@ -26,7 +26,7 @@ has a backlog and room for `ASK_MAX` more is asked for twice at once: the store 
 while the broker pushes. Two such thousands may be mixed with each other, not with what is behind.
 Credit is what bounds it: nobody is leased more than it said it can take.
 
-Not here: the deal (`window`), the store, timers and sockets (`carrying`).
+Not here: the assignment (`window`), the store, timers and sockets (`running`).
 """
 
 import math
@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dovetail.timeline.engine.deal import BucketSet, Member, Share
+from dovetail.timeline.engine.assignment import BucketSet, Member, Share
 from dovetail.timeline.engine.window import Attendee, Windows
 from dovetail.timeline.message import Leased
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult
@@ -86,7 +86,7 @@ class _Consumer:
     backlog: bool = False
     #: When it next looks after the buckets it stands by for.
     backup_ms: int = 0
-    #: Its part of the deal in force; None if it has none.
+    #: Its part of the assignment in force; None if it has none.
     share: Share | None = None
     #: In this window: whether it could take something, and whether it got something.
     able: bool = False
@@ -109,9 +109,9 @@ class Plan:
 
     asks: tuple[LeaseAsk, ...]
     #: The ask at the same place is for buckets that the consumer stands by for.
-    standing_by: tuple[bool, ...]
+    as_backup: tuple[bool, ...]
     begun_ms: int
-    #: For whom each ask is: one who comes again under the same name is somebody else.
+    #: For whom each ask is: a consumer that comes again under the same name is another one.
     _consumers: tuple[_Consumer, ...]
 
 
@@ -157,8 +157,8 @@ class Loader:
     # Consumers
 
     def join(self, member: Member, *, lease_ms: int) -> None:
-        """A consumer came; it is served when it is part of a deal."""
-        share = self.windows.deal.share(member.id)
+        """A consumer came; it is served when it is part of an assignment."""
+        share = self.windows.assignment.share(member.id)
         self._consumers[member.id] = _Consumer(member, lease_ms, share=share)
 
     def leave(self, consumer: str) -> None:
@@ -183,7 +183,7 @@ class Loader:
             found.latency_ms = max(0.0, latency_ms)
 
     def attendees(self) -> list[Attendee]:
-        """The consumers here, as the next deal sees them; begins their window anew."""
+        """The consumers here, as the next assignment sees them; begins their window anew."""
         found = []
         for consumer in self._consumers.values():
             able = consumer.able or consumer.served or consumer.credit > 0
@@ -194,11 +194,11 @@ class Loader:
     # Time
 
     def on_window(self, everybody: Iterable[Attendee], *, now_ms: int) -> bool:
-        """Deals anew if it is time; whoever has new buckets looks for what is in them."""
+        """Assigns anew if it is time; whoever has new buckets looks for what is in them."""
         if not self.windows.on_time(everybody, now_ms=now_ms):
             return False
         for consumer in self._consumers.values():
-            consumer.share = self.windows.deal.share(consumer.member.id)
+            consumer.share = self.windows.assignment.share(consumer.member.id)
             consumer.more = True
         return True
 
@@ -231,25 +231,27 @@ class Loader:
             self.look_again()
             self._next_ms = self._ends_ms = NEVER_MS
             self._looked_ms = now_ms
+
         asks: list[LeaseAsk] = []
-        standing_by: list[bool] = []
+        as_backup: list[bool] = []
         consumers: list[_Consumer] = []
         for consumer, share in self._served():
             if consumer.more:
                 horizon_ms = now_ms + 2 * self.lead.ms
                 asks.append(_ask(consumer, share.primary, horizon_ms))
-                standing_by.append(False)
+                as_backup.append(False)
             elif share.backup and not consumer.asked and consumer.backup_ms <= now_ms:
                 asks.append(_ask(consumer, share.backup, now_ms - self._overtake_ms))
-                standing_by.append(True)
+                as_backup.append(True)
                 consumer.backup_ms = now_ms + max(1, self._overtake_ms // 2)
             else:
                 continue
             consumers.append(consumer)
             consumer.asked += asks[-1].limit
-            if not standing_by[-1]:
+            if not as_backup[-1]:
                 # What comes up from now on is not known to this plan.
                 consumer.more = consumer.ahead
+
         if not asks:
             return None
         if self._under_way:
@@ -257,7 +259,7 @@ class Loader:
         else:
             self._stored_ms = NEVER_MS
         self._under_way += 1
-        return Plan(tuple(asks), tuple(standing_by), now_ms, tuple(consumers))
+        return Plan(tuple(asks), tuple(as_backup), now_ms, tuple(consumers))
 
     def look_again(self) -> None:
         """There may be something for everybody."""
@@ -269,13 +271,14 @@ class Loader:
         self._on_answer(plan)
         self._failures = 0
         self.lead.on_duration(took_ms)
-        looked = any(not standing_by for standing_by in plan.standing_by)
+        looked = any(not as_backup for as_backup in plan.as_backup)
         if looked:
             self._looked_ms = max(self._looked_ms, plan.begun_ms)
             self._note_times(result)
         self._mixed = self._mixed and self._under_way > 0
+
         pushes: list[Push] = []
-        for ask, standing_by, taken in zip(plan.asks, plan.standing_by, result.leased, strict=True):
+        for ask, as_backup, taken in zip(plan.asks, plan.as_backup, result.leased, strict=True):
             consumer = self._consumers.get(ask.consumer)
             latency_ms = 0.0 if consumer is None else consumer.latency_ms
             ahead_ms, name = ask.lease_ms + latency_ms, ask.consumer
@@ -287,7 +290,7 @@ class Loader:
                 full = len(taken) == ask.limit
                 consumer.credit = max(0, consumer.credit - len(taken))
                 consumer.served |= bool(taken)
-                if not standing_by:
+                if not as_backup:
                     consumer.backlog = full
                     consumer.more |= full
                 elif full:

@@ -122,14 +122,16 @@ def _cron_times(schedule: Schedule, after_ms: int) -> Iterator[int]:
             f"schedule {schedule.name!r}: no time zone {schedule.zone!r}; "
             "write it like Europe/Vienna or UTC"
         ) from error
+
     after = datetime.fromtimestamp(after_ms / 1000, UTC).astimezone(zone)
     try:
         times = CronSim(schedule.cron, after)
     except CronSimError as error:
         raise InvalidInput(
-            f"schedule {schedule.name!r}: {schedule.cron!r} is no cron line ({error}); "
+            f"schedule {schedule.name!r}: {schedule.cron!r} is not a cron line ({error}); "
             "write minute hour day month weekday, such as '0 3 * * MON'"
         ) from error
+
     try:
         for moment in times:
             yield round(moment.timestamp() * 1000)

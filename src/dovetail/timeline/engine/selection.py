@@ -10,7 +10,7 @@ them, but not all on one:
 A broker that is not healthy comes after all that are, and one that has more to do than it can
 carry after those that have not. Within a group the load decides, in steps of a fifth, so that a
 figure which trembles does not turn the list around. Names break ties: everybody who asks at the
-same time is told the same.
+same time gets the same answer.
 """
 
 from collections.abc import Iterable, Mapping

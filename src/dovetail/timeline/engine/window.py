@@ -1,29 +1,30 @@
-"""Windows: when a new deal begins, and who is part of it.
+"""Windows: when a new assignment begins, and who is part of it.
 
 Time is cut into windows of `window_ms`, by the wall clock, so that all brokers cut alike. In each
-window one deal is in force. At its end the deal for the next one is made, from the consumers that
-are there then:
+window one assignment is in force. At its end the one for the next window is made, from the
+consumers that are there then:
 
-    window   |      T        |     T + 1      |     T + 2
-    deal     |   A, B        |   A, B, C      |   A, C
-    comes    |       C ──────┼─▶ served       |
-    goes     |               |      B ────────┼─▶ its buckets are dealt anew
+    window       |      T        |     T + 1      |     T + 2
+    assignment   |   A, B        |   A, B, C      |   A, C
+    comes        |       C ──────┼─▶ served       |
+    goes         |               |      B ────────┼─▶ its buckets are assigned anew
 
 A new consumer gets its first message in the next window. What a lost one had not leased goes to its
 backups (dealer `racks`) or waits for the next window; what it had leased comes back when the leases
-end. Deals do not change in between, so nothing that is on its way is turned around.
+end. Assignments do not change in between, so nothing that is on its way is turned around.
 
-Two exceptions, which cost nothing because nobody is served badly by them: a window whose deal is
-empty takes the first consumer at once; and who was busy for a whole window, with work of others
-waiting in its buckets, is left out of the next one until it can take messages again.
+Two exceptions, which cost nothing because nobody is served badly by them: a window whose
+assignment is empty takes the first consumer at once; and a consumer that was busy for a whole
+window, with messages waiting in its buckets, is left out of the next one until it can take messages
+again.
 
-Pure: events and the present in, the deal out.
+Pure: events and the present in, the assignment out.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dovetail.timeline.engine.deal import DealerName, Member, deal
+from dovetail.timeline.engine.assignment import DealerName, Member, assign
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class Attendee:
 
 
 class Windows:
-    """The deal in force."""
+    """The assignment in force."""
 
     def __init__(self, dealer: DealerName, *, buckets: int, window_ms: int) -> None:
         self._dealer = dealer
         self._buckets = buckets
         self._window_ms = window_ms
         self._window = -1
-        self.deal = deal(dealer, (), buckets=buckets)
+        self.assignment = assign(dealer, (), buckets=buckets)
 
     def window_of(self, now_ms: int) -> int:
         return now_ms // self._window_ms
@@ -52,18 +53,18 @@ class Windows:
         return (self.window_of(now_ms) + 1) * self._window_ms
 
     def on_time(self, attendees: Iterable[Attendee], *, now_ms: int) -> bool:
-        """Deals anew if a window has ended; True if the deal is another one now.
+        """Assigns anew if a window has ended; True if the assignment is another one now.
 
         A clock that goes back changes nothing until it has caught up.
         """
         window = self.window_of(now_ms)
-        if window <= self._window and self.deal.members:
+        if window <= self._window and self.assignment.members:
             return False
         self._window = max(window, self._window)
         there = list(attendees)
         able = [attendee.member for attendee in there if not attendee.busy]
         members = able or [attendee.member for attendee in there]
-        if tuple(sorted(members)) == self.deal.members:
+        if tuple(sorted(members)) == self.assignment.members:
             return False
-        self.deal = deal(self._dealer, members, buckets=self._buckets)
+        self.assignment = assign(self._dealer, members, buckets=self._buckets)
         return True

@@ -1,1 +1,16 @@
-"""Where the messages of a timeline lie."""
+"""Where the messages of timelines lie.
+
+`protocol.py` says what a store promises; one conformance suite holds all three to it. The row that
+moves is small, and the body lies apart, because every lease writes the row again.
+
+    protocol.py               what a store promises: states, leases, versions
+    outcomes.py               what the SQL stores share
+    sqlite.py                 one file for each timeline, on one node
+    _sqlite_statements.py     its tables and statements
+    _sqlite_thread.py         its thread: commands of a moment share one commit
+    postgres.py               six tables for each timeline, which all brokers share
+    _postgres_statements.py   their statements
+    _postgres_pool.py         connections to PostgreSQL, and what their errors mean
+    postgres_database.py      all timelines of a database
+    memory.py                 the model that the others are tested against, and the users' fake
+"""

@@ -2,7 +2,7 @@
 
 `{t}` stands for the prefix of a timeline's tables, made of the schema and our own numbers, and
 `{n}` for the same without the schema. Each command is one statement over arrays (`unnest`), however
-many items it has: one way to the server and back.
+many items it has: one round trip.
 
 A row that changes an indexed column is written anew, with an entry in every index. So what changes
 with a lease has no index: `messages` holds a message with its version and its lease, and is found
@@ -306,7 +306,7 @@ WITH found AS MATERIALIZED (
 )
 UPDATE {t}messages m SET queued = false FROM found f WHERE m.id = f.id
 """
-STANDING = """
+LEASE_STATES = """
 SELECT id, version, holder IS NOT NULL, visible FROM {t}messages WHERE id = ANY ($1::bigint[])
 """
 #: Leases, each once or more: a lease that was extended to where it ended already is there twice.

@@ -210,6 +210,6 @@ def prepare(connection: sqlite3.Connection) -> None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables:
         raise sqlite3.DatabaseError(
-            f"it is no timeline of format {FORMAT}, but {application:#x} of format {version}"
+            f"it is not a timeline of format {FORMAT}, but {application:#x} of format {version}"
         )
     connection.executescript(SCHEMA)

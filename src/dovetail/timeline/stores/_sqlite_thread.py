@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dovetail.background import start_thread
 from dovetail.errors import DiskFull, DovetailError, StorageOut, Unavailable, Uncertain
 
 Result = TypeVar("Result")
@@ -55,8 +56,7 @@ class SqliteThread:
         self._out: str | None = None
         self._reading = ThreadPoolExecutor(1, thread_name_prefix=f"read-{path.stem}")
         self._reader: sqlite3.Connection | None = None
-        self._thread = threading.Thread(target=self._run, name=f"write-{path.stem}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, name=f"write-{path.stem}")
 
     @classmethod
     async def open(cls, path: Path, schema: Callable[[sqlite3.Connection], None]) -> "SqliteThread":
@@ -99,7 +99,7 @@ class SqliteThread:
                     return
                 group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
             outcomes = self._commit(group)
-            self._loop.call_soon_threadsafe(_tell, group, outcomes)
+            self._loop.call_soon_threadsafe(_settle, group, outcomes)
 
     def _commit(self, group: list[_Waiting]) -> list[Any]:
         connection = self._connection
@@ -181,7 +181,7 @@ def _together(connection: sqlite3.Connection, works: list[Work[Any]]) -> list[An
         outcomes = [work(connection) for work in works]
     except sqlite3.Error:
         raise
-    except Exception:  # noqa: BLE001 - each is tried again by itself, and told its own error
+    except Exception:  # noqa: BLE001 - each is tried again by itself, and gets its own error
         connection.execute("ROLLBACK")
         return None
     connection.execute("COMMIT")
@@ -202,7 +202,7 @@ def _attempt(connection: sqlite3.Connection, work: Work[Any]) -> Any:
     return found
 
 
-def _tell(group: list[_Waiting], outcomes: list[Any]) -> None:
+def _settle(group: list[_Waiting], outcomes: list[Any]) -> None:
     for (_, future), outcome in zip(group, outcomes, strict=True):
         if future.done():
             continue

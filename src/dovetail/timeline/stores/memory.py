@@ -53,6 +53,7 @@ class _Row:
             state = State.DUE
             if self.visible_ms > now_ms:
                 state = State.WAITING if self.holder is None else State.LEASED
+
         message = self.message
         return Shown(
             self.id,
@@ -181,6 +182,7 @@ class MemoryStore:
                 taken.append(row.leased())
             taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
             leased.append(tuple(taken))
+
         horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
         later = [row.visible_ms for row in self._rows.values() if row.visible_ms > horizon_ms]
         ends = [
@@ -302,6 +304,7 @@ class MemoryStore:
             if self._by_key(row.message.key) is not None:
                 statuses.append(Status.EXISTS)
                 continue
+
             row.visible_ms = row.due_ms = due_ms
             row.version += 1
             row.attempts = row.died_ms = 0

@@ -16,6 +16,7 @@ their errors mean (`_postgres_pool`).
 
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import astuple
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Final
@@ -38,18 +39,8 @@ from dovetail.timeline.message import (
     Version,
 )
 from dovetail.timeline.stores import _postgres_statements as sql
+from dovetail.timeline.stores import outcomes as shared
 from dovetail.timeline.stores._postgres_pool import ATTEMPTS_MAX, Pool
-from dovetail.timeline.stores.outcomes import (
-    BATCHES_KEPT,
-    REASON_ENDED,
-    dead_of,
-    decode_outcomes,
-    encode_outcomes,
-    once,
-    shown_of,
-    status_of_miss,
-    status_of_unheld,
-)
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, Trimmed
 
 #: Messages whose leases are looked at in one go, some ten milliseconds' work, and how often at most
@@ -111,12 +102,12 @@ class PostgresStore:
                 new = await connection.fetchval(self._sql(sql.BATCH_NAME), *named, now_ms)
                 if new is None:
                     known = await connection.fetchval(self._sql(sql.BATCH_KNOWN), *named)
-                    return decode_outcomes(known)
+                    return shared.decode_outcomes(known)
                 outcomes = await self._insert(connection, messages, buckets)
-                kept = encode_outcomes(outcomes)
+                kept = shared.encode_outcomes(outcomes)
                 await connection.execute(self._sql(sql.BATCH_KEEP), *named, kept)
-                if batch.sequence % BATCHES_KEPT == 0:
-                    oldest = batch.sequence - BATCHES_KEPT
+                if batch.sequence % shared.BATCHES_KEPT == 0:
+                    oldest = batch.sequence - shared.BATCHES_KEPT
                     await connection.execute(self._sql(sql.BATCH_FORGET), batch.producer, oldest)
                 return outcomes
 
@@ -135,7 +126,9 @@ class PostgresStore:
         keys = [message.key for message in messages]
         if not any(keys):
             rows = await connection.fetch(self._sql(sql.INSERT_PLAIN), *columns)
+
             return [Inserted(Status.OK, row[0]) for row in rows]
+
         rows = await connection.fetch(self._sql(sql.INSERT), *columns, keys)
         refused = [key for key, (_, stored) in zip(keys, rows, strict=True) if not stored]
         taken_by: dict[str, int] = {}
@@ -179,11 +172,11 @@ class PostgresStore:
         for _ in range(ATTEMPTS_MAX):
             done |= {row[0] for row in await act(left)}
             missed = [identity for identity in ids if identity not in done]
-            there = await self._standing(missed)
+            there = await self._lease_states(missed)
             left = [i for i in missed if i in there and _is_free(there[i], now_ms)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
-                return [status_of_unheld(identity, done, versions) for identity in ids]
+                return [shared.status_of_unheld(identity, done, versions) for identity in ids]
             await self._rows(sql.GIVE_WAY, left, now_ms)
         raise Uncertain(f"{len(left)} messages change hands all the time; try again")
 
@@ -202,7 +195,7 @@ class PostgresStore:
             await self._settle(connection, wanted, now_ms)
             rows, died = await self._take(connection, asks, now_ms, attempts_max)
             if len(rows) == wanted:
-                # There may be more at once, and nobody has to know when there is more later.
+                # There may be more at shared.once, and nobody has to know when there is more later.
                 return rows, died, (now_ms + 1, now_ms + 1)
             return rows, died, await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
 
@@ -214,6 +207,7 @@ class PostgresStore:
         # By due time, which is where it was queued, or before.
         last = {row[0]: (row[3], row[1]) for row in rows}
         rows.sort(key=itemgetter(6), reverse=True)
+
         leased: list[list[Leased]] = [[] for _ in asks]
         for row in rows:
             leased[row[0] - 1].append(Leased(*row[1:]))
@@ -232,6 +226,7 @@ class PostgresStore:
         self._settle_ms = min(self._settle_ms, first_end_ms)
         limits = [ask.limit for ask in asks]
         passed = [self._passed.get(_whose(ask), _NOTHING) for ask in asks]
+
         taken: list[Any] = []
         died = 0
         while True:
@@ -249,19 +244,22 @@ class PostgresStore:
                 [time_ms for time_ms, _ in passed],
                 [identity for _, identity in passed],
             )
+
             # An attempt beyond the last one is no attempt: that message had its chances.
             dying = [row for row in rows if row[5] > attempts_max]
             if not dying and len(rows) == sum(limits):
                 return taken + rows, died
             found = Counter(row[0] for row in rows)
             places = Counter(row[0] for row in dying)
+
             if dying:
                 handles = [Handle(row[1], row[2]) for row in dying]
-                reasons = [REASON_ENDED] * len(dying)
+                reasons = [shared.REASON_ENDED] * len(dying)
                 values = (*_columns(handles), reasons, now_ms, 1)
                 await connection.execute(self._sql(sql.BURY), *values)
                 died += len(dying)
             taken += [row for row in rows if row[5] <= attempts_max]
+
             for at, limit in enumerate(limits):
                 limits[at] = places[at + 1]
                 if passed[at] != _NOTHING and found[at + 1] < limit:
@@ -367,11 +365,11 @@ class PostgresStore:
             if len(done) == len(handles):
                 return [Status.OK] * len(handles)
             missed = [handle for handle in handles if handle not in done]
-            there = await self._standing([handle.id for handle in missed])
+            there = await self._lease_states([handle.id for handle in missed])
             left = [h for h in missed if h.id in there and there[h.id][:2] == (h.version, True)]
             if not left:
                 versions = {identity: row[0] for identity, row in there.items()}
-                return [status_of_miss(handle, done, versions) for handle in handles]
+                return [shared.status_of_miss(handle, done, versions) for handle in handles]
             self._settle_ms = 0
             await self._rows(sql.TAKE_BACK, *_columns(left))
         raise Uncertain(f"{len(left)} leases change all the time; try again")
@@ -380,29 +378,29 @@ class PostgresStore:
         rows = await self._rows(sql.HELD_BY, consumer, now_ms, limit, changes=False)
         return [Leased(*row) for row in rows]
 
-    async def _standing(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
+    async def _lease_states(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
         """Version, whether it has a holder, and visible time, of those that are there."""
         if not ids:
             return {}
-        rows = await self._rows(sql.STANDING, list(ids), changes=False)
+        rows = await self._rows(sql.LEASE_STATES, list(ids), changes=False)
         return {identity: (version, held, visible) for identity, version, held, visible in rows}
 
     # Whoever looks
 
     async def look_up(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Shown | None]:
         rows = await self._rows(sql.LOOK_UP, list(ids), changes=False)
-        found = {shown.id: shown for shown in shown_of(rows, now_ms)}
+        found = {shown.id: shown for shown in shared.shown_of(rows, now_ms)}
         rows = await self._rows(sql.LOOK_UP_DEAD, list(ids), changes=False)
-        found |= {shown.id: shown for shown in dead_of(rows)}
+        found |= {shown.id: shown for shown in shared.dead_of(rows)}
         return [found.get(identity) for identity in ids]
 
     async def look_up_keys(self, keys: Sequence[str], *, now_ms: int) -> list[Shown | None]:
         rows = await self._rows(sql.LOOK_UP_KEYS, list(keys), changes=False)
-        found = {shown.key: shown for shown in shown_of(rows, now_ms)}
+        found = {shown.key: shown for shown in shared.shown_of(rows, now_ms)}
         return [found.get(key) for key in keys]
 
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
-        return shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
+        return shared.shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
 
     async def counts(self, *, now_ms: int) -> Counts:
         rows = await self._rows(sql.COUNTS, now_ms, changes=False)
@@ -417,7 +415,7 @@ class PostgresStore:
     # Dead letters
 
     async def dead(self, *, after: MessageId, limit: int) -> list[Shown]:
-        return dead_of(await self._rows(sql.DEAD, after, limit, changes=False))
+        return shared.dead_of(await self._rows(sql.DEAD, after, limit, changes=False))
 
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
         self._note_queued([due_ms])
@@ -428,23 +426,12 @@ class PostgresStore:
         ]
 
     async def drop_dead(self, ids: Sequence[MessageId]) -> list[Status]:
-        return once(ids, {row[0] for row in await self._rows(sql.DROP_DEAD, list(ids))})
+        return shared.once(ids, {row[0] for row in await self._rows(sql.DROP_DEAD, list(ids))})
 
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        await self._rows(
-            sql.PUT_SCHEDULE,
-            schedule.name,
-            schedule.body,
-            schedule.next_ms,
-            schedule.headers,
-            schedule.cron,
-            schedule.zone,
-            schedule.every_ms,
-            schedule.start_ms,
-            schedule.priority,
-        )
+        await self._rows(sql.PUT_SCHEDULE, *astuple(schedule))
 
     async def drop_schedule(self, name: str) -> bool:
         return bool(await self._rows(sql.DROP_SCHEDULE, name))
@@ -488,7 +475,7 @@ def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:
     return [handle.id for handle in handles], [handle.version for handle in handles]
 
 
-def _is_free(standing: tuple[int, bool, int], now_ms: int) -> bool:
+def _is_free(state: tuple[int, bool, int], now_ms: int) -> bool:
     """Whether nobody holds a live lease on it."""
-    _, held, visible_ms = standing
+    _, held, visible_ms = state
     return not held or visible_ms <= now_ms

@@ -38,8 +38,9 @@ class PostgresStores:
             raise InvalidSetting(
                 "timelines on PostgreSQL need asyncpg: pip install 'dovetail[postgres]'"
             ) from error
+
         if not schema.isidentifier() or not schema.isascii():
-            raise InvalidSetting(f"{schema!r} is no name for a schema: letters, digits and _")
+            raise InvalidSetting(f"{schema!r} cannot be a schema: use letters, digits and _")
         try:
             pool = await asyncpg.create_pool(
                 dsn,
@@ -51,6 +52,7 @@ class PostgresStores:
             )
         except (OSError, TimeoutError, ValueError, asyncpg.PostgresError) as error:
             raise Unavailable(f"no connection to PostgreSQL: {error}") from error
+
         stores = cls(Pool(pool, schema), schema)
         await stores._execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         return stores

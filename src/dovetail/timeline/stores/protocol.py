@@ -24,7 +24,7 @@ Promises, of every store:
 - A batch with a name is stored once, however often it is sent, also across a restart.
 - A message that is not due costs nothing but its place on the disk.
 
-Time comes in as an argument, from the broker. Not here: who may lease what (`deal`), when
+Time comes in as an argument, from the broker. Not here: who may lease what (`assignment`), when
 (`loader`), and whether the broker's clock can be trusted (`health`).
 """
 
@@ -70,13 +70,13 @@ class LeaseAsk:
 
 @dataclass(frozen=True, slots=True)
 class LeaseResult:
-    """For each ask what was leased, and what else the store found on the way."""
+    """For each ask what was leased, and what else the store found."""
 
     leased: tuple[tuple[Leased, ...], ...]
     #: Messages that had their last attempt and are dead letters now.
     died: int
     #: When the next message after the latest horizon is visible; None if there is none. It may be
-    #: told too early, never too late: a store need not know that a lease is gone by now.
+    #: given too early, never too late: a store need not know that a lease is gone by now.
     next_ms: int | None
     #: When the first lease ends that lies before that horizon, as exact; None if there is none.
     ends_ms: int | None = None
@@ -92,7 +92,7 @@ class Trimmed:
 
 class TimelineStore(Protocol):
     """The store of one timeline; see the module. Every method may raise `Unavailable`, and those
-    that change something `Uncertain`, when the answer was lost on the way."""
+    that change something `Uncertain`, when the answer was lost."""
 
     # Producers
 

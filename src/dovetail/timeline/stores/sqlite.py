@@ -21,6 +21,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -43,18 +44,8 @@ from dovetail.timeline.message import (
     Version,
 )
 from dovetail.timeline.stores import _sqlite_statements as sql
+from dovetail.timeline.stores import outcomes as shared
 from dovetail.timeline.stores._sqlite_thread import SqliteThread
-from dovetail.timeline.stores.outcomes import (
-    BATCHES_KEPT,
-    REASON_ENDED,
-    dead_of,
-    decode_outcomes,
-    encode_outcomes,
-    once,
-    shown_of,
-    status_of_miss,
-    status_of_unheld,
-)
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, TimelineStore, Trimmed
 
 
@@ -87,12 +78,12 @@ class SqliteStore:
                     sql.BATCH_KNOWN, (batch.producer, batch.sequence)
                 ).fetchone()
                 if known is not None:
-                    return decode_outcomes(known[0])
+                    return shared.decode_outcomes(known[0])
             outcomes = _insert(connection, messages, buckets)
             if batch is not None:
-                named = (batch.producer, batch.sequence, encode_outcomes(outcomes), now_ms)
+                named = (batch.producer, batch.sequence, shared.encode_outcomes(outcomes), now_ms)
                 connection.execute(sql.BATCH_NAME, named)
-                oldest = batch.sequence - BATCHES_KEPT
+                oldest = batch.sequence - shared.BATCHES_KEPT
                 connection.execute(sql.BATCH_FORGET, (batch.producer, oldest))
             return outcomes
 
@@ -161,6 +152,7 @@ class SqliteStore:
                     done.add(handle)
                     if item.counted and attempts >= attempts_max:
                         dying.append((identity, item.reason))
+
             statuses = _statuses(connection, [item.handle for item in releases], done)
             _bury(connection, dying, now_ms)
             dead = {identity for identity, _ in dying}
@@ -199,9 +191,9 @@ class SqliteStore:
     async def look_up(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Shown | None]:
         def work(connection: sqlite3.Connection) -> list[Shown | None]:
             rows = connection.execute(sql.LOOK_UP, (_json(ids),))
-            found = {shown.id: shown for shown in shown_of(rows, now_ms)}
+            found = {shown.id: shown for shown in shared.shown_of(rows, now_ms)}
             rows = connection.execute(sql.LOOK_UP_DEAD, (_json(ids),))
-            found |= {shown.id: shown for shown in dead_of(rows)}
+            found |= {shown.id: shown for shown in shared.dead_of(rows)}
             return [found.get(identity) for identity in ids]
 
         return await self._thread.read(work)
@@ -209,14 +201,14 @@ class SqliteStore:
     async def look_up_keys(self, keys: Sequence[str], *, now_ms: int) -> list[Shown | None]:
         def work(connection: sqlite3.Connection) -> list[Shown | None]:
             rows = connection.execute(sql.LOOK_UP_KEYS, (json.dumps(list(keys)),))
-            found = {shown.key: shown for shown in shown_of(rows, now_ms)}
+            found = {shown.key: shown for shown in shared.shown_of(rows, now_ms)}
             return [found.get(key) for key in keys]
 
         return await self._thread.read(work)
 
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
         return await self._thread.read(
-            lambda connection: shown_of(connection.execute(sql.PEEK, (limit,)), now_ms)
+            lambda connection: shared.shown_of(connection.execute(sql.PEEK, (limit,)), now_ms)
         )
 
     async def counts(self, *, now_ms: int) -> Counts:
@@ -240,7 +232,7 @@ class SqliteStore:
 
     async def dead(self, *, after: MessageId, limit: int) -> list[Shown]:
         return await self._thread.read(
-            lambda connection: dead_of(connection.execute(sql.DEAD, (after, limit)))
+            lambda connection: shared.dead_of(connection.execute(sql.DEAD, (after, limit)))
         )
 
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
@@ -256,24 +248,14 @@ class SqliteStore:
         def work(connection: sqlite3.Connection) -> list[Status]:
             done = {row[0] for row in connection.execute(sql.DROP_DEAD, (_json(ids),)).fetchall()}
             connection.execute(sql.DELETE_BODIES, (_json(done),))
-            return once(ids, done)
+            return shared.once(ids, done)
 
         return await self._thread.write(work)
 
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        values = (
-            schedule.name,
-            schedule.body,
-            schedule.next_ms,
-            schedule.headers,
-            schedule.cron,
-            schedule.zone,
-            schedule.every_ms,
-            schedule.start_ms,
-            schedule.priority,
-        )
+        values = astuple(schedule)
         await self._thread.write(lambda connection: connection.execute(sql.PUT_SCHEDULE, values))
 
     async def drop_schedule(self, name: str) -> bool:
@@ -360,6 +342,7 @@ def _insert(
     (first,) = connection.execute(sql.TAKE_IDS, (len(messages),)).fetchone()
     if all(message.key is None for message in messages):
         return _insert_plain(connection, messages, buckets, first)
+
     rows: list[tuple[Any, ...]] = []
     bodies: list[tuple[Any, ...]] = []
     outcomes = []
@@ -374,6 +357,7 @@ def _insert(
             continue
         bodies.append((identity, message.body, message.headers))
         outcomes.append(Inserted(Status.OK, MessageId(identity)))
+
     _insert_rows(connection, rows, bodies)
     return outcomes
 
@@ -421,13 +405,15 @@ def _lease(
         asked = (now_ms, ask.lease_ms, ask.consumer, *buckets, left)
         rows = connection.execute(sql.LEASE, asked).fetchall()
         # An attempt beyond the last one is no attempt: that message had its chances.
-        dying = [(row[0], REASON_ENDED) for row in rows if row[4] > attempts_max]
+        dying = [(row[0], shared.REASON_ENDED) for row in rows if row[4] > attempts_max]
         rows = [row for row in rows if row[4] <= attempts_max]
+
         bodies = connection.execute(sql.BODIES, (_json(row[0] for row in rows),))
         contents = {identity: (body, headers) for identity, body, headers in bodies}
         for row in rows:
             values: tuple[Any, ...] = (*row[:-1], *contents[row[0]], row[-1])
             taken.append(Leased(*values))
+
         if dying:
             _take_back_attempt(connection, dying)
             _bury(connection, dying, now_ms)
@@ -469,7 +455,7 @@ def _statuses(
         return [Status.OK] * len(handles)
     missed = [handle.id for handle in handles if handle not in done]
     versions = dict(connection.execute(sql.VERSIONS, (_json(missed),)).fetchall())
-    return [status_of_miss(handle, done, versions) for handle in handles]
+    return [shared.status_of_miss(handle, done, versions) for handle in handles]
 
 
 def _unheld_statuses(
@@ -477,7 +463,7 @@ def _unheld_statuses(
 ) -> list[Status]:
     missed = [identity for identity in ids if identity not in done]
     there = dict(connection.execute(sql.VERSIONS, (_json(missed),)).fetchall())
-    return [status_of_unheld(identity, done, there) for identity in ids]
+    return [shared.status_of_unheld(identity, done, there) for identity in ids]
 
 
 def _json(ids: Iterable[int]) -> str:

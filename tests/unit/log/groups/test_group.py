@@ -5,33 +5,13 @@ from itertools import count
 
 import pytest
 
+from dovetail.log.groups import types as groups
 from dovetail.log.groups.group import Group
-from dovetail.log.groups.types import (
-    NO_GENERATION,
-    NO_MEMBER,
-    Answer,
-    Effect,
-    Generation,
-    GroupError,
-    GroupId,
-    GroupSettings,
-    GroupSnapshot,
-    GroupState,
-    InstanceId,
-    JoinAnswer,
-    JoinRequest,
-    MemberId,
-    MemberIdentity,
-    MemberProtocol,
-    Persist,
-    SyncAnswer,
-    SyncRequest,
-)
 
-SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
+SETTINGS = groups.GroupSettings(initial_rebalance_delay_ms=0)
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
-RANGE = (MemberProtocol("range", b"t"),)
+RANGE = (groups.MemberProtocol("range", b"t"),)
 
 
 def topics_of(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
@@ -44,29 +24,29 @@ def topics_of(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
 class Bench:
     """A group with a clock; stores everything at once unless `hold` is set."""
 
-    def __init__(self, settings: GroupSettings = SETTINGS) -> None:
+    def __init__(self, settings: groups.GroupSettings = SETTINGS) -> None:
         numbers = count(1)
 
-        def new_member_id(prefix: str) -> MemberId:
-            return MemberId(f"{prefix}-{next(numbers)}")
+        def new_member_id(prefix: str) -> groups.MemberId:
+            return groups.MemberId(f"{prefix}-{next(numbers)}")
 
         self.settings = settings
         self.now_ms = 0.0
         self.hold = False
-        self.held: list[Persist] = []
-        self.answers: dict[object, JoinAnswer | SyncAnswer] = {}
-        self.stored: GroupSnapshot | None = None
+        self.held: list[groups.Persist] = []
+        self.answers: dict[object, groups.JoinAnswer | groups.SyncAnswer] = {}
+        self.stored: groups.GroupSnapshot | None = None
         self._make: Callable[[], Group] = lambda: Group(
-            GroupId("g"), settings, new_member_id=new_member_id, topics_of=topics_of
+            groups.GroupId("g"), settings, new_member_id=new_member_id, topics_of=topics_of
         )
         self.group = self._make()
 
-    def state(self) -> GroupState:
+    def state(self) -> groups.GroupState:
         return self.group.state
 
-    def perform(self, effects: Sequence[Effect]) -> None:
+    def perform(self, effects: Sequence[groups.Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, groups.Answer):
                 assert effect.token not in self.answers, "answered twice"
                 self.answers[effect.token] = effect.answer
             elif self.hold:
@@ -74,12 +54,12 @@ class Bench:
             else:
                 self.store(effect)
 
-    def store(self, effect: Persist) -> None:
+    def store(self, effect: groups.Persist) -> None:
         self.stored = effect.snapshot
         self.perform(self.group.persisted(effect.ticket, now_ms=self.now_ms))
 
-    def fail(self, effect: Persist) -> None:
-        error = GroupError.COORDINATOR_NOT_AVAILABLE
+    def fail(self, effect: groups.Persist) -> None:
+        error = groups.GroupError.COORDINATOR_NOT_AVAILABLE
         self.perform(self.group.persist_failed(effect.ticket, error, now_ms=self.now_ms))
 
     def crash(self) -> None:
@@ -94,20 +74,20 @@ class Bench:
         member_id: str = "",
         *,
         instance: str | None = None,
-        protocols: tuple[MemberProtocol, ...] = RANGE,
+        protocols: tuple[groups.MemberProtocol, ...] = RANGE,
         protocol_type: str = "consumer",
         required: bool = False,
         skip: bool = False,
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
-    ) -> JoinAnswer | None:
-        request = JoinRequest(
-            MemberId(member_id),
+    ) -> groups.JoinAnswer | None:
+        request = groups.JoinRequest(
+            groups.MemberId(member_id),
             protocol_type,
             protocols,
             session_ms,
             rebalance_ms,
-            None if instance is None else InstanceId(instance),
+            None if instance is None else groups.InstanceId(instance),
             client_id="c",
             member_id_required=required,
             skip_assignment_supported=skip,
@@ -115,14 +95,14 @@ class Bench:
         self.perform(self.group.join(request, token, now_ms=self.now_ms))
         return self.joined(token)
 
-    def joined(self, token: str) -> JoinAnswer | None:
+    def joined(self, token: str) -> groups.JoinAnswer | None:
         answer = self.answers.get(token)
-        assert answer is None or isinstance(answer, JoinAnswer)
+        assert answer is None or isinstance(answer, groups.JoinAnswer)
         return answer
 
-    def synced(self, token: str) -> SyncAnswer | None:
+    def synced(self, token: str) -> groups.SyncAnswer | None:
         answer = self.answers.get(token)
-        assert answer is None or isinstance(answer, SyncAnswer)
+        assert answer is None or isinstance(answer, groups.SyncAnswer)
         return answer
 
     def sync(
@@ -133,22 +113,22 @@ class Bench:
         instance: str | None = None,
         protocol: str | None = None,
         **assignments: bytes,
-    ) -> SyncAnswer | None:
-        given = tuple((MemberId(m.replace("_", "-")), a) for m, a in assignments.items())
-        request = SyncRequest(
+    ) -> groups.SyncAnswer | None:
+        given = tuple((groups.MemberId(m.replace("_", "-")), a) for m, a in assignments.items())
+        request = groups.SyncRequest(
             who(member_id, instance),
-            self.group.generation if generation is None else Generation(generation),
+            self.group.generation if generation is None else groups.Generation(generation),
             given,
             protocol=protocol,
         )
         self.perform(self.group.sync(request, token, now_ms=self.now_ms))
         return self.synced(token)
 
-    def beat(self, member_id: str, generation: int | None = None) -> GroupError:
-        number = self.group.generation if generation is None else Generation(generation)
+    def beat(self, member_id: str, generation: int | None = None) -> groups.GroupError:
+        number = self.group.generation if generation is None else groups.Generation(generation)
         return self.group.heartbeat(who(member_id), number, now_ms=self.now_ms)
 
-    def leave(self, *members: MemberIdentity) -> list[GroupError]:
+    def leave(self, *members: groups.MemberIdentity) -> list[groups.GroupError]:
         outcomes, effects = self.group.leave(members, now_ms=self.now_ms)
         self.perform(effects)
         return [outcome.error for outcome in outcomes]
@@ -161,14 +141,18 @@ class Bench:
             self.perform(self.group.tick(now_ms=self.now_ms))
         self.now_ms = end_ms
 
-    def check(self, member_id: str, generation: int, instance: str | None = None) -> GroupError:
+    def check(
+        self, member_id: str, generation: int, instance: str | None = None
+    ) -> groups.GroupError:
         return self.group.commit_check(
-            who(member_id, instance), Generation(generation), now_ms=self.now_ms
+            who(member_id, instance), groups.Generation(generation), now_ms=self.now_ms
         )
 
 
-def who(member_id: str, instance: str | None = None) -> MemberIdentity:
-    return MemberIdentity(MemberId(member_id), None if instance is None else InstanceId(instance))
+def who(member_id: str, instance: str | None = None) -> groups.MemberIdentity:
+    return groups.MemberIdentity(
+        groups.MemberId(member_id), None if instance is None else groups.InstanceId(instance)
+    )
 
 
 @pytest.fixture
@@ -184,12 +168,12 @@ def pair(bench: Bench) -> Bench:
     bench.join("j1b", "c-1")
     bench.sync("s1", "c-1", c_1=b"A", c_2=b"B")
     bench.sync("s2", "c-2")
-    assert bench.state() is GroupState.STABLE
+    assert bench.state() is groups.GroupState.STABLE
     assert bench.group.generation == 2
     return bench
 
 
-def error_of(answer: JoinAnswer | SyncAnswer | None) -> GroupError:
+def error_of(answer: groups.JoinAnswer | groups.SyncAnswer | None) -> groups.GroupError:
     assert answer is not None
     return answer.error
 
@@ -201,13 +185,13 @@ def test_first_member_leads_and_gets_its_assignment(bench: Bench) -> None:
     """K7: EMPTY, PREPARING, COMPLETING, STABLE, with the leader told about all members."""
     answer = bench.join("j")
     assert answer is not None
-    assert answer.error is GroupError.NONE
+    assert answer.error is groups.GroupError.NONE
     assert (answer.generation, answer.leader, answer.protocol) == (1, "c-1", "range")
     assert [m.metadata for m in answer.members] == [b"t"]
-    assert bench.state() is GroupState.COMPLETING_REBALANCE
+    assert bench.state() is groups.GroupState.COMPLETING_REBALANCE
     synced = bench.sync("s", "c-1", c_1=b"A")
-    assert synced == SyncAnswer(GroupError.NONE, b"A", "consumer", "range")
-    assert bench.state() is GroupState.STABLE
+    assert synced == groups.SyncAnswer(groups.GroupError.NONE, b"A", "consumer", "range")
+    assert bench.state() is groups.GroupState.STABLE
 
 
 def test_second_member_makes_the_first_join_again(pair: Bench) -> None:
@@ -218,8 +202,8 @@ def test_second_member_makes_the_first_join_again(pair: Bench) -> None:
     assert len(leader.members) == 2
     assert follower.members == ()
     assert follower.leader == "c-1"
-    assert error_of(pair.synced("s2")) is GroupError.NONE
-    assert pair.synced("s2") == SyncAnswer(GroupError.NONE, b"B", "consumer", "range")
+    assert error_of(pair.synced("s2")) is groups.GroupError.NONE
+    assert pair.synced("s2") == groups.SyncAnswer(groups.GroupError.NONE, b"B", "consumer", "range")
 
 
 def test_follower_that_syncs_early_waits_for_the_leader(bench: Bench) -> None:
@@ -229,14 +213,16 @@ def test_follower_that_syncs_early_waits_for_the_leader(bench: Bench) -> None:
     bench.join("j1b", "c-1")
     assert bench.sync("s2", "c-2") is None
     bench.sync("s1", "c-1", c_2=b"B")
-    assert bench.synced("s2") == SyncAnswer(GroupError.NONE, b"B", "consumer", "range")
-    assert bench.synced("s1") == SyncAnswer(GroupError.NONE, b"", "consumer", "range")
+    assert bench.synced("s2") == groups.SyncAnswer(
+        groups.GroupError.NONE, b"B", "consumer", "range"
+    )
+    assert bench.synced("s1") == groups.SyncAnswer(groups.GroupError.NONE, b"", "consumer", "range")
 
 
 def test_last_member_leaves_and_the_group_is_empty(pair: Bench) -> None:
     """K7: PREPARING goes to EMPTY when nobody is left; the generation goes on."""
-    assert pair.leave(who("c-1"), who("c-2")) == [GroupError.NONE] * 2
-    assert pair.state() is GroupState.EMPTY
+    assert pair.leave(who("c-1"), who("c-2")) == [groups.GroupError.NONE] * 2
+    assert pair.state() is groups.GroupState.EMPTY
     assert pair.group.generation == 3
     assert pair.group.is_empty
     assert pair.stored is not None
@@ -246,8 +232,8 @@ def test_last_member_leaves_and_the_group_is_empty(pair: Bench) -> None:
 
 def test_dead_group_refuses_everything(pair: Bench) -> None:
     """K7: DEAD is final, and every request is told to look for the coordinator."""
-    pair.perform(pair.group.end(GroupError.NOT_COORDINATOR))
-    gone = GroupError.COORDINATOR_NOT_AVAILABLE
+    pair.perform(pair.group.end(groups.GroupError.NOT_COORDINATOR))
+    gone = groups.GroupError.COORDINATOR_NOT_AVAILABLE
     assert error_of(pair.join("x")) is gone
     assert error_of(pair.sync("y", "c-1")) is gone
     assert pair.beat("c-1") is gone
@@ -263,9 +249,9 @@ def test_end_answers_everybody_who_waits(bench: Bench) -> None:
     bench.hold = True
     bench.join("r1", instance="a")
     bench.join("r2", instance="a")
-    bench.perform(bench.group.end(GroupError.NOT_COORDINATOR))
-    assert error_of(bench.joined("r1")) is GroupError.NOT_COORDINATOR
-    assert error_of(bench.joined("r2")) is GroupError.NOT_COORDINATOR
+    bench.perform(bench.group.end(groups.GroupError.NOT_COORDINATOR))
+    assert error_of(bench.joined("r1")) is groups.GroupError.NOT_COORDINATOR
+    assert error_of(bench.joined("r2")) is groups.GroupError.NOT_COORDINATOR
 
 
 # --- joining --------------------------------------------------------------------------------------
@@ -274,12 +260,12 @@ def test_end_answers_everybody_who_waits(bench: Bench) -> None:
 def test_member_id_required_then_join_with_it(bench: Bench) -> None:
     """K7: a first join without an id is given one and sent back (JoinGroup 4 and later)."""
     answer = bench.join("j", required=True)
-    assert answer == JoinAnswer(GroupError.MEMBER_ID_REQUIRED, MemberId("c-1"))
-    assert bench.state() is GroupState.EMPTY
+    assert answer == groups.JoinAnswer(groups.GroupError.MEMBER_ID_REQUIRED, groups.MemberId("c-1"))
+    assert bench.state() is groups.GroupState.EMPTY
     assert not bench.group.is_empty
     again = bench.join("k", "c-1", required=True)
     assert again is not None
-    assert (again.error, again.member_id) == (GroupError.NONE, "c-1")
+    assert (again.error, again.member_id) == (groups.GroupError.NONE, "c-1")
 
 
 def test_unused_member_id_expires(bench: Bench) -> None:
@@ -287,7 +273,7 @@ def test_unused_member_id_expires(bench: Bench) -> None:
     bench.join("j", required=True)
     bench.advance(SESSION_MS)
     assert bench.group.is_empty
-    assert error_of(bench.join("k", "c-1")) is GroupError.UNKNOWN_MEMBER
+    assert error_of(bench.join("k", "c-1")) is groups.GroupError.UNKNOWN_MEMBER
 
 
 def test_pending_member_holds_the_rebalance_until_it_expires(pair: Bench) -> None:
@@ -295,57 +281,60 @@ def test_pending_member_holds_the_rebalance_until_it_expires(pair: Bench) -> Non
     pair.join("p", required=True)
     pair.join("j1c", "c-1")
     pair.join("j2c", "c-2")
-    assert pair.state() is GroupState.PREPARING_REBALANCE
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
     pair.advance(SESSION_MS)
-    assert pair.state() is GroupState.COMPLETING_REBALANCE
+    assert pair.state() is groups.GroupState.COMPLETING_REBALANCE
 
 
 def test_pending_member_can_leave(bench: Bench) -> None:
     """K7: leaving with an id that was not used yet gives it back."""
     bench.join("j", required=True)
-    assert bench.leave(who("c-1")) == [GroupError.NONE]
+    assert bench.leave(who("c-1")) == [groups.GroupError.NONE]
     assert bench.group.is_empty
 
 
 def test_pending_id_with_an_instance_is_unknown(bench: Bench) -> None:
     """K7: ids that wait to be used never belong to static members."""
     bench.join("j", required=True)
-    assert error_of(bench.join("k", "c-1", instance="a")) is GroupError.UNKNOWN_MEMBER
+    assert error_of(bench.join("k", "c-1", instance="a")) is groups.GroupError.UNKNOWN_MEMBER
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_session_timeout_bounds(bench: Bench, session_ms: int) -> None:
     """K7: session timeouts outside of the bounds are refused."""
-    assert error_of(bench.join("j", session_ms=session_ms)) is GroupError.INVALID_SESSION_TIMEOUT
+    assert (
+        error_of(bench.join("j", session_ms=session_ms))
+        is groups.GroupError.INVALID_SESSION_TIMEOUT
+    )
 
 
 def test_unknown_member_id_is_refused(pair: Bench) -> None:
     """K7: an id that the group never gave, or gave and took back, does not join."""
-    assert error_of(pair.join("x", "c-9")) is GroupError.UNKNOWN_MEMBER
+    assert error_of(pair.join("x", "c-9")) is groups.GroupError.UNKNOWN_MEMBER
 
 
 def test_protocols_must_have_one_in_common(pair: Bench) -> None:
     """K7: a join that leaves no common protocol or comes with another type is refused."""
-    other = (MemberProtocol("sticky", b"t"),)
-    refused = GroupError.INCONSISTENT_PROTOCOL
+    other = (groups.MemberProtocol("sticky", b"t"),)
+    refused = groups.GroupError.INCONSISTENT_PROTOCOL
     assert error_of(pair.join("x", protocols=other)) is refused
     assert error_of(pair.join("y", protocol_type="connect")) is refused
     assert error_of(pair.join("z", protocols=())) is refused
-    assert pair.state() is GroupState.STABLE
+    assert pair.state() is groups.GroupState.STABLE
 
 
 def test_a_lone_member_may_change_its_protocols(bench: Bench) -> None:
     """K7: what a member offered before does not bind itself."""
     bench.join("j")
     bench.sync("s", "c-1")
-    answer = bench.join("k", "c-1", protocols=(MemberProtocol("sticky", b"t"),))
+    answer = bench.join("k", "c-1", protocols=(groups.MemberProtocol("sticky", b"t"),))
     assert answer is not None
     assert answer.protocol == "sticky"
 
 
 def test_protocol_by_votes_in_order_of_preference(bench: Bench) -> None:
     """K7: each votes for its first that all support; most votes win."""
-    a, b, c = (MemberProtocol(name, b"t") for name in "abc")
+    a, b, c = (groups.MemberProtocol(name, b"t") for name in "abc")
     bench.join("j1", protocols=(c, a, b))
     bench.join("j2", protocols=(b, a))
     bench.join("j3", protocols=(b, a))
@@ -357,21 +346,21 @@ def test_protocol_by_votes_in_order_of_preference(bench: Bench) -> None:
 def test_leader_that_joins_again_starts_a_rebalance(pair: Bench) -> None:
     """K7: only the leader watches the topics, so its join always counts."""
     assert pair.join("x", "c-1") is None
-    assert pair.state() is GroupState.PREPARING_REBALANCE
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
 
 
 def test_follower_that_joins_again_unchanged_is_answered_at_once(pair: Bench) -> None:
     """K7: a lost answer is given again, with no rebalance."""
     answer = pair.join("x", "c-2")
     assert answer is not None
-    assert (answer.error, answer.generation, answer.members) == (GroupError.NONE, 2, ())
-    assert pair.state() is GroupState.STABLE
+    assert (answer.error, answer.generation, answer.members) == (groups.GroupError.NONE, 2, ())
+    assert pair.state() is groups.GroupState.STABLE
 
 
 def test_follower_with_other_metadata_starts_a_rebalance(pair: Bench) -> None:
     """K7: a changed subscription must reach the leader."""
-    assert pair.join("x", "c-2", protocols=(MemberProtocol("range", b"u"),)) is None
-    assert pair.state() is GroupState.PREPARING_REBALANCE
+    assert pair.join("x", "c-2", protocols=(groups.MemberProtocol("range", b"u"),)) is None
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
     leader = pair.join("y", "c-1")
     assert leader is not None
     assert {m.metadata for m in leader.members} == {b"t", b"u"}
@@ -384,7 +373,7 @@ def test_join_again_while_completing(bench: Bench) -> None:
     assert again is not None
     assert again.generation == 1
     assert len(again.members) == 1
-    changed = bench.join("j3", "c-1", protocols=(MemberProtocol("range", b"u"),))
+    changed = bench.join("j3", "c-1", protocols=(groups.MemberProtocol("range", b"u"),))
     assert changed is not None
     assert changed.generation == 2
 
@@ -393,7 +382,7 @@ def test_two_joins_of_one_member_answer_the_first(pair: Bench) -> None:
     """K7: no request waits for ever when its member asks again on another connection."""
     pair.join("x", "c-1")
     pair.join("y", "c-1")
-    assert error_of(pair.joined("x")) is GroupError.REBALANCE_IN_PROGRESS
+    assert error_of(pair.joined("x")) is groups.GroupError.REBALANCE_IN_PROGRESS
     assert pair.joined("y") is None
 
 
@@ -404,34 +393,34 @@ def test_new_member_while_completing_sends_the_syncs_back(bench: Bench) -> None:
     bench.join("j1b", "c-1")
     bench.sync("s2", "c-2")
     bench.join("j3")
-    assert error_of(bench.synced("s2")) is GroupError.REBALANCE_IN_PROGRESS
-    assert bench.state() is GroupState.PREPARING_REBALANCE
+    assert error_of(bench.synced("s2")) is groups.GroupError.REBALANCE_IN_PROGRESS
+    assert bench.state() is groups.GroupState.PREPARING_REBALANCE
 
 
 def test_group_max_size() -> None:
     """K7: a full group takes no new member, but keeps those it has."""
-    bench = Bench(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
+    bench = Bench(groups.GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
     bench.join("j1")
-    assert error_of(bench.join("j2")) is GroupError.GROUP_MAX_SIZE
-    assert error_of(bench.join("j3", "c-1")) is GroupError.NONE
+    assert error_of(bench.join("j2")) is groups.GroupError.GROUP_MAX_SIZE
+    assert error_of(bench.join("j3", "c-1")) is groups.GroupError.NONE
 
 
 def test_pending_members_are_limited() -> None:
     """K7: ids that are given out and not used are limited like members."""
-    bench = Bench(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
+    bench = Bench(groups.GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
     bench.join("j1", required=True)
-    assert error_of(bench.join("j2", required=True)) is GroupError.GROUP_MAX_SIZE
-    assert error_of(bench.join("j3", "c-1", required=True)) is GroupError.NONE
+    assert error_of(bench.join("j2", required=True)) is groups.GroupError.GROUP_MAX_SIZE
+    assert error_of(bench.join("j3", "c-1", required=True)) is groups.GroupError.NONE
 
 
 def test_group_that_is_over_its_limit_sheds_the_last_to_rejoin(pair: Bench) -> None:
     """K7: after the limit was lowered, those who come last must go."""
-    limited = Bench(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
+    limited = Bench(groups.GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
     limited.stored = pair.stored
     limited.crash()
     limited.join("j1", "c-1")
-    assert error_of(limited.join("j2", "c-2")) is GroupError.GROUP_MAX_SIZE
-    assert error_of(limited.joined("j1")) is GroupError.NONE
+    assert error_of(limited.join("j2", "c-2")) is groups.GroupError.GROUP_MAX_SIZE
+    assert error_of(limited.joined("j1")) is groups.GroupError.NONE
     assert len(limited.group.describe().members) == 1
 
 
@@ -440,7 +429,7 @@ def test_group_that_is_over_its_limit_sheds_the_last_to_rejoin(pair: Bench) -> N
 
 def test_initial_delay_gathers_members_and_grows() -> None:
     """K7: members that start together form one generation."""
-    bench = Bench(GroupSettings(initial_rebalance_delay_ms=200))
+    bench = Bench(groups.GroupSettings(initial_rebalance_delay_ms=200))
     bench.join("j1")
     bench.advance(150)
     bench.join("j2")
@@ -453,21 +442,21 @@ def test_initial_delay_gathers_members_and_grows() -> None:
 
 def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     """K7: a steady trickle of members cannot hold back the first generation for ever."""
-    bench = Bench(GroupSettings(initial_rebalance_delay_ms=200))
+    bench = Bench(groups.GroupSettings(initial_rebalance_delay_ms=200))
     for number in range(10):
         bench.join(f"j{number}", rebalance_ms=500)
         bench.advance(100)
-    assert error_of(bench.joined("j0")) is GroupError.NONE
+    assert error_of(bench.joined("j0")) is groups.GroupError.NONE
 
 
 def test_session_end_removes_the_member(pair: Bench) -> None:
     """L13: a silent member's part goes to others after its session."""
     pair.advance(SESSION_MS - 1)
-    assert pair.beat("c-1") is GroupError.NONE
+    assert pair.beat("c-1") is groups.GroupError.NONE
     pair.advance(1)
-    assert pair.state() is GroupState.PREPARING_REBALANCE
-    assert pair.beat("c-2") is GroupError.UNKNOWN_MEMBER
-    assert pair.beat("c-1") is GroupError.REBALANCE_IN_PROGRESS
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
+    assert pair.beat("c-2") is groups.GroupError.UNKNOWN_MEMBER
+    assert pair.beat("c-1") is groups.GroupError.REBALANCE_IN_PROGRESS
 
 
 def test_members_that_do_not_rejoin_are_removed(pair: Bench) -> None:
@@ -475,10 +464,10 @@ def test_members_that_do_not_rejoin_are_removed(pair: Bench) -> None:
     pair.join("x", "c-1", rebalance_ms=60_000)
     for _ in range(11):
         pair.advance(5_000)
-        assert pair.beat("c-2") is GroupError.REBALANCE_IN_PROGRESS
+        assert pair.beat("c-2") is groups.GroupError.REBALANCE_IN_PROGRESS
     pair.advance(5_000)
-    assert error_of(pair.joined("x")) is GroupError.NONE
-    assert pair.beat("c-2") is GroupError.UNKNOWN_MEMBER
+    assert error_of(pair.joined("x")) is groups.GroupError.NONE
+    assert pair.beat("c-2") is groups.GroupError.UNKNOWN_MEMBER
 
 
 def test_members_that_do_not_sync_are_removed(pair: Bench) -> None:
@@ -490,13 +479,13 @@ def test_members_that_do_not_sync_are_removed(pair: Bench) -> None:
         pair.advance(5_000)
         pair.beat("c-1")
         pair.beat("c-2")
-    assert pair.beat("c-2") is GroupError.UNKNOWN_MEMBER
-    assert pair.state() is GroupState.PREPARING_REBALANCE
+    assert pair.beat("c-2") is groups.GroupError.UNKNOWN_MEMBER
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
 
 
 def test_waiting_members_do_not_expire_but_new_ones_do() -> None:
     """K7: who waits for us is not silent; a first join is limited, for it may be abandoned."""
-    settings = GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=20_000)
+    settings = groups.GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=20_000)
     bench = Bench(settings)
     bench.join("j1", rebalance_ms=100_000)
     bench.sync("s1", "c-1")
@@ -504,10 +493,10 @@ def test_waiting_members_do_not_expire_but_new_ones_do() -> None:
     for _ in range(4):
         bench.advance(5_000)
         bench.beat("c-1")
-    assert error_of(bench.joined("j2")) is GroupError.UNKNOWN_MEMBER
+    assert error_of(bench.joined("j2")) is groups.GroupError.UNKNOWN_MEMBER
     bench.join("j3")
     bench.join("j1b", "c-1")
-    assert error_of(bench.joined("j1b")) is GroupError.NONE
+    assert error_of(bench.joined("j1b")) is groups.GroupError.NONE
 
 
 def test_next_deadline_is_the_earliest(pair: Bench) -> None:
@@ -524,23 +513,23 @@ def test_next_deadline_is_the_earliest(pair: Bench) -> None:
 
 def test_sync_refusals(pair: Bench) -> None:
     """K7: unknown members, other generations, other protocols and rebalances refuse a sync."""
-    assert error_of(pair.sync("a", "c-9")) is GroupError.UNKNOWN_MEMBER
-    assert error_of(pair.sync("b", "c-1", 1)) is GroupError.ILLEGAL_GENERATION
-    assert error_of(pair.sync("c", "c-1", protocol="x")) is GroupError.INCONSISTENT_PROTOCOL
+    assert error_of(pair.sync("a", "c-9")) is groups.GroupError.UNKNOWN_MEMBER
+    assert error_of(pair.sync("b", "c-1", 1)) is groups.GroupError.ILLEGAL_GENERATION
+    assert error_of(pair.sync("c", "c-1", protocol="x")) is groups.GroupError.INCONSISTENT_PROTOCOL
     pair.join("j", "c-1")
-    assert error_of(pair.sync("d", "c-2")) is GroupError.REBALANCE_IN_PROGRESS
+    assert error_of(pair.sync("d", "c-2")) is groups.GroupError.REBALANCE_IN_PROGRESS
 
 
 def test_heartbeat_refusals(pair: Bench) -> None:
     """K7: a heartbeat says who is unknown, stale, or called to a rebalance."""
-    assert pair.beat("c-9") is GroupError.UNKNOWN_MEMBER
-    assert pair.beat("c-1", 1) is GroupError.ILLEGAL_GENERATION
-    assert pair.beat("c-1") is GroupError.NONE
+    assert pair.beat("c-9") is groups.GroupError.UNKNOWN_MEMBER
+    assert pair.beat("c-1", 1) is groups.GroupError.ILLEGAL_GENERATION
+    assert pair.beat("c-1") is groups.GroupError.NONE
     pair.join("j", "c-1")
-    assert pair.beat("c-2") is GroupError.REBALANCE_IN_PROGRESS
+    assert pair.beat("c-2") is groups.GroupError.REBALANCE_IN_PROGRESS
     pair.join("k", "c-2")
-    assert pair.state() is GroupState.COMPLETING_REBALANCE
-    assert pair.beat("c-2") is GroupError.NONE
+    assert pair.state() is groups.GroupState.COMPLETING_REBALANCE
+    assert pair.beat("c-2") is groups.GroupError.NONE
 
 
 def test_leave_of_several_each_with_its_outcome(pair: Bench) -> None:
@@ -551,8 +540,15 @@ def test_leave_of_several_each_with_its_outcome(pair: Bench) -> None:
     outcomes = pair.leave(
         who("c-9"), who("", "a"), who("c-2"), who("c-2"), who("x", "zz"), who("c-1", "zz")
     )
-    unknown = GroupError.UNKNOWN_MEMBER
-    assert outcomes == [unknown, GroupError.NONE, GroupError.NONE, unknown, unknown, unknown]
+    unknown = groups.GroupError.UNKNOWN_MEMBER
+    assert outcomes == [
+        unknown,
+        groups.GroupError.NONE,
+        groups.GroupError.NONE,
+        unknown,
+        unknown,
+        unknown,
+    ]
     assert [m.member_id for m in pair.group.describe().members] == ["c-1"]
 
 
@@ -560,7 +556,7 @@ def test_leave_answers_a_join_that_waits(pair: Bench) -> None:
     """K7: a member that is removed while it waits is told so."""
     pair.join("x", "c-1")
     pair.leave(who("c-1"))
-    assert error_of(pair.joined("x")) is GroupError.UNKNOWN_MEMBER
+    assert error_of(pair.joined("x")) is groups.GroupError.UNKNOWN_MEMBER
 
 
 def test_leader_is_replaced_when_it_goes(pair: Bench) -> None:
@@ -576,21 +572,21 @@ def test_leader_is_replaced_when_it_goes(pair: Bench) -> None:
 
 def test_commit_checks(pair: Bench) -> None:
     """K7: only members of the current generation commit while there are members."""
-    assert pair.check("c-1", 2) is GroupError.NONE
-    assert pair.check("c-1", 1) is GroupError.ILLEGAL_GENERATION
-    assert pair.check("c-9", 2) is GroupError.UNKNOWN_MEMBER
-    assert pair.check(NO_MEMBER, NO_GENERATION) is GroupError.UNKNOWN_MEMBER
+    assert pair.check("c-1", 2) is groups.GroupError.NONE
+    assert pair.check("c-1", 1) is groups.GroupError.ILLEGAL_GENERATION
+    assert pair.check("c-9", 2) is groups.GroupError.UNKNOWN_MEMBER
+    assert pair.check(groups.NO_MEMBER, groups.NO_GENERATION) is groups.GroupError.UNKNOWN_MEMBER
     pair.join("x", "c-1")
-    assert pair.check("c-2", 2) is GroupError.NONE
+    assert pair.check("c-2", 2) is groups.GroupError.NONE
     pair.join("y", "c-2")
-    assert pair.check("c-2", 3) is GroupError.REBALANCE_IN_PROGRESS
+    assert pair.check("c-2", 3) is groups.GroupError.REBALANCE_IN_PROGRESS
 
 
 def test_commit_from_outside_only_without_members(bench: Bench) -> None:
     """K7: a simple commit is for groups that have no members."""
-    assert bench.check(NO_MEMBER, NO_GENERATION) is GroupError.NONE
+    assert bench.check(groups.NO_MEMBER, groups.NO_GENERATION) is groups.GroupError.NONE
     bench.join("j")
-    assert bench.check(NO_MEMBER, NO_GENERATION) is GroupError.UNKNOWN_MEMBER
+    assert bench.check(groups.NO_MEMBER, groups.NO_GENERATION) is groups.GroupError.UNKNOWN_MEMBER
 
 
 def test_commit_renews_the_session(pair: Bench) -> None:
@@ -611,12 +607,12 @@ def test_nothing_is_answered_before_it_is_stored(bench: Bench) -> None:
     generation = bench.held.pop()
     assert not generation.snapshot.assigned
     bench.store(generation)
-    assert error_of(bench.joined("j")) is GroupError.NONE
+    assert error_of(bench.joined("j")) is groups.GroupError.NONE
     assert bench.sync("s", "c-1", c_1=b"A") is None
     assignment = bench.held.pop()
     assert assignment.snapshot.members[0].assignment == b"A"
     bench.store(assignment)
-    assert error_of(bench.synced("s")) is GroupError.NONE
+    assert error_of(bench.synced("s")) is groups.GroupError.NONE
 
 
 def test_failed_generation_is_not_used_again(bench: Bench) -> None:
@@ -624,8 +620,8 @@ def test_failed_generation_is_not_used_again(bench: Bench) -> None:
     bench.hold = True
     bench.join("j")
     bench.fail(bench.held.pop())
-    assert error_of(bench.joined("j")) is GroupError.COORDINATOR_NOT_AVAILABLE
-    assert bench.state() is GroupState.PREPARING_REBALANCE
+    assert error_of(bench.joined("j")) is groups.GroupError.COORDINATOR_NOT_AVAILABLE
+    assert bench.state() is groups.GroupState.PREPARING_REBALANCE
     bench.hold = False
     again = bench.join("k", "c-1")
     assert again is not None
@@ -638,8 +634,8 @@ def test_failed_assignment_starts_over(bench: Bench) -> None:
     bench.hold = True
     bench.sync("s", "c-1", c_1=b"A")
     bench.fail(bench.held.pop())
-    assert error_of(bench.synced("s")) is GroupError.COORDINATOR_NOT_AVAILABLE
-    assert bench.state() is GroupState.PREPARING_REBALANCE
+    assert error_of(bench.synced("s")) is groups.GroupError.COORDINATOR_NOT_AVAILABLE
+    assert bench.state() is groups.GroupState.PREPARING_REBALANCE
 
 
 def test_member_that_comes_while_a_generation_is_stored(bench: Bench) -> None:
@@ -664,9 +660,9 @@ def test_member_that_comes_while_an_assignment_is_stored(bench: Bench) -> None:
     bench.hold = True
     bench.sync("s1", "c-1", c_1=b"A")
     bench.join("j2")
-    assert error_of(bench.synced("s1")) is GroupError.REBALANCE_IN_PROGRESS
+    assert error_of(bench.synced("s1")) is groups.GroupError.REBALANCE_IN_PROGRESS
     bench.store(bench.held.pop(0))
-    assert bench.state() is GroupState.PREPARING_REBALANCE
+    assert bench.state() is groups.GroupState.PREPARING_REBALANCE
 
 
 def test_second_sync_of_the_leader_does_not_assign_again(bench: Bench) -> None:
@@ -675,7 +671,7 @@ def test_second_sync_of_the_leader_does_not_assign_again(bench: Bench) -> None:
     bench.hold = True
     bench.sync("s1", "c-1", c_1=b"A")
     bench.sync("s2", "c-1", c_1=b"B")
-    assert error_of(bench.synced("s1")) is GroupError.REBALANCE_IN_PROGRESS
+    assert error_of(bench.synced("s1")) is groups.GroupError.REBALANCE_IN_PROGRESS
     assert len(bench.held) == 1
     bench.store(bench.held.pop())
     answer = bench.synced("s2")
@@ -688,8 +684,8 @@ def test_heartbeat_while_the_generation_is_stored(pair: Bench) -> None:
     pair.join("x", "c-1")
     pair.hold = True
     pair.join("y", "c-2")
-    assert pair.beat("c-2", 2) is GroupError.REBALANCE_IN_PROGRESS
-    assert error_of(pair.sync("z", "c-2", 3)) is GroupError.REBALANCE_IN_PROGRESS
+    assert pair.beat("c-2", 2) is groups.GroupError.REBALANCE_IN_PROGRESS
+    assert error_of(pair.sync("z", "c-2", 3)) is groups.GroupError.REBALANCE_IN_PROGRESS
 
 
 def test_emptied_group_that_was_not_stored_is_stored_later(pair: Bench) -> None:
@@ -709,10 +705,12 @@ def test_stable_group_goes_on_after_a_crash(pair: Bench) -> None:
     """K7: after a reload members go on with heartbeat, sync and commit, in a fresh session."""
     pair.now_ms = 50_000
     pair.crash()
-    assert pair.state() is GroupState.STABLE
-    assert pair.beat("c-1", 2) is GroupError.NONE
-    assert pair.check("c-2", 2) is GroupError.NONE
-    assert pair.sync("s", "c-2", 2) == SyncAnswer(GroupError.NONE, b"B", "consumer", "range")
+    assert pair.state() is groups.GroupState.STABLE
+    assert pair.beat("c-1", 2) is groups.GroupError.NONE
+    assert pair.check("c-2", 2) is groups.GroupError.NONE
+    assert pair.sync("s", "c-2", 2) == groups.SyncAnswer(
+        groups.GroupError.NONE, b"B", "consumer", "range"
+    )
     assert pair.group.next_deadline_ms == 60_000
 
 
@@ -722,8 +720,8 @@ def test_generation_without_assignment_is_rebalanced_after_a_crash(pair: Bench) 
     pair.join("y", "c-2")
     assert pair.group.generation == 3
     pair.crash()
-    assert pair.state() is GroupState.PREPARING_REBALANCE
-    assert pair.beat("c-1", 3) is GroupError.REBALANCE_IN_PROGRESS
+    assert pair.state() is groups.GroupState.PREPARING_REBALANCE
+    assert pair.beat("c-1", 3) is groups.GroupError.REBALANCE_IN_PROGRESS
     pair.join("x2", "c-1")
     answer = pair.join("y2", "c-2")
     assert answer is not None
@@ -734,7 +732,7 @@ def test_empty_group_is_empty_after_a_crash(pair: Bench) -> None:
     """K7: an emptied group keeps its generation."""
     pair.leave(who("c-1"), who("c-2"))
     pair.crash()
-    assert pair.state() is GroupState.EMPTY
+    assert pair.state() is groups.GroupState.EMPTY
     answer = pair.join("x")
     assert answer is not None
     assert answer.generation == 4
@@ -757,7 +755,7 @@ def test_describe_shows_assignments_of_stable_groups(pair: Bench) -> None:
 
 def test_subscribed_topics_of_all_members(pair: Bench) -> None:
     """K3: a group is subscribed to what any member is; unreadable metadata is unknown."""
-    pair.join("x", "c-2", protocols=(MemberProtocol("range", b"u,v|own"),))
+    pair.join("x", "c-2", protocols=(groups.MemberProtocol("range", b"u,v|own"),))
     assert pair.group.subscribed_topics() == frozenset({"t", "u", "v"})
     other = Bench()
     assert other.group.subscribed_topics() == frozenset()

@@ -21,13 +21,13 @@ from dovetail.storage import (
     StoreSettings,
     Term,
 )
-from dovetail.storage import calls as private
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage import calls as storage_calls
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.held import Held
 from dovetail.storage.node import Answer
 from dovetail.storage.remote import RemoteStorageNode
 from dovetail.storage.service import StorageService
-from dovetail.wire import ByteBudget, Connection, Dispatch, Limits, Reply, WireServer
+from dovetail.wire import ByteBudget, Connection, Dispatch, Limits, Reply, WireServer, calls
 from dovetail.wire.peer import PeerSettings
 
 #: Whatever a test waits for comes within this, or never.
@@ -43,6 +43,19 @@ QUICK = PeerSettings(backoff_ms_min=1, backoff_ms_max=5)
 def open_local(folder: Path, groups: list[GroupReport] | None = None) -> LocalStorageNode:
     store = LedgerStore(RealDisk(folder), StoreSettings(disk_free_bytes_min=0), random.Random(1))
     return LocalStorageNode(store, on_group=lambda g: None if groups is None else groups.append(g))
+
+
+def greeting(service: StorageService) -> Dispatch:
+    """A service behind the answer to `Hello`, as a node has it."""
+
+    def dispatch(connection: Connection, frame: memoryview) -> Reply:
+        if calls.api_key_of(frame) != calls.HELLO_KEY:
+            return service(connection, frame)
+        return calls.answer_hello(
+            frame, node="node", now_ms=0, services=["storage"], identity=IDENTITY
+        )
+
+    return dispatch
 
 
 class Door:
@@ -124,7 +137,7 @@ class HeldNode:
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
     ) -> list[Entry]:
-        assert bytes_max <= private.READ_BYTES_MAX
+        assert bytes_max <= storage_calls.READ_BYTES_MAX
         count = min(last - first + 1, 100_000)
         return [Entry(EntryId(first + n), Term(1), EntryId(-1), b"x") for n in range(count)]
 
@@ -147,7 +160,7 @@ async def storage_door(folder: Path) -> AsyncIterator[Door]:
     async with contextlib.AsyncExitStack() as stack:
         node = open_local(folder)
         stack.push_async_callback(node.close)
-        door = Door(StorageService(node, identity=IDENTITY))
+        door = Door(greeting(StorageService(node)))
         await door.open()
         stack.push_async_callback(door.stop)
         yield door

@@ -15,6 +15,7 @@ from tests.unit.storage.remote.storage_door import (
     HeldNode,
     append,
     begin,
+    greeting,
     open_local,
     outcomes_of,
     remote,
@@ -33,22 +34,37 @@ from dovetail.errors import (
 )
 from dovetail.kafka.codec.headers import RequestHeader, decode_header, encode_header
 from dovetail.storage import Entry, EntryId, LedgerId, StorageNode, Term
-from dovetail.storage import calls as private
-from dovetail.storage.calls import PrivateKey
-from dovetail.storage.disk.store import GroupReport
+from dovetail.storage import calls as storage_calls
+from dovetail.storage.calls import CALLS
+from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.remote import RemoteStorageNode
-from dovetail.storage.service import StorageService, is_private
+from dovetail.storage.service import StorageService
 from dovetail.wire import Connection, Dispatch, PipelinedReply, Reply
+from dovetail.wire.calls import (
+    HELLO_KEY,
+    STORAGE_KEYS,
+    VERSION,
+    Answer,
+    Failure,
+    Welcome,
+    api_key_of,
+    encode_answer,
+    encode_request,
+)
 
 ONE = LedgerId(1)
+APPEND = CALLS.key(storage_calls.Appends)
+FENCE = CALLS.key(storage_calls.FenceLedger)
+READ = CALLS.key(storage_calls.ReadEntries)
+LEDGERS = CALLS.key(storage_calls.ListLedgers)
 
 
-def silent_but(*keys: PrivateKey, behind: Dispatch) -> Dispatch:
+def silent_but(*keys: int, behind: Dispatch) -> Dispatch:
     """Answers the greeting and these; begins nothing else, and never answers it."""
 
     def dispatch(connection: Connection, frame: memoryview) -> Reply:
         key = decode_header(frame)[0].api_key
-        if key in (PrivateKey.HELLO, *keys):
+        if key in (HELLO_KEY, *keys):
             return behind(connection, frame)
         return PipelinedReply(asyncio.get_running_loop().create_future())
 
@@ -77,7 +93,7 @@ async def test_a_kill_leaves_appends_uncertain_and_repeating_them_is_safe(
 
         def killed_at_third(connection: Connection, frame: memoryview) -> Reply:
             nonlocal appends_seen
-            appends_seen += decode_header(frame)[0].api_key == PrivateKey.APPEND
+            appends_seen += decode_header(frame)[0].api_key == APPEND
             if appends_seen < 3:
                 return service(connection, frame)
             reply = service(connection, frame) if stored else None
@@ -91,7 +107,7 @@ async def test_a_kill_leaves_appends_uncertain_and_repeating_them_is_safe(
         await door.kill()
         assert told == list(range(4000))
         assert {type(outcome) for outcome in outcomes} <= {type(None), Uncertain}
-        assert isinstance(outcomes[2 * private.APPENDS_MAX], Uncertain)
+        assert isinstance(outcomes[2 * storage_calls.APPENDS_MAX], Uncertain)
         assert isinstance(outcomes[-1], Uncertain)
         door.dispatch = service
         await door.open()
@@ -189,18 +205,18 @@ async def test_a_port_that_accepts_and_says_nothing_is_unavailable() -> None:
     server.close()
     await server.wait_closed()
     for data in seen:
-        assert decode_header(memoryview(data)[4:])[0].api_key == PrivateKey.HELLO
+        assert decode_header(memoryview(data)[4:])[0].api_key == HELLO_KEY
 
 
 async def test_a_slow_read_does_not_hold_up_appends(tmp_path: Path) -> None:
     """L7: reads have a connection of their own."""
     async with storage_door(tmp_path) as door:
-        door.dispatch = silent_but(PrivateKey.APPEND, PrivateKey.FENCE, behind=door.dispatch)
+        door.dispatch = silent_but(APPEND, FENCE, behind=door.dispatch)
         async with remote(door) as node:
             reading = asyncio.ensure_future(
                 node.read(ONE, EntryId(0), last=EntryId(0), bytes_max=1)
             )
-            await until(lambda: PrivateKey.READ in door.keys)
+            await until(lambda: READ in door.keys)
             assert await append(node, 1, 0, b"a") is None
             assert (await node.fence(ONE, Term(2))).entry_last == 0
             assert not reading.done()
@@ -216,14 +232,14 @@ async def test_appends_of_one_turn_share_frames_and_syncs(tmp_path: Path) -> Non
     """L6: a frame has some hundred entries or 4 MiB; its entries share a group commit."""
     groups: list[GroupReport] = []
     local = open_local(tmp_path, groups)
-    door = Door(StorageService(local, identity=IDENTITY))
+    door = Door(greeting(StorageService(local)))
     await door.open()
     async with remote(door) as node:
         assert not any(await outcomes_of([begin(node, 1, n, b"a") for n in range(1200)]))
-        assert door.keys.count(PrivateKey.APPEND) == 3
+        assert door.keys.count(APPEND) == 3
         assert len(groups) <= 3
         assert not any(await outcomes_of([begin(node, 2, n, bytes(3 << 20)) for n in range(3)]))
-        assert door.keys.count(PrivateKey.APPEND) == 6
+        assert door.keys.count(APPEND) == 6
     await door.stop()
     await local.close()
 
@@ -247,7 +263,7 @@ async def test_what_is_too_much_is_refused_at_once(tmp_path: Path) -> None:
         settings = replace(QUICK, bytes_in_flight_max=100_000, request_bytes_max=300_000)
         async with remote(door, settings) as node:
             first = begin(node, 1, 0, bytes(200_000))  # Alone it may be larger than the limit.
-            await until(lambda: PrivateKey.APPEND in door.keys)
+            await until(lambda: APPEND in door.keys)
             assert type(await append(node, 1, 1, b"b")) is Throttled
             with pytest.raises(Throttled):
                 await node.fence(ONE, Term(1))
@@ -264,7 +280,7 @@ async def test_what_is_too_much_is_refused_at_once(tmp_path: Path) -> None:
 async def test_the_bytes_of_a_frame_are_held_until_its_entries_are_down() -> None:
     """R3: also when the client has gone and nobody waits for the answer."""
     held = HeldNode()
-    door = Door(StorageService(held, identity=IDENTITY))
+    door = Door(greeting(StorageService(held)))
     await door.open()
     async with remote(door) as node:
         begun = [begin(node, 1, n, bytes(1000)) for n in range(10)]
@@ -282,11 +298,13 @@ async def test_the_bytes_of_a_frame_are_held_until_its_entries_are_down() -> Non
 
 async def test_answers_of_a_storage_node_are_bounded_and_its_disk_errors_told() -> None:
     """L7: however much is asked for; an error of the disk closes no connection."""
-    door = Door(StorageService(HeldNode(), identity=IDENTITY))
+    door = Door(greeting(StorageService(HeldNode())))
     await door.open()
     async with remote(door) as node:
         found = await node.read(ONE, EntryId(5), last=EntryId(10**9), bytes_max=1 << 40)
-        assert [entry.entry for entry in found] == list(range(5, 5 + private.READ_ENTRIES_MAX))
+        assert [entry.entry for entry in found] == list(
+            range(5, 5 + storage_calls.READ_ENTRIES_MAX)
+        )
         assert len(await node.ledgers()) == 100_000
         with pytest.raises(Unavailable, match="on fire"):
             await node.fence(ONE, Term(1))
@@ -300,19 +318,19 @@ async def test_answers_of_a_storage_node_are_bounded_and_its_disk_errors_told() 
 @pytest.mark.parametrize(
     ("welcome", "why"),
     [
-        (private.Welcome(3, IDENTITY), "speaks version 3 .* this node 2"),
-        (private.Welcome(2, "storage-9"), "is storage node 'storage-9', not 'storage-1'"),
-        (private.LedgersListed([]), "is no storage node"),
-        (private.Failure("Fenced", "go away"), "go away"),
+        (Welcome(2, "n", 0, ["storage"], IDENTITY), "speaks version 2 .* this side 3"),
+        (Welcome(VERSION, "n", 0, ["storage"], "storage-9"), "is storage node 'storage-9', not "),
+        (storage_calls.LedgersListed([]), "is not a Dovetail node"),
+        (Failure("Fenced", "go away"), "go away"),
     ],
 )
 async def test_nothing_is_sent_to_a_node_that_is_another(
-    welcome: private.PrivateAnswer | private.Failure, why: str
+    welcome: Answer | Failure, why: str
 ) -> None:
     """L4: neither to another version nor to another node; and that is said at once."""
 
     def dispatch(connection: Connection, frame: memoryview) -> Reply:
-        return private.encode_answer(decode_header(frame)[0].correlation_id, welcome)
+        return encode_answer(decode_header(frame)[0].correlation_id, welcome)
 
     door = Door(dispatch)
     await door.open()
@@ -323,15 +341,15 @@ async def test_nothing_is_sent_to_a_node_that_is_another(
         outcomes = await outcomes_of(begun)
         assert all(isinstance(outcome, DovetailError) for outcome in outcomes)
         assert not any(isinstance(outcome, Uncertain) for outcome in outcomes)
-        assert set(door.keys) == {PrivateKey.HELLO}
+        assert set(door.keys) == {HELLO_KEY}
     await door.stop()
 
 
 def _garbage(correlation_id: int) -> Sequence[bytes]:
     head = correlation_id.to_bytes(4, "big")
-    outcomes = private.encode_answer(correlation_id, private.AppendOutcomes([None, None]))
-    other = private.encode_answer(correlation_id + 7, private.AppendOutcomes([None]))
-    behind = private.encode_answer(correlation_id, private.AppendOutcomes([None]), [b"more"])
+    outcomes = encode_answer(correlation_id, storage_calls.AppendOutcomes([None, None]))
+    other = encode_answer(correlation_id + 7, storage_calls.AppendOutcomes([None]))
+    behind = encode_answer(correlation_id, storage_calls.AppendOutcomes([None]), [b"more"])
     return [
         (4).to_bytes(4, "big") + head,
         (8).to_bytes(4, "big") + head + b"\xff\xff\xff\xff",
@@ -357,7 +375,7 @@ async def test_what_is_no_answer_ends_the_connection(tmp_path: Path, which: int)
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
             header = decode_header(frame)[0]
-            if header.api_key == PrivateKey.HELLO:
+            if header.api_key == HELLO_KEY:
                 return service(connection, frame)
             return [_garbage(header.correlation_id)[which]]
 
@@ -372,14 +390,14 @@ async def test_what_is_no_answer_ends_the_connection(tmp_path: Path, which: int)
 async def test_entries_that_were_not_asked_for_are_no_answer(tmp_path: Path) -> None:
     """L7: a read gets the entries that it named, or fails."""
     answers = [
-        private.encode_answer(2, private.EntriesRead([private.EntryHead(*head)]), [b"x"])
+        encode_answer(2, storage_calls.EntriesRead([storage_calls.EntryHead(*head)]), [b"x"])
         for head in ((EntryId(6), Term(1), EntryId(-1), 1), (EntryId(5), Term(1), EntryId(-1), 2))
     ]
     async with storage_door(tmp_path) as door, remote(door) as node:
         service = door.dispatch
 
         def dispatch(connection: Connection, frame: memoryview) -> Reply:
-            if decode_header(frame)[0].api_key == PrivateKey.HELLO:
+            if decode_header(frame)[0].api_key == HELLO_KEY:
                 return service(connection, frame)
             return answers.pop()
 
@@ -392,11 +410,11 @@ async def test_entries_that_were_not_asked_for_are_no_answer(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("key", "version", "body"),
     [
-        (PrivateKey.APPEND, 2, private.encode_request(private.ListLedgers())),
-        (PrivateKey.LEDGERS, 1, private.encode_request(private.ListLedgers(), [b"more"])),
-        (10_999, 1, private.encode_request(private.ListLedgers())),
-        (PrivateKey.APPEND, 1, private.encode_request(private.Appends([]))),
-        (PrivateKey.APPEND, 1, [b"GET / HTTP/1.1\r\n\r\n"]),
+        (APPEND, VERSION - 1, encode_request(storage_calls.ListLedgers())),
+        (LEDGERS, VERSION, encode_request(storage_calls.ListLedgers(), [b"more"])),
+        (10_999, VERSION, encode_request(storage_calls.ListLedgers())),
+        (APPEND, VERSION, encode_request(storage_calls.Appends([]))),
+        (APPEND, VERSION, [b"GET / HTTP/1.1\r\n\r\n"]),
     ],
 )
 async def test_what_is_no_request_is_refused_by_the_door(
@@ -404,7 +422,7 @@ async def test_what_is_no_request_is_refused_by_the_door(
 ) -> None:
     """R3: the connection is closed with a word in the log, and nothing was done."""
     content = encode_header(RequestHeader(key, version, 1, "stranger")) + b"".join(body)
-    assert is_private(memoryview(content))
+    assert api_key_of(memoryview(content)) in STORAGE_KEYS
     async with storage_door(tmp_path) as door:
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(len(content).to_bytes(4, "big") + content)
@@ -429,7 +447,7 @@ async def test_closing_ends_everything(tmp_path: Path) -> None:
         tasks_before = len(asyncio.all_tasks())
         async with remote(door) as node:
             sent = begin(node, 1, 0, b"a")
-            await until(lambda: PrivateKey.APPEND in door.keys)
+            await until(lambda: APPEND in door.keys)
             gathered = begin(node, 1, 1, b"b")
             await node.close()
             assert type(await sent) is Uncertain

@@ -1,363 +1,42 @@
 """Every Kafka message that Dovetail speaks, one dataclass each, grouped by noun.
 
+    access.py          the bit field of allowed operations
+    acls.py            DescribeAcls, CreateAcls, DeleteAcls
+    api_versions.py    ApiVersions
+    cluster.py         DescribeCluster
+    configs.py         DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
+    fetch.py           Fetch
+    group_admin.py     DescribeGroups, ListGroups, DeleteGroups
+    group_offsets.py   OffsetCommit, OffsetFetch, OffsetDelete
+    groups.py          FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    leaders.py         the new leader that comes with a "not leader" error (KIP-951)
+    metadata.py        Metadata
+    offsets.py         ListOffsets, OffsetForLeaderEpoch, DeleteRecords
+    produce.py         Produce
+    producers.py       InitProducerId
+    sasl.py            SaslHandshake, SaslAuthenticate
+    topics.py          CreateTopics, DeleteTopics, CreatePartitions
+    users.py           DescribeUserScramCredentials, AlterUserScramCredentials
+
 Names of messages and fields are Kafka's, in snake case; nested structs are named after the
-message that holds them. `dovetail.kafka.codec.schema` says how to read a declaration.
+message that holds them. `dovetail.kafka.codec.schema` says how to read a declaration. All messages
+are here under their names; `apis` finds those of a request type by it.
 """
 
-from dovetail.kafka.codec.messages.access import (
-    AUTHORIZED_OPERATIONS_ABSENT,
-)
-from dovetail.kafka.codec.messages.acls import (
-    CreateAclsRequest,
-    CreateAclsRequestCreation,
-    CreateAclsResponse,
-    CreateAclsResponseResult,
-    DeleteAclsRequest,
-    DeleteAclsRequestFilter,
-    DeleteAclsResponse,
-    DeleteAclsResponseFilterResult,
-    DeleteAclsResponseMatchingAcl,
-    DescribeAclsRequest,
-    DescribeAclsResponse,
-    DescribeAclsResponseAcl,
-    DescribeAclsResponseResource,
-)
-from dovetail.kafka.codec.messages.api_versions import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    ApiVersionsResponseApi,
-    ApiVersionsResponseFinalizedFeature,
-    ApiVersionsResponseSupportedFeature,
-)
-from dovetail.kafka.codec.messages.cluster import (
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-    DescribeClusterResponseBroker,
-)
-from dovetail.kafka.codec.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsRequestConfig,
-    AlterConfigsRequestResource,
-    AlterConfigsResponse,
-    AlterConfigsResponseResource,
-    DescribeConfigsRequest,
-    DescribeConfigsRequestResource,
-    DescribeConfigsResponse,
-    DescribeConfigsResponseConfig,
-    DescribeConfigsResponseResource,
-    DescribeConfigsResponseSynonym,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestConfig,
-    IncrementalAlterConfigsRequestResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResponseResource,
-)
-from dovetail.kafka.codec.messages.fetch import (
-    FetchRequest,
-    FetchRequestForgottenTopic,
-    FetchRequestPartition,
-    FetchRequestReplicaState,
-    FetchRequestTopic,
-    FetchResponse,
-    FetchResponseAbortedTransaction,
-    FetchResponseEpochEndOffset,
-    FetchResponsePartition,
-    FetchResponseSnapshotId,
-    FetchResponseTopic,
-)
-from dovetail.kafka.codec.messages.group_admin import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DeleteGroupsResponseResult,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-    DescribeGroupsResponseGroup,
-    DescribeGroupsResponseMember,
-    ListGroupsRequest,
-    ListGroupsResponse,
-    ListGroupsResponseGroup,
-)
-from dovetail.kafka.codec.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponseTopic,
-)
-from dovetail.kafka.codec.messages.groups import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    FindCoordinatorResponseCoordinator,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    JoinGroupResponseMember,
-    LeaveGroupRequest,
-    LeaveGroupRequestMember,
-    LeaveGroupResponse,
-    LeaveGroupResponseMember,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
-from dovetail.kafka.codec.messages.leaders import (
-    LEADER_UNKNOWN,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-)
-from dovetail.kafka.codec.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from dovetail.kafka.codec.messages.offsets import (
-    DeleteRecordsRequest,
-    DeleteRecordsRequestPartition,
-    DeleteRecordsRequestTopic,
-    DeleteRecordsResponse,
-    DeleteRecordsResponsePartition,
-    DeleteRecordsResponseTopic,
-    ListOffsetsRequest,
-    ListOffsetsRequestPartition,
-    ListOffsetsRequestTopic,
-    ListOffsetsResponse,
-    ListOffsetsResponsePartition,
-    ListOffsetsResponseTopic,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochRequestPartition,
-    OffsetForLeaderEpochRequestTopic,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderEpochResponsePartition,
-    OffsetForLeaderEpochResponseTopic,
-)
-from dovetail.kafka.codec.messages.produce import (
-    ProduceRequest,
-    ProduceRequestPartition,
-    ProduceRequestTopic,
-    ProduceResponse,
-    ProduceResponsePartition,
-    ProduceResponseRecordError,
-    ProduceResponseTopic,
-)
-from dovetail.kafka.codec.messages.producers import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
-from dovetail.kafka.codec.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from dovetail.kafka.codec.messages.topics import (
-    CreatePartitionsRequest,
-    CreatePartitionsRequestAssignment,
-    CreatePartitionsRequestTopic,
-    CreatePartitionsResponse,
-    CreatePartitionsResponseTopic,
-    CreateTopicsRequest,
-    CreateTopicsRequestAssignment,
-    CreateTopicsRequestConfig,
-    CreateTopicsRequestTopic,
-    CreateTopicsResponse,
-    CreateTopicsResponseConfig,
-    CreateTopicsResponseTopic,
-    DeleteTopicsRequest,
-    DeleteTopicsRequestTopic,
-    DeleteTopicsResponse,
-    DeleteTopicsResponseTopic,
-)
-from dovetail.kafka.codec.messages.users import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsRequestDeletion,
-    AlterUserScramCredentialsRequestUpsertion,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResponseResult,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsRequestUser,
-    DescribeUserScramCredentialsResponse,
-    DescribeUserScramCredentialsResponseCredential,
-    DescribeUserScramCredentialsResponseResult,
-)
-
-__all__ = [
-    "AUTHORIZED_OPERATIONS_ABSENT",
-    "LEADER_UNKNOWN",
-    "AlterConfigsRequest",
-    "AlterConfigsRequestConfig",
-    "AlterConfigsRequestResource",
-    "AlterConfigsResponse",
-    "AlterConfigsResponseResource",
-    "AlterUserScramCredentialsRequest",
-    "AlterUserScramCredentialsRequestDeletion",
-    "AlterUserScramCredentialsRequestUpsertion",
-    "AlterUserScramCredentialsResponse",
-    "AlterUserScramCredentialsResponseResult",
-    "ApiVersionsRequest",
-    "ApiVersionsResponse",
-    "ApiVersionsResponseApi",
-    "ApiVersionsResponseFinalizedFeature",
-    "ApiVersionsResponseSupportedFeature",
-    "CreateAclsRequest",
-    "CreateAclsRequestCreation",
-    "CreateAclsResponse",
-    "CreateAclsResponseResult",
-    "CreatePartitionsRequest",
-    "CreatePartitionsRequestAssignment",
-    "CreatePartitionsRequestTopic",
-    "CreatePartitionsResponse",
-    "CreatePartitionsResponseTopic",
-    "CreateTopicsRequest",
-    "CreateTopicsRequestAssignment",
-    "CreateTopicsRequestConfig",
-    "CreateTopicsRequestTopic",
-    "CreateTopicsResponse",
-    "CreateTopicsResponseConfig",
-    "CreateTopicsResponseTopic",
-    "DeleteAclsRequest",
-    "DeleteAclsRequestFilter",
-    "DeleteAclsResponse",
-    "DeleteAclsResponseFilterResult",
-    "DeleteAclsResponseMatchingAcl",
-    "DeleteGroupsRequest",
-    "DeleteGroupsResponse",
-    "DeleteGroupsResponseResult",
-    "DeleteRecordsRequest",
-    "DeleteRecordsRequestPartition",
-    "DeleteRecordsRequestTopic",
-    "DeleteRecordsResponse",
-    "DeleteRecordsResponsePartition",
-    "DeleteRecordsResponseTopic",
-    "DeleteTopicsRequest",
-    "DeleteTopicsRequestTopic",
-    "DeleteTopicsResponse",
-    "DeleteTopicsResponseTopic",
-    "DescribeAclsRequest",
-    "DescribeAclsResponse",
-    "DescribeAclsResponseAcl",
-    "DescribeAclsResponseResource",
-    "DescribeClusterRequest",
-    "DescribeClusterResponse",
-    "DescribeClusterResponseBroker",
-    "DescribeConfigsRequest",
-    "DescribeConfigsRequestResource",
-    "DescribeConfigsResponse",
-    "DescribeConfigsResponseConfig",
-    "DescribeConfigsResponseResource",
-    "DescribeConfigsResponseSynonym",
-    "DescribeGroupsRequest",
-    "DescribeGroupsResponse",
-    "DescribeGroupsResponseGroup",
-    "DescribeGroupsResponseMember",
-    "DescribeUserScramCredentialsRequest",
-    "DescribeUserScramCredentialsRequestUser",
-    "DescribeUserScramCredentialsResponse",
-    "DescribeUserScramCredentialsResponseCredential",
-    "DescribeUserScramCredentialsResponseResult",
-    "FetchRequest",
-    "FetchRequestForgottenTopic",
-    "FetchRequestPartition",
-    "FetchRequestReplicaState",
-    "FetchRequestTopic",
-    "FetchResponse",
-    "FetchResponseAbortedTransaction",
-    "FetchResponseEpochEndOffset",
-    "FetchResponsePartition",
-    "FetchResponseSnapshotId",
-    "FetchResponseTopic",
-    "FindCoordinatorRequest",
-    "FindCoordinatorResponse",
-    "FindCoordinatorResponseCoordinator",
-    "HeartbeatRequest",
-    "HeartbeatResponse",
-    "IncrementalAlterConfigsRequest",
-    "IncrementalAlterConfigsRequestConfig",
-    "IncrementalAlterConfigsRequestResource",
-    "IncrementalAlterConfigsResponse",
-    "IncrementalAlterConfigsResponseResource",
-    "InitProducerIdRequest",
-    "InitProducerIdResponse",
-    "JoinGroupRequest",
-    "JoinGroupRequestProtocol",
-    "JoinGroupResponse",
-    "JoinGroupResponseMember",
-    "LeaderIdAndEpoch",
-    "LeaveGroupRequest",
-    "LeaveGroupRequestMember",
-    "LeaveGroupResponse",
-    "LeaveGroupResponseMember",
-    "ListGroupsRequest",
-    "ListGroupsResponse",
-    "ListGroupsResponseGroup",
-    "ListOffsetsRequest",
-    "ListOffsetsRequestPartition",
-    "ListOffsetsRequestTopic",
-    "ListOffsetsResponse",
-    "ListOffsetsResponsePartition",
-    "ListOffsetsResponseTopic",
-    "MetadataRequest",
-    "MetadataRequestTopic",
-    "MetadataResponse",
-    "MetadataResponseBroker",
-    "MetadataResponsePartition",
-    "MetadataResponseTopic",
-    "NodeEndpoint",
-    "OffsetCommitRequest",
-    "OffsetCommitRequestPartition",
-    "OffsetCommitRequestTopic",
-    "OffsetCommitResponse",
-    "OffsetCommitResponsePartition",
-    "OffsetCommitResponseTopic",
-    "OffsetDeleteRequest",
-    "OffsetDeleteRequestPartition",
-    "OffsetDeleteRequestTopic",
-    "OffsetDeleteResponse",
-    "OffsetDeleteResponsePartition",
-    "OffsetDeleteResponseTopic",
-    "OffsetFetchRequest",
-    "OffsetFetchRequestGroup",
-    "OffsetFetchRequestTopic",
-    "OffsetFetchResponse",
-    "OffsetFetchResponseGroup",
-    "OffsetFetchResponsePartition",
-    "OffsetFetchResponseTopic",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochRequestPartition",
-    "OffsetForLeaderEpochRequestTopic",
-    "OffsetForLeaderEpochResponse",
-    "OffsetForLeaderEpochResponsePartition",
-    "OffsetForLeaderEpochResponseTopic",
-    "ProduceRequest",
-    "ProduceRequestPartition",
-    "ProduceRequestTopic",
-    "ProduceResponse",
-    "ProduceResponsePartition",
-    "ProduceResponseRecordError",
-    "ProduceResponseTopic",
-    "SaslAuthenticateRequest",
-    "SaslAuthenticateResponse",
-    "SaslHandshakeRequest",
-    "SaslHandshakeResponse",
-    "SyncGroupRequest",
-    "SyncGroupRequestAssignment",
-    "SyncGroupResponse",
-]
+from dovetail.kafka.codec.messages.access import *
+from dovetail.kafka.codec.messages.acls import *
+from dovetail.kafka.codec.messages.api_versions import *
+from dovetail.kafka.codec.messages.cluster import *
+from dovetail.kafka.codec.messages.configs import *
+from dovetail.kafka.codec.messages.fetch import *
+from dovetail.kafka.codec.messages.group_admin import *
+from dovetail.kafka.codec.messages.group_offsets import *
+from dovetail.kafka.codec.messages.groups import *
+from dovetail.kafka.codec.messages.leaders import *
+from dovetail.kafka.codec.messages.metadata import *
+from dovetail.kafka.codec.messages.offsets import *
+from dovetail.kafka.codec.messages.produce import *
+from dovetail.kafka.codec.messages.producers import *
+from dovetail.kafka.codec.messages.sasl import *
+from dovetail.kafka.codec.messages.topics import *
+from dovetail.kafka.codec.messages.users import *

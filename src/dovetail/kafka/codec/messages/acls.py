@@ -6,8 +6,8 @@ from dovetail.kafka.codec.schema import Int8, Int16, Int32, String
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAclsRequest:
-    """Which rules are wanted; null and 1 mean any."""
+class AclFilter:
+    """Which rules are meant; null and 1 mean any."""
 
     resource_type_filter: Int8
     resource_name_filter: String | None
@@ -16,6 +16,11 @@ class DescribeAclsRequest:
     host_filter: String | None
     operation: Int8
     permission_type: Int8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeAclsRequest(AclFilter):
+    """Which rules are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,23 +90,10 @@ class CreateAclsResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsRequestFilter:
-    """Which rules go; null and 1 mean any."""
-
-    resource_type_filter: Int8
-    resource_name_filter: String | None
-    pattern_type_filter: Int8 = 3
-    principal_filter: String | None
-    host_filter: String | None
-    operation: Int8
-    permission_type: Int8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAclsRequest:
     """Rules to be removed."""
 
-    filters: tuple[DeleteAclsRequestFilter, ...]
+    filters: tuple[AclFilter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

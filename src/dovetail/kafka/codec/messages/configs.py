@@ -136,18 +136,8 @@ class IncrementalAlterConfigsRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IncrementalAlterConfigsResponseResource:
-    """Whether this resource was changed."""
-
-    error_code: Int16
-    error_message: String | None = None
-    resource_type: Int8
-    resource_name: String
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class IncrementalAlterConfigsResponse:
     """The outcome for each resource."""
 
     throttle_time_ms: Int32 = 0
-    responses: tuple[IncrementalAlterConfigsResponseResource, ...]
+    responses: tuple[AlterConfigsResponseResource, ...]

@@ -37,19 +37,19 @@ class OffsetCommitRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponsePartition:
-    """Whether the position was stored."""
+class OffsetPartitionOutcome:
+    """Whether the position was stored, or forgotten."""
 
     partition_index: Int32
     error_code: Int16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitResponseTopic:
+class OffsetTopicOutcome:
     """Outcomes for one topic."""
 
     name: String
-    partitions: tuple[OffsetCommitResponsePartition, ...]
+    partitions: tuple[OffsetPartitionOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class OffsetCommitResponse:
     """The outcome for each partition."""
 
     throttle_time_ms: Annotated[Int32, Wire(since=3)] = 0
-    topics: tuple[OffsetCommitResponseTopic, ...]
+    topics: tuple[OffsetTopicOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,25 +150,9 @@ class OffsetDeleteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteResponsePartition:
-    """Whether the position was forgotten."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteResponseTopic:
-    """Outcomes for one topic."""
-
-    name: String
-    partitions: tuple[OffsetDeleteResponsePartition, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
     """The outcome for each partition."""
 
     error_code: Int16
     throttle_time_ms: Int32 = 0
-    topics: tuple[OffsetDeleteResponseTopic, ...]
+    topics: tuple[OffsetTopicOutcome, ...]

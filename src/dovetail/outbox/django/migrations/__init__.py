@@ -1,1 +1,4 @@
-"""Migrations of the outbox for Django."""
+"""Migrations of the outbox for Django.
+
+0001_initial.py   the tables
+"""

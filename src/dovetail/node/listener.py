@@ -1,0 +1,141 @@
+"""The listener: every frame that comes in goes to the service that its api key names.
+
+Kafka's requests and our private calls share one port, and with it limits, TLS, login, metrics and
+pipelining. A service that is not there yet is None; its requests are refused, and the client comes
+again.
+"""
+
+import asyncio
+
+from dovetail.background import Tasks
+from dovetail.buffers import Buffer
+from dovetail.clock import Clock
+from dovetail.coordination.membership import Membership
+from dovetail.errors import ProtocolViolation
+from dovetail.kafka.handlers import FrontDoor
+from dovetail.logging import RateLimitedLog, get_logger
+from dovetail.node.metrics import Metrics
+from dovetail.node.security import Security
+from dovetail.settings import Settings
+from dovetail.storage.calls import CALLS as STORAGE_CALLS
+from dovetail.storage.service import StorageService
+from dovetail.timeline.frames import CALLS as TIMELINE_CALLS
+from dovetail.timeline.service import TimelineService
+from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer, calls
+
+_log = get_logger("node")
+
+#: How often suppressed lines are summed up in the log.
+FLUSH_MS = 1000
+
+
+class Listener:
+    """Serves one port, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        security: Security,
+        membership: Membership | None,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._security = security
+        self._membership = membership
+        self._metrics = metrics
+        self._clock = clock
+        self._refusals = RateLimitedLog(get_logger("wire"), clock)
+        self._tasks = Tasks("listener")
+        self._server: WireServer | None = None
+        self.kafka: FrontDoor | None = None
+        self.storage: StorageService | None = None
+        #: Of the disk of `storage`.
+        self.identity = ""
+        self.timelines: TimelineService | None = None
+
+    async def start(self) -> int:
+        """Listens; returns the port, which differs from the setting if that is 0."""
+        kafka = self._settings.kafka
+        limits = Limits(
+            frame_bytes_max=kafka.frame_bytes_max,
+            frame_read_ms=kafka.frame_read_ms,
+            idle_ms=kafka.idle_ms,
+            connections_max=kafka.connections_max,
+        )
+        budget = ByteBudget(kafka.request_bytes_in_flight_max)
+        self._server = WireServer(self._dispatch, limits, budget, self)
+        port = await self._server.start(kafka.host, kafka.port, tls=self._security.server_tls)
+        self._tasks.start(self._flush_log(), name="log")
+        return port
+
+    async def stop(self) -> None:
+        """Answers what is on its way, and closes."""
+        await self._tasks.stop()
+        if self._server is not None:
+            await self._server.stop()
+        self._refusals.flush(final=True)
+
+    def _dispatch(self, connection: Connection, frame: memoryview) -> Reply:
+        key = calls.api_key_of(frame)
+        if key == calls.HELLO_KEY:
+            return self._answer_hello(connection, frame)
+        if self.timelines is not None and key in calls.TIMELINE_KEYS:
+            return self.timelines(connection, frame, self._security.access_of(connection))
+        if self.storage is not None and key in calls.STORAGE_KEYS:
+            self._security.demand_node(connection)
+            return self.storage(connection, frame)
+
+        if self.kafka is None:
+            raise ProtocolViolation("this node serves no Kafka clients, or not yet")
+        if self._membership is not None and not self._membership.holds_lease():
+            # What it knows may be long past, and a client that hears it stays with this node. Sent
+            # away, it asks another one.
+            connection.close()
+            return None
+        return self.kafka(connection, frame)
+
+    def _answer_hello(self, connection: Connection, frame: memoryview) -> list[Buffer]:
+        """Says what this node serves to this client. Storage is for nodes alone."""
+        self._security.access_of(connection)
+        services, identity = [], ""
+        if self.timelines is not None:
+            services.append(TIMELINE_CALLS.service)
+        if self.storage is not None and self._security.is_node(connection):
+            services.append(STORAGE_CALLS.service)
+            identity = self.identity
+        return calls.answer_hello(
+            frame,
+            node=self._settings.node.name,
+            now_ms=self._clock.wall_ms(),
+            services=services,
+            identity=identity,
+        )
+
+    async def _flush_log(self) -> None:
+        """Sums up lines that were suppressed because somebody caused too many of them."""
+        while True:
+            await asyncio.sleep(FLUSH_MS / 1000)
+            self._refusals.flush()
+
+    # What the wire room reports
+
+    def opened(self, connection: Connection) -> None:
+        self._metrics.connections.inc()
+
+    def closed(self, connection: Connection) -> None:
+        self._metrics.connections.dec()
+
+    def violation(self, connection: Connection, error: ProtocolViolation) -> None:
+        self._metrics.violations.inc()
+        self._refusals.report(
+            "violation", "connection closed", peer=connection.peer, why=str(error)
+        )
+
+    def failed(self, connection: Connection, error: Exception) -> None:
+        self._metrics.failures.inc()
+        _log.error("a request met a defect", peer=connection.peer, error=repr(error))
+
+    def moved(self, bytes_in: int, bytes_out: int) -> None:
+        self._metrics.moved(bytes_in, bytes_out)

@@ -1,0 +1,48 @@
+"""The section `groups`: consumer groups."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from dovetail.settings.kinds import DAY_MS, MINUTE_MS, SECOND_MS, DurationMs, Section, setting
+
+
+class GroupsSettings(Section):
+    """Consumer groups."""
+
+    # Each is a partition with its own coordinator; more spread the groups over more brokers.
+    partitions: int = setting(
+        8, "Partitions of the groups' topic, when it is created.", ge=1, le=1_000
+    )
+    # Below 100 ms an ordinary pause of a client's garbage collector looks like its death.
+    session_timeout_ms_min: DurationMs = setting(
+        SECOND_MS, "Shortest session timeout that a member may ask for.", ge=100, le=DAY_MS
+    )
+    # A dead member keeps its partitions for the length of its session. Kafka's limit is the same.
+    session_timeout_ms_max: DurationMs = setting(
+        30 * MINUTE_MS, "Longest session timeout that a member may ask for.", ge=100, le=DAY_MS
+    )
+    # Kafka waits 3 s; here a group of one, the usual first try, should begin at once.
+    initial_rebalance_delay_ms: DurationMs = setting(
+        200,
+        "Time that a new group waits for more members before it assigns partitions.",
+        ge=0,
+        le=5 * MINUTE_MS,
+    )
+    offsets_retention_ms: DurationMs = setting(
+        7 * DAY_MS,
+        "Committed offsets of an empty group are deleted after this time; -1: never.",
+        ge=-1,
+        le=2**63 - 1,
+    )
+    # The metadata of all members goes to one of them, in one frame, at every rebalance.
+    group_size_max: int = setting(1_000, "Most members of one group.", ge=1, le=100_000)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.session_timeout_ms_min > self.session_timeout_ms_max:
+            raise ValueError(
+                f"session_timeout_ms_min ({self.session_timeout_ms_min}) is more than "
+                f"session_timeout_ms_max ({self.session_timeout_ms_max}): no session would be legal"
+            )
+        return self

@@ -1,0 +1,479 @@
+"""Carrying one timeline: the thin, doing part around the loader.
+
+Timers, the store and waiting requests meet here. One timer is armed for whatever comes next: a
+push, the end of a wait, the next lease. Everything else is decided by the loader, the windows and
+the health of the broker.
+
+Failures: a store that does not answer delays leases and is asked again; a consumer that goes gives
+back what was leased for it and had not left, uncounted, so that the next one gets it on time; what
+had left comes back when its lease ends.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from time import perf_counter
+from typing import Any, Final, TypeVar
+
+from dovetail import tracing
+from dovetail.background import Tasks
+from dovetail.clock import Clock
+from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
+from dovetail.logging import get_logger
+from dovetail.timeline.catalog import TimelineRecord
+from dovetail.timeline.config import LEASE_MS_MIN
+from dovetail.timeline.engine.assignment import Member
+from dovetail.timeline.engine.drift import Drift, Target
+from dovetail.timeline.engine.health import Health
+from dovetail.timeline.engine.loader import Loader, Plan
+from dovetail.timeline.engine.schedule import firing_at
+from dovetail.timeline.engine.signals import Lateness, Rate
+from dovetail.timeline.engine.window import Attendee, Windows
+from dovetail.timeline.message import Counts, Leased, Release
+from dovetail.timeline.metrics import StoreCommand, TimelineMetrics
+from dovetail.timeline.session import (
+    SESSION_MS,
+    ConsumerSession,
+    ProducerSession,
+    RateLimit,
+    Waiter,
+)
+from dovetail.timeline.spans import note_delivered
+from dovetail.timeline.stores.protocol import LeaseResult, TimelineStore
+
+_log = get_logger("timeline")
+
+#: How often stores that other brokers write to are looked at for what they have stored.
+POLL_MS: Final = 25
+#: Schedules are fired so long ahead: more than the pause between two looks at them.
+FIRE_AHEAD_MS: Final = 2_000
+#: Windows whose load is reported ahead.
+WINDOWS_AHEAD: Final = 4
+#: Counting may take one part of so many of the time.
+COUNT_SHARE: Final = 500
+#: Longest sleep; the window ends sooner anyway.
+_SLEEP_MS_MAX: Final = 60_000
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a running timeline works with."""
+
+    clock: Clock
+    rng: random.Random
+    health: Health
+    drift: Drift
+    metrics: TimelineMetrics
+    #: Consumers of this timeline at other brokers.
+    others: Callable[[TimelineRecord], Sequence[Attendee]]
+    #: Called when consumers have come or gone here.
+    on_consumers: Callable[[], None]
+    #: The address of a better broker for clients of a timeline; empty if there is none.
+    better: Callable[[str], str]
+
+    def now_ms(self) -> int:
+        """The present by our clock; a jump of it is noticed here, before anybody acts on it."""
+        now_ms = self.clock.wall_ms()
+        self.health.on_clock(wall_ms=now_ms, monotonic_ms=self.clock.monotonic_ms())
+        return now_ms
+
+    def dated_ms(self) -> int:
+        """The present, for a write that carries it. Raises `Unavailable` while our clock is off."""
+        now_ms = self.now_ms()
+        self.health.check_dated_write()
+        return now_ms
+
+
+class RunningTimeline:
+    """One timeline that this broker serves. See the module."""
+
+    def __init__(
+        self, record: TimelineRecord, store: TimelineStore, context: Context, *, shared: bool
+    ) -> None:
+        self.record = record
+        self._store = store
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+
+        config = record.config
+        windows = Windows(config.dealer, buckets=config.buckets, window_ms=config.window_ms)
+        self.loader = Loader(
+            windows, overtake_ms=config.overtake_ms, poll_ms=POLL_MS if shared else 0
+        )
+
+        self.consumers: dict[int, ConsumerSession] = {}
+        self.producers: dict[int, ProducerSession] = {}
+        self.arrivals = Rate()
+        self.done = Rate()
+        self.lateness = Lateness()
+        self.counts = Counts(0, 0, 0, 0)
+        self.windows_ahead: list[int] = []
+        self._count_next_ms = 0.0
+
+        self._timer: asyncio.TimerHandle | None = None
+        self._window_timer: asyncio.TimerHandle | None = None
+        self._tasks = Tasks(f"timeline {record.name}")
+        #: The last lease that began.
+        self._leasing: asyncio.Task[None] | None = None
+        self._ended: DovetailError | None = None
+        self._on_window()
+
+    # The store
+
+    async def use(
+        self, op: StoreCommand, work: Callable[[TimelineStore], Awaitable[Result]]
+    ) -> Result:
+        """Runs a command of the store, if storage is well enough; counts how it went."""
+        if self._ended is not None:
+            raise self._ended
+        storage = self._context.health.storage
+        storage.admit()
+
+        # The loop's own time stands still while it works, and counts milliseconds.
+        began_s = perf_counter()
+        failed = True
+        try:
+            found = await work(self._store)
+            failed = False
+        except DovetailError as error:
+            failed = error.retriable
+            raise
+        finally:
+            storage.on_outcome(good=not failed)
+            took_s = perf_counter() - began_s
+            self._context.metrics.query(self.record.name, op, took_s, failed=failed)
+        return found
+
+    def stored(self, due_ms: int) -> None:
+        """Something is due then that was not before."""
+        self.loader.on_inserted(due_ms)
+        self._pump()
+
+    # Sessions
+
+    def open_producer(self, session: int, client: str) -> None:
+        rate = RateLimit(self.record.config.rate_max)
+        self.producers[session] = ProducerSession(session, client, rate, self._now_ms())
+
+    def open_consumer(self, session: int, member: Member, *, lease_ms: int) -> None:
+        """Raises `InvalidInput` if the lease is out of bounds, `Unavailable` in a partition.
+
+        A consumer that comes back under the same id takes the place of the one it was.
+        """
+        longest_ms = self.record.config.lease_ms_max
+        if not LEASE_MS_MIN <= lease_ms <= longest_ms:
+            raise InvalidInput(
+                f"a lease of {lease_ms} ms; timeline {self.record.name!r} gives "
+                f"{LEASE_MS_MIN} to {longest_ms} ms"
+            )
+        if self._context.health.peers.parted(self._now_ms()):
+            raise Unavailable("this broker may be cut off from the cluster; try another one")
+        for other in [c for c in self.consumers.values() if c.member.id == member.id]:
+            gone = NotFound(f"session {other.id} was replaced by a new one of {member.id!r}")
+            self.close_session(other.id, gone)
+        self.consumers[session] = ConsumerSession(session, member, lease_ms, self._now_ms())
+        self.loader.join(member, lease_ms=lease_ms)
+        self._context.on_consumers()
+        self._pump()
+
+    def close_session(self, session: int, why: DovetailError | None = None) -> None:
+        """Ends a session; what was leased and did not leave goes back at once, uncounted."""
+        self.producers.pop(session, None)
+        consumer = self.consumers.pop(session, None)
+        if consumer is None:
+            return
+        self.loader.leave(consumer.member.id)
+        self._context.on_consumers()
+        self._context.drift.forget(Target.CONSUMER, consumer.member.id)
+        consumer.fail(why or NotFound(f"session {session} is closed"))
+        if consumer.outbox:
+            releases = [
+                Release(push.message.handle, _start_ms(push.message, consumer), counted=False)
+                for push in consumer.outbox
+            ]
+            consumer.outbox.clear()
+            self._run(self._give_back(releases))
+
+    async def _give_back(self, releases: Sequence[Release]) -> None:
+        attempts_max = self.record.config.attempts_max
+        now_ms = self._now_ms()
+        await self.use(
+            "release",
+            lambda store: store.release(releases, now_ms=now_ms, attempts_max=attempts_max),
+        )
+        self.stored(min(item.due_ms for item in releases))
+
+    def consumer(self, session: int) -> ConsumerSession:
+        """Raises `NotFound`."""
+        if self._ended is not None:
+            raise self._ended
+        found = self.consumers.get(session)
+        if found is None:
+            raise NotFound(f"no consumer has session {session}; open one")
+        found.seen_ms = self._now_ms()
+        return found
+
+    def producer(self, session: int) -> ProducerSession:
+        """Raises `NotFound`."""
+        if self._ended is not None:
+            raise self._ended
+        found = self.producers.get(session)
+        if found is None:
+            raise NotFound(f"no producer has session {session}; open one")
+        found.seen_ms = self._now_ms()
+        return found
+
+    # Pushing
+
+    async def consume(self, session: int, *, limit: int, wait_ms: int) -> list[Leased]:
+        """Messages as they become due, or none within the wait."""
+        consumer = self.consumer(session)
+        waiter = Waiter(limit, self._now_ms() + wait_ms, self._loop.create_future())
+        consumer.waiters.append(waiter)
+        self._pump()
+        try:
+            return await waiter.answer
+        except asyncio.CancelledError:
+            # The connection is gone, and with it who waited.
+            self._context.metrics.session_lost(self.record.name, "consumer")
+            if self.consumers.get(session) is consumer:
+                self.close_session(session)
+            raise
+
+    def _pump(self) -> None:
+        """Does what is to be done by now, and arms the timer for what comes next."""
+        if self._ended is not None:
+            return
+        now_ms = self._now_ms()
+        self._assign_if_empty(now_ms)
+        may_push = self._context.health.may_push(self.record.name, now_ms=now_ms)
+        self.loader.held_back = not may_push
+        for consumer in self.consumers.values():
+            if may_push:
+                self._note_pushed(consumer, consumer.push_due(now_ms), now_ms)
+            consumer.end_waiting(now_ms)
+            self.loader.offer(consumer.member.id, consumer.credit)
+        plan = self.loader.plan(now_ms=now_ms)
+        if plan is not None:
+            self._leasing = self._run(self._lease(plan, self._leasing))
+        self._arm(now_ms)
+
+    def _note_pushed(self, consumer: ConsumerSession, left: Sequence[Leased], now_ms: int) -> None:
+        if not left:
+            return
+        name, metrics = self.record.name, self._context.metrics
+        consumer.leased += len(left)
+        late = [now_ms - _start_ms(message, consumer) + consumer.latency_ms for message in left]
+        self.lateness.add(late)
+        metrics.late(name, late)
+        metrics.moved(name, "out", "consumer", sum(len(message.body) for message in left))
+        if tracing.is_on():
+            for message in left:
+                note_delivered(name, message, _start_ms(message, consumer), now_ms)
+
+    def _arm(self, now_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_ms: float = self.loader.wake_ms(now_ms=now_ms)
+        if not self.loader.held_back:
+            wake_ms = min([wake_ms, *(each.wake_ms() for each in self.consumers.values())])
+        delay_ms = min(max(0.0, wake_ms - now_ms), _SLEEP_MS_MAX)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._pump)
+
+    async def _lease(self, plan: Plan, before: "asyncio.Task[None] | None") -> None:
+        """Leases what was planned. What was asked for `before` leaves before it."""
+        began_ms = self._context.clock.monotonic_ms()
+        attempts_max = self.record.config.attempts_max
+        try:
+            result = await self.use(
+                "lease",
+                lambda store: store.lease(
+                    plan.asks, now_ms=plan.begun_ms, attempts_max=attempts_max
+                ),
+            )
+        except DovetailError as error:
+            self.loader.on_failed(plan, now_ms=self._now_ms())
+            self._context.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
+            _log.warning("no lease", timeline=self.record.name, error=str(error))
+            self._pump()
+            return
+
+        took_ms = self._context.clock.monotonic_ms() - began_ms
+        if before is not None:
+            await asyncio.wait([before])
+        self._note_leased(result)
+
+        by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
+        orphans: list[Release] = []
+        pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
+        for name, group in groupby(pushes, key=attrgetter("consumer")):
+            consumer = by_consumer.get(name)
+            if consumer is not None:
+                consumer.put(group)
+                continue
+            gone = [push.message for push in group]
+            orphans += (Release(each.handle, each.due_ms, counted=False) for each in gone)
+
+        if orphans:
+            self._run(self._give_back(orphans))
+        self._pump()
+
+    def _note_leased(self, result: LeaseResult) -> None:
+        name, metrics = self.record.name, self._context.metrics
+        count = sum(map(len, result.leased))
+        size = sum(len(leased.body) for part in result.leased for leased in part)
+        metrics.leases(name, "create", good=count, body_bytes=size)
+        metrics.moved(name, "in", "storage", size)
+        if result.died:
+            metrics.messages(name, "dead", good=result.died)
+
+    def wake(self) -> None:
+        """Does what is to be done by now: for a clock that does not run by itself."""
+        now_ms = self._now_ms()
+        if self.loader.on_window(self._attendees(), now_ms=now_ms):
+            self._forget_silent(now_ms)
+        self._pump()
+
+    # Windows
+
+    def _attendees(self) -> list[Attendee]:
+        return [*self.loader.attendees(), *self._context.others(self.record)]
+
+    def _assign_if_empty(self, now_ms: int) -> None:
+        if self.consumers and not self.loader.windows.assignment.members:
+            self.loader.on_window(self._attendees(), now_ms=now_ms)
+
+    def _on_window(self) -> None:
+        now_ms = self._now_ms()
+        self._forget_silent(now_ms)
+        self.loader.on_window(self._attendees(), now_ms=now_ms)
+        delay_ms = self.loader.windows.ends_ms(now_ms) - now_ms
+        self._window_timer = self._loop.call_later(delay_ms / 1000, self._on_window)
+        self._pump()
+
+    def _forget_silent(self, now_ms: int) -> None:
+        """Ends sessions that nothing was heard of; one that waits for messages is heard."""
+        for consumer in list(self.consumers.values()):
+            if not consumer.waiters and now_ms - consumer.seen_ms > SESSION_MS:
+                self._context.metrics.session_lost(self.record.name, "consumer")
+                self.close_session(consumer.id)
+        for producer in list(self.producers.values()):
+            if now_ms - producer.seen_ms > SESSION_MS:
+                self.close_session(producer.id)
+
+    # Upkeep
+
+    async def count(self) -> None:
+        """Counts messages by state, and those of the next windows."""
+        now_ms = self._now_ms()
+        self.counts = await self.use("count", lambda store: store.counts(now_ms=now_ms))
+        width_ms = self.record.config.window_ms
+        first_ms = self.loader.windows.window_of(now_ms) * width_ms
+        edges = [first_ms + at * width_ms for at in range(WINDOWS_AHEAD + 1)]
+        self.windows_ahead = await self.use("count", lambda store: store.histogram(edges))
+
+    async def refresh(self) -> None:
+        """Counts again, unless counting is dear: then as much more seldom."""
+        began_ms = self._context.clock.monotonic_ms()
+        metrics, name = self._context.metrics, self.record.name
+        consumers = self.consumers.values()
+        metrics.channels(name, consumers=len(consumers), producers=len(self.producers))
+        metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
+        metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
+
+        busy = sum(consumer.busy for consumer in consumers)
+        stop = self.record.config.when_busy == "stop"
+        self._context.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
+
+        if began_ms < self._count_next_ms:
+            return
+        await self.count()
+        took_ms = self._context.clock.monotonic_ms() - began_ms
+        self._count_next_ms = began_ms + took_ms * COUNT_SHARE
+
+        counts = self.counts
+        states = {
+            "waiting": counts.waiting,
+            "due": counts.due,
+            "leased": counts.leased,
+            "dead": counts.dead,
+        }
+        metrics.state(name, states, self.windows_ahead)
+
+    async def fire_schedules(self) -> None:
+        """Makes the messages of schedules whose time is near, ahead of it."""
+        now_ms = self._now_ms()
+        for schedule in await self.use("schedule", lambda store: store.schedules()):
+            while schedule.next_ms <= now_ms + FIRE_AHEAD_MS:
+                bucket = self._context.rng.randrange(self.record.config.buckets)
+                firing = firing_at(schedule, now_ms=now_ms, bucket=bucket)
+                (fired,) = await self.use(
+                    "schedule",
+                    lambda store, one=firing: store.fire([one], now_ms=now_ms),  # type: ignore[misc]
+                )
+                if not fired:
+                    break
+                self.arrivals.add(1, now_ms=now_ms)
+                self._context.metrics.messages(self.record.name, "create", good=1)
+                self.stored(firing.message.due_ms)
+                schedule = replace(schedule, next_ms=firing.following_ms)
+
+    async def trim(self, *, batches_before_ms: int) -> None:
+        """Removes dead letters above the limit, and names of old batches."""
+        dead_max = self.record.config.dead_max
+        trimmed = await self.use(
+            "trim",
+            lambda store: store.trim(dead_max=dead_max, batches_before_ms=batches_before_ms),
+        )
+        if trimmed.dead:
+            self._context.metrics.messages(self.record.name, "dropped", good=trimmed.dead)
+            _log.warning(
+                "oldest dead letters dropped", timeline=self.record.name, count=trimmed.dead
+            )
+
+    # The end
+
+    async def end(self, *, deleted: bool) -> None:
+        """Stops serving: clients get an error, what did not leave goes back, the store closes."""
+        error: DovetailError = Unavailable("this broker stops; connect to another one")
+        if deleted:
+            error = TopicUnknown(f"timeline {self.record.name!r} was deleted")
+
+        for timer in (self._timer, self._window_timer):
+            if timer is not None:
+                timer.cancel()
+        for session in list(self.consumers):
+            self.close_session(session, error)
+        self.producers.clear()
+
+        if deleted:
+            self._ended = error
+        await self._tasks.finish()
+        self._ended = error
+        for timer in (self._timer, self._window_timer):
+            if timer is not None:
+                timer.cancel()
+        await self._store.close()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return self._tasks.start(_logged(work, self.record.name), name="store")
+
+    def _now_ms(self) -> int:
+        return self._context.now_ms()
+
+
+async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
+    try:
+        await work
+    except DovetailError as error:
+        _log.warning("timeline work failed", timeline=name, error=str(error))
+
+
+def _start_ms(message: Leased, consumer: ConsumerSession) -> int:
+    """When the lease of a message begins: its due time, or when it became free again."""
+    return message.until_ms - consumer.lease_ms

@@ -1,0 +1,176 @@
+"""How far a run is, in a line every 15 seconds, and each failure as it happens.
+
+    38 %   2 min 10 s   2,412 of 6,263 tests, 1 failed; at process/test_kill.py, sim/test_log_sim.py
+
+`make test` loads it (`pytest -p tests.progress`) in place of pytest's dots, which do not say what
+runs in the workers. The share is one of time: `LONG_FILES_S` has how long the long files take, and
+every other test counts for a moment. The same table puts long files first, so that no worker is
+left alone with one at the end.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+#: Files that take more than ten seconds on two quiet cores, and how many.
+LONG_FILES_S = {
+    "tests/process/test_cluster_matrix.py": 70,
+    "tests/process/demo/test_demo_run.py": 60,
+    "tests/process/teams/test_teams_kills.py": 50,
+    "tests/process/test_cli.py": 50,
+    "tests/process/spark/test_spark_tables.py": 45,
+    "tests/process/teams/test_teams_engine.py": 45,
+    "tests/process/console/test_console.py": 45,
+    "tests/process/test_cluster.py": 40,
+    "tests/process/outbox/test_outbox_faults.py": 40,
+    "tests/process/test_storage_repair.py": 35,
+    "tests/process/test_cluster_cli.py": 30,
+    "tests/process/access/test_access.py": 30,
+    "tests/process/console_api/test_console_cluster.py": 30,
+    "tests/compat/test_clients_groups.py": 30,
+    "tests/compat/test_clients_retry.py": 25,
+    "tests/compat/test_clients_admin.py": 20,
+    "tests/compat/test_java_client.py": 20,
+    "tests/process/timeline/test_timeline_faults.py": 20,
+    "tests/unit/timeline/test_timeline_brokers.py": 20,
+    "tests/process/test_kill.py": 15,
+    "tests/process/timeline/test_timeline_cluster.py": 15,
+    "tests/sim/test_broker_scenes.py": 15,
+    "tests/unit/coordination/test_etcd_faults.py": 15,
+    "tests/process/console/test_console_sign_in.py": 15,
+    "tests/fuzz/test_listener.py": 15,
+    "tests/compat/test_clients_errors.py": 15,
+    "tests/process/outbox/test_outbox_relay.py": 15,
+    "tests/process/stream/test_stream_failures.py": 15,
+    "tests/compat/test_clients_produce.py": 12,
+    "tests/compat/test_clients_consume.py": 12,
+    "tests/unit/cli/test_cli_commands.py": 12,
+    "tests/process/console_api/test_console_work.py": 12,
+    "tests/process/outbox/test_outbox_examples.py": 12,
+}
+#: What a test of any other file takes.
+_TEST_S = 0.03
+_LINE_S = 15.0
+
+
+def file_of(test: str) -> str:
+    """The file of a test, by its id."""
+    return test.partition("::")[0]
+
+
+def long_files_first(tests: list[pytest.Item]) -> None:
+    """Sorts the tests; those of a file stay together and in their order."""
+    tests.sort(key=lambda test: -LONG_FILES_S.get(file_of(test.nodeid), 0))
+
+
+class Progress:
+    """Counts; pure but for the clock's readings that it is given."""
+
+    def __init__(self, now_s: float) -> None:
+        self._began_s = now_s
+        self._weights: dict[str, float] = {}
+        self._ended: set[str] = set()
+        self._running: list[str] = []
+        self.failed = 0
+
+    def collected(self, tests: Iterable[str]) -> None:
+        """All tests of the run."""
+        tests = list(tests)
+        by_file = Counter(map(file_of, tests))
+        for test in tests:
+            file = file_of(test)
+            seconds = LONG_FILES_S.get(file, by_file[file] * _TEST_S)
+            self._weights[test] = seconds / by_file[file]
+
+    def started(self, test: str) -> None:
+        self._running.append(test)
+
+    def ended(self, test: str) -> None:
+        self._ended.add(test)
+        if test in self._running:
+            self._running.remove(test)
+
+    def line(self, now_s: float) -> str:
+        """How far it is."""
+        passed = elapsed(now_s - self._began_s)
+        if not self._weights:
+            return f"  0 %  {passed}   looking for tests"
+
+        done = sum(self._weights[test] for test in self._ended)
+        share = 100 * done / sum(self._weights.values())
+        at = ", ".join(file_of(test).removeprefix("tests/") for test in self._running)
+        return (
+            f"{share:3.0f} %  {passed}   {len(self._ended):,} of {len(self._weights):,} tests,"
+            f" {self.failed} failed" + (f"; at {at}" if at else "")
+        )
+
+
+def elapsed(seconds: float) -> str:
+    """A time as one reads it in a column."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:2d} min {rest:2d} s"
+
+
+class Reporter:
+    """What pytest tells, handed to `Progress`; lines to the terminal."""
+
+    def __init__(self) -> None:
+        self._terminal: Any = None
+        self._progress = Progress(time.monotonic())
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def _show(self) -> None:
+        while not self._over.wait(_LINE_S):
+            self._say(self._progress.line(time.monotonic()))
+
+    def _say(self, line: str) -> None:
+        self._terminal.write_line(line)
+        self._terminal.flush()
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._terminal = session.config.pluginmanager.getplugin("terminalreporter")
+        self._thread.start()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._progress.collected(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._progress.collected(ids)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._progress.started(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._progress.ended(nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._progress.failed += 1
+            self._say(f"FAILED {report.nodeid} ({report.when})")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(self) -> Any:
+        """Counted for the summary as ever, and without a letter."""
+        status = yield
+        return status and (status[0], "", status[2])
+
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+        self._thread.join()
+        self._say(self._progress.line(time.monotonic()))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One reporter, in the process that has the terminal."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Reporter(), "progress")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long_files_first(items)

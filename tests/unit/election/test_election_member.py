@@ -1,0 +1,203 @@
+"""A member without a stream: it is elected, knows its term, and knows when it has lost it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.unit.stream.memory_cluster import TIMEOUT_MS, MemoryCluster
+
+from dovetail.clock import SystemClock
+from dovetail.coordination import EmbeddedCoordinator
+from dovetail.election import (
+    Algorithm,
+    Campaigner,
+    ClusterMember,
+    MemberName,
+    MemberStatus,
+    MemoryLog,
+    MemorySharedLog,
+    MemoryTransport,
+    Role,
+    VoteFile,
+)
+from dovetail.election.campaign import campaigner_of
+from dovetail.election.fold import Claim, Leave
+from dovetail.errors import Fenced, InvalidSetting, Unavailable
+
+
+async def test_one_of_three_leads_and_hands_over_when_it_stops(tmp_path: Path) -> None:
+    """S3, S7, S11: a leader that is closed is followed at once, and says farewell in the log."""
+    async with MemoryCluster(tmp_path) as cluster:
+        for name in ("a", "b", "c"):
+            await cluster.start_member(name)
+        leader = await cluster.wait_leader()
+        leadership = await cluster.members[leader].lead()
+        assert leadership.valid
+        await leadership.confirm()
+        started = asyncio.get_running_loop().time()
+        await cluster.members[leader].close()
+        assert leadership.lost.is_set()
+        assert not leadership.valid
+        await cluster.wait_leader(other_than=leader)
+        took_ms = (asyncio.get_running_loop().time() - started) * 1000
+        assert took_ms < 5 * TIMEOUT_MS
+        assert any(isinstance(record, Leave) for record, _ in cluster.log.records)
+
+
+async def test_an_old_leader_is_refused_and_learns_of_it(tmp_path: Path) -> None:
+    """S7, S8: it is cut off from the members, and the log tells it."""
+    async with MemoryCluster(tmp_path) as cluster:
+        for name in ("a", "b", "c"):
+            await cluster.start_member(name)
+        leader = await cluster.wait_leader()
+        old = await cluster.members[leader].lead()
+        cluster.network.cut_off(MemberName(leader))
+        await cluster.wait_leader(other_than=leader)
+        await asyncio.wait_for(old.lost.wait(), 10)
+        with pytest.raises(Fenced, match=f"term {old.term}"):
+            await old.confirm({0: 99})
+        new = await cluster.members[await cluster.wait_leader()].lead()
+        assert new.term > old.term
+
+
+async def test_callbacks_and_metrics_tell_role_and_term(tmp_path: Path) -> None:
+    """S11: after every change; a callback that raises ends nothing."""
+    async with MemoryCluster(tmp_path) as cluster:
+        member = cluster.member("a")
+        told: list[MemberStatus] = []
+
+        def broken(_: MemberStatus) -> None:
+            raise RuntimeError("a user's mistake")
+
+        member.on_change[:0] = [broken, told.append]
+        async with member:
+            await member.lead()
+            assert [status.role for status in told][-1] is Role.LEADER
+            term = member.status().term
+            assert (told[-1].term, told[-1].leader, told[-1].members) == (term, "a", ("a",))
+            assert [past.term for past in told[-1].elections][-1] == term
+            sample = member.metrics.registry.get_sample_value
+            assert sample("dovetail_election_leading") == 1.0
+            assert sample("dovetail_election_term") == float(term)
+            assert sample("dovetail_election_leaderships_total") == 1.0
+
+
+async def test_a_start_that_cannot_register_fails(tmp_path: Path) -> None:
+    """S6: clearly, and nothing is left running."""
+    async with MemoryCluster(tmp_path) as cluster:
+        member = cluster.member("a")
+        log = cluster.logs["a"]
+        opening = log.open
+
+        async def open_and_lose(on_entry: object) -> None:
+            await opening(on_entry)  # type: ignore[arg-type]
+            log.connected = False
+
+        log.open = open_and_lose  # type: ignore[method-assign]
+        tasks = asyncio.all_tasks()
+        with pytest.raises(Unavailable, match="cannot register"):
+            await member.start()
+        assert asyncio.all_tasks() == tasks
+
+
+async def test_a_vote_that_cannot_be_kept_ends_the_member(tmp_path: Path) -> None:
+    """S3: it must not speak any more, and says why."""
+    async with MemoryCluster(tmp_path) as cluster:
+        member = cluster.member("a")
+        async with member:
+            (tmp_path / "vote-a.draft").mkdir()
+            with pytest.raises(Unavailable, match="has ended"):
+                await asyncio.wait_for(member.lead(), 10)
+            assert member.status().failure is not None
+            assert not any(isinstance(record, Claim) for record, _ in cluster.log.records)
+
+
+async def test_a_member_that_comes_back_keeps_its_vote(tmp_path: Path) -> None:
+    """S3: the term on disk is not used again."""
+    async with MemoryCluster(tmp_path) as cluster:
+        async with cluster.member("a") as member:
+            first = (await member.lead()).term
+        assert VoteFile(tmp_path / "vote-a").read().term == first
+        async with cluster.member("a") as member:
+            assert (await member.lead()).term > first
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_missing_parts_are_named(algorithm: Algorithm) -> None:
+    """S2: what an algorithm needs is asked for before anything starts."""
+    with pytest.raises(InvalidSetting, match=f"{algorithm.name} needs"):
+        ClusterMember(
+            MemberName("a"),
+            algorithm=algorithm,
+            times=MemoryCluster(Path()).settings("a").times,
+            shared_log=MemorySharedLog(MemoryLog()),
+        )
+
+
+async def test_coordinator_elects_by_lease_without_any_network(tmp_path: Path) -> None:
+    """S5: two members that cannot see each other; the term comes from the service."""
+    service = await EmbeddedCoordinator.open(tmp_path / "coordination.db", clock=SystemClock())
+    cluster = MemoryCluster(tmp_path, algorithm=Algorithm.COORDINATOR)
+    members = {}
+    try:
+        for name in ("a", "b"):
+            settings = cluster.settings(name)
+            make = campaigner_of(settings, service)
+            assert make is not None
+            members[name] = ClusterMember(
+                MemberName(name),
+                algorithm=Algorithm.COORDINATOR,
+                times=settings.times,
+                shared_log=MemorySharedLog(cluster.log),
+                campaigner=make,
+            )
+            await members[name].start()
+        cluster.members = members
+        leader = await cluster.wait_leader()
+        first = await members[leader].lead()
+        other = "b" if leader == "a" else "a"
+        assert members[other].leadership is None
+        await members.pop(leader).close()
+        second = await asyncio.wait_for(members[other].lead(), 10)
+        assert second.term > first.term
+    finally:
+        for member in members.values():
+            await member.close()
+        await service.close()
+
+
+async def test_a_lost_lease_ends_the_leadership_of_its_holder(tmp_path: Path) -> None:
+    """S5: the service is gone, and the leader stops by itself, in time."""
+    service = await EmbeddedCoordinator.open(tmp_path / "coordination.db", clock=SystemClock())
+    cluster = MemoryCluster(tmp_path, algorithm=Algorithm.COORDINATOR)
+    settings = cluster.settings("a")
+    make = campaigner_of(settings, service)
+    member = ClusterMember(
+        MemberName("a"),
+        algorithm=Algorithm.COORDINATOR,
+        times=settings.times,
+        shared_log=MemorySharedLog(cluster.log),
+        transport=MemoryTransport(cluster.network),
+        campaigner=make,
+    )
+    async with member:
+        leadership = await asyncio.wait_for(member.lead(), 10)
+        await service.close()
+        await asyncio.wait_for(leadership.lost.wait(), 10)
+        assert isinstance(member._campaigner, Campaigner)
+
+
+async def test_a_leader_trims_a_log_that_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: so that a new member has little to read; what was known stays known."""
+    monkeypatch.setattr("dovetail.election.member.TRIM_RECORDS", 10)
+    async with MemoryCluster(tmp_path) as cluster:
+        member = await cluster.start_member("a")
+        leadership = await member.lead()
+        for offset in range(30):
+            await leadership.confirm({0: offset})
+        await cluster.until(lambda: cluster.log.first > 0)
+        later = await cluster.start_member("b")
+        assert later.shared_log.state.position == {0: 29}
+        assert later.status().leader == "a"
