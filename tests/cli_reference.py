@@ -10,7 +10,8 @@ from typing import Any
 
 import typer
 
-from dovetail.cli.app import app
+from dovetail.cli.app import COMMANDS, app
+from dovetail.cli.loading import load_command
 from dovetail.cli.outcome import ExitCode
 
 DOC = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
@@ -79,9 +80,16 @@ def _command(path: tuple[str, ...], command: Any) -> list[str]:
     return lines
 
 
+def whole_tree() -> Any:
+    """The root with every command loaded."""
+    root: Any = typer.main.get_command(app)
+    root.commands = {name: load_command(name, entry) for name, entry in COMMANDS.items()}
+    return root
+
+
 def page() -> str:
     """The whole page in Markdown."""
-    root: Any = typer.main.get_command(app)
+    root = whole_tree()
     lines = [_HEAD, "## Exit codes", "", "| code | |", "|---|---|"]
     lines += [f"| {int(code)} | {meaning} |" for code, meaning in _EXIT_CODES.items()]
     lines.append("")

@@ -18,8 +18,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from dovetail.election.metrics import ElectionMetrics
 from dovetail.node.node import Node
 from dovetail.outbox.metrics import RelayMetrics
-from dovetail.settings import load_settings
-from dovetail.settings.sources import Flag
+from dovetail.settings import Flag, load_settings
 from dovetail.stream.metrics import StreamMetrics
 from dovetail.teams.metrics import PipelineMetrics
 

@@ -267,7 +267,7 @@ def test_a_group_resumes_where_it_stopped(dovetail: CommandLine, topic: str) -> 
     dovetail.ok("topic", "alter", topic, "--partitions", "3")
     described = dovetail.json("group", "describe", group)
     of_two = next(row for row in described["partitions"] if row["partition"] == 2)
-    assert (of_two["committed"], of_two["lag"]) == (None, 0)
+    assert (of_two["committed"], of_two["lag"]) == (None, None)
     planned = dovetail.json("group", "reset", group, "--to", "earliest", "--dry-run")
     assert [row["partition"] for row in planned["partitions"]] == [0, 1, 2]
     assert planned["changed"] is False
@@ -292,7 +292,7 @@ def test_a_group_with_members_is_not_moved(dovetail: CommandLine, topic: str) ->
         )
         done = dovetail.run("group", "reset", group, "--to", "latest", "--topic", topic)
         assert done.returncode == ExitCode.FAILED
-        assert "1 active member" in done.stderr
+        assert "active members (1)" in done.stderr
         member.send_signal(signal.SIGINT)
         member.communicate(timeout=COMMAND_S_MAX)
         assert member.returncode == ExitCode.OK

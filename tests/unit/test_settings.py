@@ -19,7 +19,7 @@ from dovetail.settings import (
     parse_bytes,
     parse_duration_ms,
 )
-from dovetail.settings.sources import variable_of
+from dovetail.settings.given import variable_of
 
 PLACES = ("file", "environment", "flag")
 PORTS = st.integers(min_value=0, max_value=65535)

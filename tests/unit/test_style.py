@@ -43,6 +43,7 @@ ARROWS = {
     "spark": {"kafka", "wire"},
     "teams": {"coordination", "election", "kafka", "settings", "spark", "stream", "timeline"},
     "admin": {
+        "access",
         "coordination",
         "election",
         "kafka",

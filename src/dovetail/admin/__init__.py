@@ -6,6 +6,8 @@ cannot disagree. Answers are frozen structs, which the console encodes as they a
     kafka.py       the client: connects, asks, turns errors into ours; metadata: brokers and leaders
     topics.py      list, describe, create, alter and delete topics
     groups.py      list, describe, reset and delete groups; the one rule for lag
+    users.py       who can log in: list, set a password, delete
+    access.py      what users may do: list, add and remove rules
     positions.py   the one grammar for a position; bounds of partitions; positions as offsets
     records.py     read records from where to where, and write some
     feed.py        a topic of one partition that is read on and on

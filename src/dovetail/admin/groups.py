@@ -101,8 +101,8 @@ def lag_sum(positions: Iterable[tuple[int | None, int | None]]) -> int | None:
     return sum(known) if known and len(known) == len(lags) else None
 
 
-def list_groups(kafka: Kafka) -> list[Group]:
-    """All groups by name. Raises `Unreachable`."""
+def group_names(kafka: Kafka) -> list[str]:
+    """The names of all groups, in order. Raises `Unreachable`."""
     doing = "listing groups"
     listing = kafka.ask(
         doing,
@@ -110,7 +110,12 @@ def list_groups(kafka: Kafka) -> list[Group]:
     )["all"]
     for error in listing.errors:
         raise kafka.error_of(doing, error)
-    return describe_groups(kafka, sorted(group.group_id for group in listing.valid))
+    return sorted(group.group_id for group in listing.valid)
+
+
+def list_groups(kafka: Kafka) -> list[Group]:
+    """All groups by name. Raises `Unreachable`."""
+    return describe_groups(kafka, group_names(kafka))
 
 
 def describe_group(kafka: Kafka, name: str) -> Group:

@@ -1,13 +1,34 @@
 """The command line: `dovetail NOUN VERB`.
 
-`up` runs a node in this process. Every other command that speaks to a node is an ordinary Kafka
-client, through the same library that users have, so it works against any Kafka too.
+`up` and `node` run a node in this process. Every other command that talks to a node is an ordinary
+Kafka client, through the same library that users have, so it works against any Kafka too. Commands
+only present: what an operator can ask or change is in `dovetail.admin`.
 
-Promises: tables for people, `--json` for programs (answers on standard output, all else on
-standard error); an expected failure is one message that says what happened and what to do, never
-a traceback; the exit code tells the kind of failure (see `outcome.ExitCode`).
+Promises: tables for people, `--json` for programs (answers on standard output, everything else on
+standard error); an expected failure is one message that says what happened and what to do, never a
+traceback; the exit code names the kind of failure (`outcome.ExitCode`).
 
-Modules are imported when their command runs: help and completion should feel instant.
+A command's module is imported when the command is called, so its imports stand at its head, and
+`dovetail --help` imports no command. What is optional (Spark, psutil) is still imported where it is
+used.
+
+    app.py               the root: which commands there are, and where each is found
+    loading.py           loads a command when it is called, and cheaply
+    outcome.py           exit codes; expected errors become messages
+    options.py           options that commands share, and the settings behind them
+    client.py            opens the Kafka client of a command
+    timeline_client.py   opens the client of timelines
+    output.py            tables and notes for people, JSON for programs
+    progress.py          the progress bar
+    confirming.py        the question before something is deleted
+    completing.py        what a shell offers after TAB
+    spark_options.py     what the commands that are Spark jobs share
+    starting.py          why a node cannot start, and which flag to change
+    program.py           how this program was called, for hints that can be copied
+    commands/            one module for each noun or verb
+    local_cluster/       `dovetail cluster`: a cluster on this machine
+    doctor/              `dovetail doctor`: checks of a set-up
+    top/                 `dovetail top`: the live view
 """
 
 import sys
@@ -16,9 +37,9 @@ import sys
 def main() -> None:
     """Entry point of the `dovetail` program."""
     try:
+        # Here, so that Ctrl-C while modules are imported ends as quietly as later.
         from dovetail.cli.app import app
 
         app(prog_name="dovetail")
     except KeyboardInterrupt:
-        # Ctrl-C before a command runs, while modules are still being imported.
         sys.exit(130)

@@ -1,43 +1,126 @@
-"""The root of the command line: which nouns and verbs there are."""
+"""The root of the command line: which nouns and verbs there are, and where each is found.
+
+A command's module is imported when the command is called (`loading`). Help and completion show the
+lines of this table, so they import no command.
+"""
 
 from typing import Annotated
 
 import typer
 
-from dovetail.cli.commands import (
-    access,
-    archive,
-    bench,
-    cluster,
-    completion,
-    config,
-    consume,
-    group,
-    node,
-    outbox,
-    pipeline,
-    produce,
-    relay,
-    replay,
-    stats,
-    storage,
-    stream,
-    timeline_messages,
-    topic,
-    up,
-    user,
-)
-from dovetail.cli.doctor import command as doctor
+from dovetail import __version__
+from dovetail.cli.loading import Entry, LazyGroup
 from dovetail.cli.options import ConfigOption, RootOptions, SetOption, examples
-from dovetail.cli.outcome import EXIT_CODES_HELP, RootGroup
-from dovetail.cli.top import command as top
+from dovetail.cli.outcome import EXIT_CODES_HELP
 
 _RUN = "Run it"
 _DATA = "Use it"
 _CARE = "Look after it"
 
+
+COMMANDS = {
+    "up": Entry(
+        _RUN,
+        "commands.up up",
+        "Run a single node, with no other service beside it. Ctrl-C stops it.",
+    ),
+    "node": Entry(
+        _RUN,
+        "commands.node node",
+        "Run one node of a cluster; the nodes find each other through etcd. Ctrl-C stops it.",
+    ),
+    "cluster": Entry(
+        _RUN,
+        "commands.cluster app",
+        "A cluster on this machine: start, status, stop; kill, pause, resume, logs of a node.",
+    ),
+    "relay": Entry(
+        _RUN,
+        "commands.relay relay",
+        "Send what applications publish in their transactions. Ctrl-C or SIGTERM stops it.",
+        extra="outbox",
+    ),
+    "pipeline": Entry(
+        _RUN,
+        "commands.pipeline app",
+        "Pipelines of teams: run one on Spark, show its status and its graph.",
+    ),
+    "produce": Entry(
+        _DATA,
+        "commands.produce produce",
+        "Write records to a topic, from standard input, a file or the options.",
+    ),
+    "consume": Entry(
+        _DATA, "commands.consume consume", "Print the records of a topic, one per line."
+    ),
+    "topic": Entry(_DATA, "commands.topic app", "Topics: create, list, describe, alter, delete."),
+    "group": Entry(_DATA, "commands.group app", "Consumer groups: list, describe (lag), reset."),
+    "timeline": Entry(
+        _DATA, "commands.timeline_messages app", "Timelines: messages that are due at a given time."
+    ),
+    "outbox": Entry(
+        _DATA,
+        "commands.outbox app",
+        "The outbox: tables, status, dead letters, backfill.",
+        extra="outbox",
+    ),
+    "stream": Entry(_DATA, "commands.stream app", "Shared streams: members, leader, term, lag."),
+    "archive": Entry(
+        _DATA,
+        "commands.archive archive",
+        "Append the new records of a topic to Parquet files. Run it as often as you like.",
+    ),
+    "replay": Entry(
+        _DATA,
+        "commands.replay replay",
+        "Write records again to another topic, with their keys, headers, times and order.",
+    ),
+    "stats": Entry(
+        _DATA,
+        "commands.stats stats",
+        "Show what a topic received, per window of the records' own timestamps.",
+    ),
+    "doctor": Entry(
+        _CARE,
+        "doctor.command doctor",
+        "Check this set-up, and say what to do about whatever is not well.",
+    ),
+    "top": Entry(
+        _CARE,
+        "top.command top",
+        "Show live what the cluster does: nodes, topics, groups, timelines, streams, pipelines.",
+    ),
+    "user": Entry(
+        _CARE, "commands.user app", "Users who can log in: set a password, list, delete."
+    ),
+    "access": Entry(
+        _CARE, "commands.access app", "What users may do: allow, deny, list, remove rules."
+    ),
+    "storage": Entry(
+        _CARE, "commands.storage app", "Storage nodes of a cluster: list, drain, keep, remove."
+    ),
+    "config": Entry(
+        _CARE, "commands.config app", "Settings: their values and where each comes from."
+    ),
+    "bench": Entry(
+        _CARE,
+        "commands.bench bench",
+        "Measure how fast records are produced and consumed, in a temporary topic.",
+    ),
+    "completion": Entry(
+        _CARE,
+        "commands.completion completion",
+        "Print the script that makes a shell complete `dovetail`.",
+    ),
+}
+
+
+class _Root(LazyGroup):
+    entries = COMMANDS
+
+
 app = typer.Typer(
-    cls=RootGroup,
+    cls=_Root,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -54,8 +137,6 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from dovetail import __version__
-
         typer.echo(f"dovetail {__version__}")
         raise typer.Exit
 
@@ -72,28 +153,3 @@ def root(
 ) -> None:
     """Dovetail: a durable log for every Kafka client, and work that is done once."""
     ctx.obj = RootOptions(config_file, tuple(assignments or ()))
-
-
-app.command("up", epilog=up.EPILOG, rich_help_panel=_RUN)(up.up)
-app.command("node", epilog=node.EPILOG, rich_help_panel=_RUN)(node.node)
-app.add_typer(cluster.app, name="cluster", rich_help_panel=_RUN)
-app.command("relay", epilog=relay.EPILOG, rich_help_panel=_RUN)(relay.relay)
-app.add_typer(pipeline.app, name="pipeline", rich_help_panel=_RUN)
-app.command("produce", epilog=produce.EPILOG, rich_help_panel=_DATA)(produce.produce)
-app.command("consume", epilog=consume.EPILOG, rich_help_panel=_DATA)(consume.consume)
-app.add_typer(topic.app, name="topic", rich_help_panel=_DATA)
-app.add_typer(group.app, name="group", rich_help_panel=_DATA)
-app.add_typer(timeline_messages.app, name="timeline", rich_help_panel=_DATA)
-app.add_typer(outbox.app, name="outbox", rich_help_panel=_DATA)
-app.add_typer(stream.app, name="stream", rich_help_panel=_DATA)
-app.command("archive", epilog=archive.EPILOG, rich_help_panel=_DATA)(archive.archive)
-app.command("replay", epilog=replay.EPILOG, rich_help_panel=_DATA)(replay.replay)
-app.command("stats", epilog=stats.EPILOG, rich_help_panel=_DATA)(stats.stats)
-app.command("doctor", epilog=doctor.EPILOG, rich_help_panel=_CARE)(doctor.doctor)
-app.command("top", epilog=top.EPILOG, rich_help_panel=_CARE)(top.top)
-app.add_typer(user.app, name="user", rich_help_panel=_CARE)
-app.add_typer(access.app, name="access", rich_help_panel=_CARE)
-app.add_typer(storage.app, name="storage", rich_help_panel=_CARE)
-app.add_typer(config.app, name="config", rich_help_panel=_CARE)
-app.command("bench", epilog=bench.EPILOG, rich_help_panel=_CARE)(bench.bench)
-app.command("completion", epilog=completion.EPILOG, rich_help_panel=_CARE)(completion.completion)

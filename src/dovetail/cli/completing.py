@@ -1,8 +1,9 @@
 """What a shell offers after TAB: names that the node, the settings or a local cluster has.
 
-Somebody waits with a finger on the key: whatever cannot be found at once offers nothing, and no
-error is ever shown. The address of the node is that of the command that is being typed: its
-`--bootstrap`, else the settings.
+The user waits for it, so a name that cannot be found at once is not offered, and no error is shown.
+The node is the one that the typed command would talk to: its `--bootstrap`, else the settings.
+
+Every command imports this module, so each function imports what it needs when TAB is pressed.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,12 +37,14 @@ def _asked(
 
 
 def topic_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topics of the node, without those that it keeps for itself."""
+    """Topics of the node, without internal ones."""
 
     def ask(target: "Target") -> Iterable[str]:
-        from dovetail.cli.client import connect, is_internal, topics_of
+        from dovetail.admin.kafka import is_internal
 
-        return (name for name in topics_of(connect(target), target) if not is_internal(name))
+        kafka = target.kafka()
+        kafka.check()
+        return (name for name in kafka.metadata().topics if not is_internal(name))
 
     return _asked(ctx, incomplete, ask)
 
@@ -50,10 +53,11 @@ def group_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Consumer groups of the node."""
 
     def ask(target: "Target") -> Iterable[str]:
-        from dovetail.cli.client import connect, wait_for
+        from dovetail.admin.groups import group_names
 
-        listed = connect(target).list_consumer_groups(request_timeout=target.timeout_s)
-        return (group.group_id for group in wait_for("listing groups", target, listed).valid)
+        kafka = target.kafka()
+        kafka.check()
+        return group_names(kafka)
 
     return _asked(ctx, incomplete, ask)
 
@@ -62,13 +66,9 @@ def timeline_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Timelines of the node."""
 
     def ask(target: "Target") -> Iterable[str]:
-        from dovetail.cli.timeline_client import connect_to, run
+        from dovetail.cli.timeline_client import ask as ask_timelines
 
-        async def listed() -> list[str]:
-            async with connect_to(target) as node:
-                return [name for name, _ in await node.timelines()]
-
-        return run(target, listed())
+        return [name for name, _ in ask_timelines(target, lambda client: client.timelines())]
 
     return _asked(ctx, incomplete, ask)
 

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dovetail.cli.completing import setting_names
+from dovetail.errors import InvalidInput, InvalidSetting
+from dovetail.settings import Flag, parse_assignment, parse_duration_ms
+from dovetail.settings.given import gather
 
 if TYPE_CHECKING:
     from dovetail.admin.kafka import Kafka
     from dovetail.kafka.client.brokers import Brokers
-    from dovetail.settings import Flag, Settings
+    from dovetail.settings import Settings
+
+#: What the settings have where nothing is given; a test compares them.
+BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
+TIMEOUT_MS_DEFAULT = 10_000
+_TIMEOUT_MS = range(100, 3_600_001)
 
 ConfigOption = Annotated[
     Path | None,
@@ -41,8 +49,27 @@ TimeoutOption = Annotated[
     typer.Option("--timeout", metavar="DURATION", help="Time to wait for an answer, such as 5s."),
 ]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-CompressionOption = Annotated[Compression, typer.Option("--compression", help="Of the batches.")]
+CompressionOption = Annotated[
+    Compression, typer.Option("--compression", help="Compression of batches.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer as JSON, for programs.")]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object per line, for programs.")
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", "-w", help="Look again and again; Ctrl-C ends it.")
+]
+EtcdOption = Annotated[
+    str | None,
+    typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", "-d", metavar="URL", help="Database; default: outbox.database."),
+]
 MetricsPortOption = Annotated[
     int | None,
     typer.Option("--metrics-port", help="Serve metrics on this port; 0: any free one."),
@@ -61,6 +88,11 @@ class RootOptions:
 
     config: Path | None = None
     assignments: tuple[str, ...] = ()
+
+
+def root_options(ctx: typer.Context) -> RootOptions:
+    """What was given before the command."""
+    return ctx.obj if isinstance(ctx.obj, RootOptions) else RootOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +130,87 @@ def settings_of(
     *,
     config: Path | None = None,
     assignments: Iterable[str] | None = None,
-    flags: "Iterable[Flag]" = (),
+    flags: Iterable[Flag] = (),
 ) -> "Settings":
     """The settings in force for this command. Raises `InvalidSetting`."""
-    from dovetail.settings import load_settings, parse_assignment
+    # Here and not above: the sections cost a client more processor time than its own work.
+    from dovetail.settings import load_settings
 
-    root = ctx.obj if isinstance(ctx.obj, RootOptions) else RootOptions()
+    root = root_options(ctx)
     given = [parse_assignment(text) for text in (*root.assignments, *(assignments or ()))]
     return load_settings(flags=[*flags, *given], config=config or root.config)
 
 
 def target_of(ctx: typer.Context, bootstrap: str | None, timeout: str | None) -> Target:
     """The node to speak to. Raises `InvalidSetting`."""
-    from dovetail.settings import Flag
-
-    flags = []
-    if bootstrap is not None:
-        flags.append(Flag("client.bootstrap", bootstrap, "--bootstrap"))
-    if timeout is not None:
-        flags.append(Flag("client.timeout_ms", timeout, "--timeout"))
+    flags = flags_of(
+        {
+            "client.bootstrap": ("--bootstrap", bootstrap),
+            "client.timeout_ms": ("--timeout", timeout),
+        }
+    )
+    plain = _plain_target(root_options(ctx), flags)
+    if plain is not None:
+        return plain
     settings = settings_of(ctx, flags=flags)
     client = settings.client
     return Target(settings.bootstrap(), client.timeout_ms / 1000.0, client.kafka())
 
 
-def metrics_flags(port: int | None, host: str | None) -> "list[Flag]":
-    """Settings that `--metrics-port` and `--metrics-host` stand for."""
-    from dovetail.settings import Flag
+def _plain_target(root: RootOptions, flags: list[Flag]) -> Target | None:
+    """The node where nothing is given but its address and the time limit; None otherwise.
 
-    flags = []
-    if port is not None:
-        flags.append(Flag("metrics.enabled", True, "--metrics-port"))
-        flags.append(Flag("metrics.port", port, "--metrics-port"))
-    if host is not None:
-        flags.append(Flag("metrics.host", host, "--metrics-host"))
-    return flags
+    This is the usual case, and it needs no section of the settings, only their defaults.
+    """
+    given = gather(flags=[*flags, *map(parse_assignment, root.assignments)], config=root.config)
+    bootstrap, timeout = given.pop("client.bootstrap", None), given.pop("client.timeout_ms", None)
+    address = BOOTSTRAP_DEFAULT if bootstrap is None else bootstrap.value
+    try:
+        timeout_ms = TIMEOUT_MS_DEFAULT if timeout is None else parse_duration_ms(timeout.value)
+    except InvalidSetting:
+        return None
+    if given or not isinstance(address, str) or not address or timeout_ms not in _TIMEOUT_MS:
+        return None
+    return Target(address, timeout_ms / 1000.0)
+
+
+def metrics_flags(port: int | None, host: str | None) -> list[Flag]:
+    """Settings that `--metrics-port` and `--metrics-host` stand for."""
+    return flags_of(
+        {
+            "metrics.enabled": ("--metrics-port", None if port is None else True),
+            "metrics.port": ("--metrics-port", port),
+            "metrics.host": ("--metrics-host", host),
+        }
+    )
+
+
+def flags_of(given: Mapping[str, tuple[str, object]]) -> list[Flag]:
+    """Settings with the flag and the value of each; those without a value were not given."""
+    return [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+
+
+def etcd_flags(etcd: str | None) -> list[Flag]:
+    """Settings that `--etcd` stands for."""
+    return flags_of(
+        {
+            "coordination.kind": ("--etcd", None if etcd is None else "etcd"),
+            "coordination.endpoints": ("--etcd", etcd),
+        }
+    )
+
+
+def named_values(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:
+    """What a repeatable option of the form `name=value` was given. Raises `InvalidInput`."""
+    given = []
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidInput(
+                f"{option} {text!r} is not of the form name=value; write {option} name=value"
+            )
+        given.append((name, value))
+    return given
 
 
 def examples(*lines: str) -> str:

@@ -2,11 +2,11 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Unreachable
 
@@ -43,56 +43,31 @@ def exit_code_of(error: DovetailError) -> ExitCode:
     return ExitCode.FAILED
 
 
-class RootGroup(TyperGroup):
-    """Turns every expected error into a message and an exit code."""
-
-    def get_params(self, ctx: Any) -> Any:
-        params: Any = super().get_params(ctx)
-        _show_flags_plain(params)
-        for param in params:
-            # `dovetail completion SHELL` is what people find; these are how it works inside.
-            if param.name in {"install_completion", "show_completion"}:
-                param.hidden = True
-        return params
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            _show_flags_plain(command.get_params(ctx))
-            for verb in getattr(command, "commands", {}).values():
-                _show_flags_plain(verb.get_params(ctx))
-        return command
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except DovetailError as error:
-            _say(f"error: {error}")
-            raise typer.Exit(exit_code_of(error)) from error
-        except KeyboardInterrupt as error:
-            _say("interrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from error
-        except typer.Abort as error:
-            # Ctrl-C or the end of the input at a question.
-            _say("\ninterrupted")
-            raise typer.Exit(ExitCode.INTERRUPTED) from error
-        except BrokenPipeError as error:
-            # The reader of our output has had enough, as in `dovetail consume orders | head`.
-            # Standard output must not fail once more when Python flushes it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.OK) from error
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            _say(f"error: {where}{error.strerror or error}")
-            raise typer.Exit(ExitCode.FAILED) from error
+@contextmanager
+def errors_as_messages() -> Iterator[None]:
+    """Ends every expected error of a command with a message and an exit code."""
+    try:
+        yield
+    except DovetailError as error:
+        _say(f"error: {error}")
+        raise typer.Exit(exit_code_of(error)) from error
+    except KeyboardInterrupt as error:
+        _say("interrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    except typer.Abort as error:
+        # Ctrl-C or the end of the input at a question.
+        _say("\ninterrupted")
+        raise typer.Exit(ExitCode.INTERRUPTED) from error
+    except BrokenPipeError as error:
+        # The reader of our output has had enough, as in `dovetail consume orders | head`.
+        # Standard output must not fail once more when Python flushes it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.OK) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"error: {where}{error.strerror or error}")
+        raise typer.Exit(ExitCode.FAILED) from error
 
 
 def _say(text: str) -> None:
     typer.secho(text, err=True, fg="red" if sys.stderr.isatty() else None)
-
-
-def _show_flags_plain(params: Any) -> None:
-    """Help must not show a flag as if it took a value, which is what its type would say."""
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""

@@ -7,13 +7,13 @@ be piped. Text from a node is printed as it is, never read as markup.
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
 #: Width of tables that go into a pipe or a file, where there is no window to fit.
 WIDTH_PIPED = 160
@@ -22,24 +22,20 @@ WIDTH_PIPED = 160
 WORD_WIDTH_MAX = 20
 
 
-def answers(*, width_min: int = 0) -> "Console":
+def answers(*, width_min: int = 0) -> Console:
     """The console for answers; in a pipe or a file, where nothing must fit, it has `width_min`."""
-    from rich.console import Console
-
     known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(width=None if known else max(WIDTH_PIPED, width_min), highlight=False)
 
 
-def notes() -> "Console":
+def notes() -> Console:
     """The console for everything that is not the answer."""
-    from rich.console import Console
-
     return Console(stderr=True, highlight=False)
 
 
 def note(text: str) -> None:
     """Prints one line for a person, beside the answer."""
-    notes().print(text, markup=False, soft_wrap=True)
+    sys.stderr.write(f"{text}\n")
 
 
 def plural(count: int, noun: str) -> str:
@@ -50,6 +46,41 @@ def plural(count: int, noun: str) -> str:
 def print_json(value: object) -> None:
     """Prints `value` as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """Prints `value` as one line of JSON, at once."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def print_done(as_json: bool, document: object, text: str) -> None:
+    """Reports what a command did: the document for programs, or a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        note(text)
+
+
+def print_rows(
+    as_json: bool,
+    rows: Sequence[Mapping[str, object]],
+    *,
+    columns: Sequence[str] | None = None,
+    empty: str,
+    title: str | None = None,
+) -> None:
+    """Prints rows as JSON, or their `columns` (all of the first row's) as a table.
+
+    Without rows, a person reads `empty`.
+    """
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note(empty)
+    else:
+        shown = list(rows[0]) if columns is None else columns
+        print_table(shown, ([row.get(column) for column in shown] for row in rows), title=title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +100,6 @@ def print_table(
     Numbers and the names in the first column stay whole. Columns in which no row has anything are
     left out, and so are, with a note, the last ones that do not fit into a narrow window.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     listed = [list(row) for row in rows]
     shown = [
         _column(columns[index], index, [row[index] for row in listed])
@@ -82,6 +110,7 @@ def print_table(
     left_out: list[str] = []
     while len(shown) > 1 and _width_of(shown) > console.width:
         left_out.insert(0, shown.pop().name)
+
     table = Table(title=title, title_justify="left", header_style="bold")
     for column in shown:
         table.add_column(
@@ -94,6 +123,7 @@ def print_table(
     for row in listed:
         table.add_row(*(Text(_cell(row[column.index])) for column in shown))
     console.print(table)
+
     if left_out:
         console.file.flush()
         note(f"the window is too narrow for: {', '.join(left_out)} (--json shows all)")
@@ -119,28 +149,28 @@ def _width_of(columns: Sequence[_Column]) -> int:
     return sum(column.width_min + 3 for column in columns) + 1
 
 
-def progress_bar(*, quiet: bool = False) -> "Progress":
-    """A progress bar with rate and time left; silent unless standard error is a terminal."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def print_panel(
+    title: str,
+    rows: Sequence[tuple[str, str]],
+    *,
+    heading: str,
+    commands: Sequence[str],
+    ending: str,
+) -> None:
+    """What runs now, commands to go on with, and how it ends."""
+    width = max(len(name) for name, _ in rows) + 2
+    text = Text()
+    for name, value in rows:
+        text.append(f"{name:<{width}}", style="dim").append(f"{value}\n")
+    if commands:
+        text.append(f"\n{heading}\n", style="dim")
+    for command in commands:
+        text.append(f"  {command}\n", style="bold")
+    text.append(f"\n{ending}", style="dim")
 
-    console = notes()
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=quiet or not console.is_terminal,
-        transient=True,
-    )
+    console = answers()
+    console.print(Panel(text, title=title, title_align="left", expand=False))
+    console.file.flush()
 
 
 def _cell(value: object) -> str:
@@ -152,4 +182,6 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.2f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
     return str(value)

@@ -1,4 +1,4 @@
-"""What the commands that are Spark jobs share: master, range of time, a session that ends."""
+"""What the commands that are Spark jobs share: options, a session that ends, the records."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.position import parse_position
+from dovetail.admin.positions import parse_position
+from dovetail.cli.completing import topic_names
+from dovetail.cli.options import Target
 from dovetail.errors import DovetailError, InvalidInput, Unavailable
+from dovetail.spark.archive import Range, topic_frame
+from dovetail.spark.sessions import session, session_running
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from dovetail.spark.archive import Range
+    from pyspark.sql import DataFrame, SparkSession
 
 MasterOption = Annotated[
     str,
@@ -28,10 +30,17 @@ UntilOption = Annotated[
 ]
 
 
-def range_of(since: str | None, until: str | None) -> "Range":
-    """The range between two times. Raises `InvalidInput`."""
-    from dovetail.spark.archive import Range
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Topic to read.", autocompletion=topic_names)
+]
+ArchiveOption = Annotated[
+    str | None,
+    typer.Option("--archive", metavar="PATH", help="Read this archive of the topic instead."),
+]
 
+
+def range_of(since: str | None, until: str | None) -> Range:
+    """The range between two times. Raises `InvalidInput`."""
     return Range(_moment("--from", since), _moment("--until", until))
 
 
@@ -50,10 +59,9 @@ def started(name: str, master: str) -> "Iterator[SparkSession]":
 
     What Spark fails with becomes an error that a command can print.
     """
-    from dovetail.spark.sessions import session, session_running
-
     found = session_running()
     spark = session(f"dovetail {name}", master=master, **_QUIET)
+    # Only now is it certain that Spark is installed.
     from pyspark.errors import PySparkException
 
     try:
@@ -68,12 +76,21 @@ def started(name: str, master: str) -> "Iterator[SparkSession]":
             spark.stop()
 
 
-#: Bars of Spark's own would be written over ours.
+def frame_of(spark: "SparkSession", target: Target, topic: str, archive: str | None) -> "DataFrame":
+    """The records of a topic, or of its archive."""
+    from pyspark.sql import functions as f
+
+    if archive is None:
+        return topic_frame(spark, target.brokers(), topic)
+    return spark.read.parquet(archive).where(f.col("topic") == topic)
+
+
+#: Spark's own progress bars would be written over ours.
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
 
 
 def last_words(message: str) -> str:
-    """What a Python worker raised, out of all that Spark tells around it; else the first line."""
+    """What a Python worker raised, out of all that Spark says around it; else the first line."""
     lines = [line.strip() for line in message.splitlines()]
     raised = [line for line in lines if line.startswith("dovetail.errors.")]
     if raised:

@@ -1,30 +1,31 @@
-"""The client of timelines for commands: time limits, and nobody at the address as its own error."""
+"""The client of timelines for commands: opened in one way, with a time limit."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from dovetail.cli.options import Target
 from dovetail.errors import InvalidInput, InvalidSetting, Unavailable, Unreachable
-
-if TYPE_CHECKING:
-    from dovetail.timeline.client import Dovetail
-    from dovetail.wire.login import ClientLogin
+from dovetail.timeline.client import Dovetail, connect
+from dovetail.wire.login import ClientLogin
 
 Result = TypeVar("Result")
 
 
-def run(target: Target, work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs a command; nobody at the address is an error of its own."""
+def ask(target: Target, work: Callable[[Dovetail], Awaitable[Result]]) -> Result:
+    """What `work` returns for a connected client, within the time limit of the target.
+
+    Raises `Unreachable` if nobody answers, and what `work` raises.
+    """
 
     async def within() -> Result:
         try:
-            async with asyncio.timeout(target.timeout_s):
-                return await work
+            async with asyncio.timeout(target.timeout_s), connect_to(target) as client:
+                return await work(client)
         except TimeoutError as error:
             raise Unreachable(
-                f"{target.bootstrap} did not answer within {target.timeout_s:g} s; "
-                "is the node up? --bootstrap names another address"
+                f"no answer from {target.bootstrap} within {target.timeout_s:g} s; is the node "
+                "running? --bootstrap names another address"
             ) from error
         except Unavailable as error:
             if "no connection to" in str(error):
@@ -34,12 +35,9 @@ def run(target: Target, work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(within())
 
 
-def connect_to(target: Target) -> "Dovetail":
+def connect_to(target: Target) -> Dovetail:
     """A client of the node; inside `async with` it is connected. Raises `Unreachable`."""
-    from dovetail.cli.client import check_reachable
-    from dovetail.timeline.client import connect
-
-    check_reachable(target)
+    target.kafka().check()
     login = login_of(target)
     return connect(
         target.bootstrap,
@@ -51,10 +49,8 @@ def connect_to(target: Target) -> "Dovetail":
     )
 
 
-def login_of(target: Target) -> "ClientLogin":
-    """TLS and login of the settings, for a link of our own. Raises `InvalidSetting`."""
-    from dovetail.wire.login import ClientLogin
-
+def login_of(target: Target) -> ClientLogin:
+    """TLS and login of the settings, for a client of our own. Raises `InvalidSetting`."""
     try:
         return ClientLogin.of(target.security)
     except InvalidInput as error:

@@ -230,9 +230,8 @@ class Node:
         gc.collect()
         gc.freeze()
         self._missing.clear()
-        return Endpoints(
-            kafka=f"{settings.kafka.host}:{port_bound}", http=http_url, data_dir=data_dir
-        )
+        kafka = str(Address(settings.kafka.host, port_bound))
+        return Endpoints(kafka=kafka, http=http_url, data_dir=data_dir)
 
     async def _open_disk(self, coordinator: Coordinator, folder: Path) -> None:
         """Opens this node's ledgers, if the disk is the one that is known under its number."""

@@ -19,7 +19,8 @@ either a setting or `DOVETAIL_CONFIG`.
 Durations are written `7d`, `90s`, `250ms`, or as an integer in the unit that the name ends with;
 sizes `64MiB`, `1GB`, or an integer of bytes.
 
-    sources.py       flag, environment and file, and which one wins
+    given.py         flag, environment and file, and which one wins
+    sources.py       checks what was given; the settings in force
     sections.py      all sections together, and where each value was given
     kinds.py         durations, sizes, ports, secrets: what a setting can be
     quantity.py      durations and sizes as people write them
@@ -41,19 +42,25 @@ sizes `64MiB`, `1GB`, or an integer of bytes.
     security.py      section `security`: TLS, login, access rules
 """
 
-from dovetail.settings.coordination import CoordinationSettings
-from dovetail.settings.http import HttpSettings
-from dovetail.settings.kafka import KafkaSettings
-from dovetail.settings.log import LogSettings
+import importlib
+from typing import TYPE_CHECKING
+
+from dovetail.settings.given import Flag, parse_assignment
 from dovetail.settings.quantity import (
     format_bytes,
     format_duration_ms,
     parse_bytes,
     parse_duration_ms,
 )
-from dovetail.settings.sections import Settings
-from dovetail.settings.security import SecuritySettings
-from dovetail.settings.sources import Flag, load_settings, parse_assignment
+
+if TYPE_CHECKING:
+    from dovetail.settings.coordination import CoordinationSettings
+    from dovetail.settings.http import HttpSettings
+    from dovetail.settings.kafka import KafkaSettings
+    from dovetail.settings.log import LogSettings
+    from dovetail.settings.sections import Settings
+    from dovetail.settings.security import SecuritySettings
+    from dovetail.settings.sources import load_settings
 
 __all__ = [
     "CoordinationSettings",
@@ -70,3 +77,14 @@ __all__ = [
     "parse_bytes",
     "parse_duration_ms",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The sections, and what checks them, are imported when they are used.
+
+    They need pydantic, whose import takes more processor time than all that a short command does.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "sources" if name == "load_settings" else "sections"
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from dovetail.settings.given import ENVIRONMENT_PREFIX, variable_of
 from dovetail.settings.kinds import is_secret
 from dovetail.settings.quantity import format_bytes, format_duration_ms
 from dovetail.settings.sections import Settings
-from dovetail.settings.sources import ENVIRONMENT_PREFIX, variable_of
 
 #: Bounds from here on are those of the number itself, and no bounds for people.
 _BOUNDLESS = 2**62

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, model_validator
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.client import ClientSettings
 from dovetail.settings.coordination import CoordinationSettings
+from dovetail.settings.given import DEFAULT_ORIGIN, Origin
 from dovetail.settings.groups import GroupsSettings
 from dovetail.settings.http import HttpSettings
 from dovetail.settings.kafka import KafkaSettings
@@ -24,20 +25,6 @@ from dovetail.settings.storage import StorageSettings
 from dovetail.settings.stream import SharedStreamSettings
 from dovetail.settings.timeline import TimelineSettings
 from dovetail.settings.tracing import TracingSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value was given: the place, and its name there (a flag, a variable or a path)."""
-
-    place: Literal["flag", "environment", "file", "default"]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.place} {self.name}" if self.name else self.place
-
-
-DEFAULT_ORIGIN = Origin("default")
 
 
 @dataclass(frozen=True, slots=True)

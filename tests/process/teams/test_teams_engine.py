@@ -22,8 +22,9 @@ pytest.importorskip("pyspark")
 from pyspark.errors import AnalysisException
 from tests.java import need_java
 
-from dovetail.cli.options import Target
-from dovetail.cli.pipeline_status import Reports
+from dovetail.admin.kafka import Kafka
+from dovetail.admin.pipelines import PipelineReports
+from dovetail.errors import NotFound
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import client_of
 from dovetail.spark import session
@@ -131,22 +132,25 @@ def check_report(reporter: Reporter) -> None:
     assert registry.get_sample_value("dovetail_pipeline_leading", {"pipeline": "shop"}) == 1
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def test_the_last_report_is_there_for_the_console_and_for_other_terminals(
     node: RunningNode,
 ) -> None:
     """T11: the driver of the test above has left its last word on the topic of reports."""
-    target = Target(node.bootstrap, 20.0)
-    with Reports(target, "shop") as reports:
-        [report] = reports.newest()
-    assert (report["pipeline"], report["state"], report["term"]) == ("shop", "stopped", 3)
-    assert {(edge["from"], edge["to"]) for edge in report["edges"]} == {
+    kafka = Kafka(node.bootstrap, 20.0, client_id="test")
+    report = PipelineReports(now_ms).one(kafka, "shop")
+    assert (report.pipeline, report.state, report.term) == ("shop", "stopped", 3)
+    assert {(edge.source, edge.target) for edge in report.edges} == {
         ("parse", "price"),
         ("price", "ship"),
         ("price", "refund"),
     }
-    assert {one["team"]: one["jobs_total"] for one in report["teams"]}["price"] == 300
-    with Reports(target, "another") as none:
-        assert none.newest() == []
+    assert {one.team: one.jobs_total for one in report.teams}["price"] == 300
+    with pytest.raises(NotFound):
+        PipelineReports(now_ms).one(kafka, "another")
 
 
 def test_positions_are_committed_for_lag_tools(node: RunningNode) -> None:
@@ -233,8 +237,8 @@ def test_teams_come_in_at_a_guarded_door(spark: "SparkSession", tmp_path: Path) 
         with watched(pipeline, spark, node, tmp_path / "kept", config=config) as engine:
             reporter.leads(engine, 1)
             assert front.ask({"guest": 7}, result_of="remind", timeout_s=STEP_S_MAX) == -7
-        reports = cleanup.enter_context(Reports(Target(node.bootstrap, 10, config), "guarded"))
-        assert [one["term"] for one in reports.newest()] == [1]
+        kafka = Kafka(node.bootstrap, 10.0, client_id="test", security=config)
+        assert PipelineReports(now_ms).one(kafka, "guarded").term == 1
         topic = pipeline.stages()[0].topics.input
         assert topic_frame(spark, Brokers.at(node.bootstrap, config), topic).count() == 1
         stranger = Brokers.at(node.bootstrap, {**config, "sasl.password": "wrong"})

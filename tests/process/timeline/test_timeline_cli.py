@@ -22,7 +22,7 @@ def test_a_timeline_from_creation_to_deletion(node: RunningNode) -> None:
     assert "exists" in again.stderr
     assert run(node, "schedule", "cli", "hello", "--key", "k").returncode == 0
     known = run(node, "schedule", "cli", "other", "--key", "k")
-    assert "was there" in known.stderr
+    assert "existed already" in known.stderr
     assert run(node, "schedule", "cli", "-", "--in", "1h", given="one\ntwo\n").returncode == 0
     peeked = json.loads(run(node, "peek", "cli", "--json").stdout)
     # What is due in the same millisecond has no order.

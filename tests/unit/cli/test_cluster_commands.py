@@ -11,11 +11,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dovetail.cli.app import app
-from dovetail.cli.cluster_view import ClusterView, KafkaView, ProcessView, as_json, rendered
 from dovetail.cli.local_cluster import etcd as cluster_etcd
 from dovetail.cli.local_cluster.etcd import etcd_binary
 from dovetail.cli.local_cluster.processes import Health, kind_of
 from dovetail.cli.local_cluster.starting import _becomes_free
+from dovetail.cli.local_cluster.view import (
+    ClusterView,
+    KafkaView,
+    ProcessView,
+    as_document,
+    rendered,
+)
 from dovetail.cli.outcome import ExitCode
 from dovetail.cli.output import answers
 from dovetail.coordination.membership import Member
@@ -161,7 +167,7 @@ def test_what_the_status_shows(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("12.0 MB stored", "leads 2", "waiting for storage", "1.2 ms"):
         assert text in shown
     assert "4 partitions, 2 without a leader: t-1, t-2" in shown
-    told = json.loads(json.dumps(as_json(view((member,)))))
+    told = json.loads(json.dumps(as_document(view((member,)))))
     assert told["members"][0]["stored_bytes"] == 12_000_000
     assert told["brokers"] == [{"number": 101, "leads": 2}]
     assert told["without_leader"] == ["t-1", "t-2"]
@@ -183,7 +189,7 @@ def test_a_silent_etcd_hides_nothing_else(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     assert "etcd: no member answers" in shown
     assert "leads 2" in shown
-    told = as_json(view(CoordinationDown("no member answers")))
+    told = as_document(view(CoordinationDown("no member answers")))
     assert told["errors"] == {"members": "no member answers"}
     assert "members" not in told
 

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import kubernetes_validate
 import pytest
 import typer
@@ -20,7 +19,7 @@ import yaml
 
 from dovetail.cli.app import app
 from dovetail.settings import Settings, load_settings
-from dovetail.settings.sources import variable_of
+from dovetail.settings.given import variable_of
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -51,14 +50,11 @@ pipelines:
 
 def check_command(arguments: list[str]) -> None:
     """Raises if the command line does not know the command, or an option of it."""
-    command: click.Command = typer.main.get_command(app)
-    context = click.Context(command, info_name="dovetail")
-    left = list(arguments)
-    while isinstance(command, click.Group):
-        found = command.get_command(context, left.pop(0))
-        assert found is not None, arguments
-        command = found
-        context = click.Context(command, info_name=command.name, parent=context)
+    command: Any = typer.main.get_command(app)
+    context, left = typer.Context(command, info_name="dovetail"), list(arguments)
+    while hasattr(command, "commands"):
+        name, command, left = command.resolve_command(context, left)
+        context = typer.Context(command, info_name=name, parent=context)
     command.make_parser(context).parse_args(left)
 
 

@@ -2,30 +2,35 @@
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
+from dovetail.admin.kafka import Kafka
+from dovetail.admin.topics import create_topic, delete_topics
+from dovetail.cli.client import kafka_of
 from dovetail.cli.options import (
     BootstrapOption,
     CompressionOption,
     JsonOption,
     TimeoutOption,
     examples,
-    target_of,
 )
+from dovetail.cli.output import note, print_json, print_table
 from dovetail.cli.program import program
-from dovetail.errors import Unavailable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import KafkaError, Message
-    from confluent_kafka.admin import AdminClient
-
-    from dovetail.cli.options import Target
+from dovetail.cli.progress import progress_bar
+from dovetail.errors import DovetailError, Unavailable
 
 EPILOG = examples(
     "dovetail bench",
@@ -57,12 +62,14 @@ class Rate:
 
 def bench(
     ctx: typer.Context,
-    messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many.")] = 200_000,
+    messages: Annotated[
+        int, typer.Option("--messages", "-n", min=1, help="Number of messages.")
+    ] = 200_000,
     size_bytes: Annotated[
         int, typer.Option("--bytes", min=1, max=1_000_000, help="Size of each value.")
     ] = 100,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Of the topic made for it.")
+        int, typer.Option("--partitions", "-p", min=1, help="Of the temporary topic.")
     ] = 1,
     compression: CompressionOption = "none",
     keep: Annotated[bool, typer.Option("--keep", help="Do not delete the topic.")] = False,
@@ -70,33 +77,29 @@ def bench(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure producing (acknowledged by the node) and consuming, in a topic of its own.
+    """Measure how fast records are produced and consumed, in a temporary topic.
 
-    The figures are of the node with its durability setting, and of this client process.
+    A record counts as produced when the node has acknowledged it. The figures depend on the node's
+    durability setting and on this client process.
     """
-    from dovetail.cli.client import NewTopic, call, connect, wait_for
-    from dovetail.cli.output import print_json, print_table, progress_bar
-
-    target = target_of(ctx, bootstrap, timeout)
-    admin = connect(target)
+    kafka = kafka_of(ctx, bootstrap, timeout)
     topic = f"dovetail-bench-{secrets.token_hex(4)}"
-    doing = f"creating topic {topic!r}"
-    new = NewTopic(topic, num_partitions=partitions, replication_factor=-1)
-    wait_for(doing, target, call(doing, target, lambda: admin.create_topics([new]))[topic])
+    create_topic(kafka, topic, partitions=partitions, config={})
     try:
         with progress_bar(quiet=as_json) as bar:
 
-            def watch(phase: str) -> "Callable[[int], None]":
+            def watch(phase: str) -> Callable[[int], None]:
                 task = bar.add_task(phase, total=messages)
                 return lambda done: bar.update(task, completed=done)
 
             rates = [
-                _produce(target, topic, messages, size_bytes, compression, watch("producing")),
-                _consume(target, topic, partitions, messages, size_bytes, watch("consuming")),
+                _produce(kafka, topic, messages, size_bytes, compression, watch("producing")),
+                _consume(kafka, topic, partitions, messages, size_bytes, watch("consuming")),
             ]
     finally:
         if not keep:
-            _delete(admin, target, topic)
+            _delete(kafka, topic)
+
     rows = [
         {
             "phase": rate.phase,
@@ -109,7 +112,7 @@ def bench(
         for rate in rates
     ]
     if as_json:
-        print_json({"node": target.bootstrap, "partitions": partitions, "phases": rows})
+        print_json({"node": kafka.bootstrap, "partitions": partitions, "phases": rows})
     else:
         columns = list(rows[0])
         print_table(
@@ -119,33 +122,29 @@ def bench(
 
 
 def _produce(
-    target: "Target",
+    kafka: Kafka,
     topic: str,
     messages: int,
     size_bytes: int,
     compression: str,
-    on_progress: "Callable[[int], None]",
+    on_progress: Callable[[int], None],
 ) -> Rate:
-    from confluent_kafka import Producer
-
-    from dovetail.cli.client import call, client_config, error_of
-
     failures: list[KafkaError] = []
 
-    def on_delivery(error: "KafkaError | None", _: "Message") -> None:
+    def on_delivery(error: KafkaError | None, _: Message) -> None:
         if error is not None:
             failures.append(error)
 
-    config = client_config(
-        target,
+    config = kafka.config(
         enable_idempotence=True,
         linger_ms=5,
         batch_size=1_000_000,
         compression_type=compression,
         delivery_report_only_error=True,
     )
-    producer = call("opening a producer", target, lambda: Producer(config))
+    producer = kafka.call("opening a producer", lambda: Producer(config))
     value = secrets.token_bytes(size_bytes)
+
     started = time.monotonic()
     for index in range(messages):
         while True:
@@ -163,26 +162,22 @@ def _produce(
         producer.flush(0.2)
         on_progress(messages - len(producer))
     seconds = time.monotonic() - started
+
     if failures:
         producer.purge()
-        raise error_of(f"producing to {topic!r}", failures[0], target)
+        raise kafka.error_of(f"producing to {topic!r}", failures[0])
     return Rate("produce", messages, size_bytes, seconds)
 
 
 def _consume(
-    target: "Target",
+    kafka: Kafka,
     topic: str,
     partitions: int,
     messages: int,
     size_bytes: int,
-    on_progress: "Callable[[int], None]",
+    on_progress: Callable[[int], None],
 ) -> Rate:
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-
-    from dovetail.cli.client import call, client_config, error_of
-
-    config = client_config(
-        target,
+    config = kafka.config(
         group_id="dovetail-cli",
         enable_auto_commit=False,
         fetch_message_max_bytes=8 * 1024 * 1024,
@@ -191,19 +186,21 @@ def _consume(
         fetch_queue_backoff_ms=5,
     )
     consumer: Any = Consumer(config)
+
     try:
         started = last_s = time.monotonic()
         consumer.assign(
             [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partitions)]
         )
         done = 0
+
         while done < messages:
             # No more than are left, so that the last record ends the wait.
             ask = min(10_000, messages - done)
-            batch = call("reading", target, partial(consumer.consume, ask, 0.05))
+            batch = kafka.call("reading", partial(consumer.consume, ask, 0.05))
             for message in batch:
                 if message.error() is not None:
-                    raise error_of("reading", message.error(), target)
+                    raise kafka.error_of("reading", message.error())
             done += len(batch)
             on_progress(done)
             now_s = time.monotonic()
@@ -218,13 +215,8 @@ def _consume(
         consumer.close()
 
 
-def _delete(admin: "AdminClient", target: "Target", topic: str) -> None:
-    from dovetail.cli.client import call, wait_for
-    from dovetail.cli.output import note
-    from dovetail.errors import DovetailError
-
-    doing = f"deleting topic {topic!r}"
+def _delete(kafka: Kafka, topic: str) -> None:
     try:
-        wait_for(doing, target, call(doing, target, lambda: admin.delete_topics([topic]))[topic])
+        delete_topics(kafka, [topic])
     except DovetailError as error:
-        note(f"{error}\nThe topic is left behind; delete it: {program()} topic delete {topic}")
+        note(f"{error}\nThe topic is still there; delete it: {program()} topic delete {topic}")

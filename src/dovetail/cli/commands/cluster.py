@@ -2,23 +2,34 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.live import Live
 
 from dovetail.cli.completing import cluster_node_names
+from dovetail.cli.local_cluster import processes
 from dovetail.cli.local_cluster.folder import FOLDER_DEFAULT, ClusterFolder
-from dovetail.cli.options import ConfigOption, JsonOption, RootOptions, SetOption, examples
+from dovetail.cli.local_cluster.plan import Plan, Wish
+from dovetail.cli.local_cluster.starting import start_cluster
+from dovetail.cli.local_cluster.view import Looker, as_document, rendered
+from dovetail.cli.options import (
+    ConfigOption,
+    JsonOption,
+    SetOption,
+    WatchOption,
+    examples,
+    root_options,
+)
+from dovetail.cli.output import answers, note, notes, print_done, print_json, print_panel
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput, NotFound
-
-if TYPE_CHECKING:
-    from dovetail.cli.local_cluster.plan import Plan
+from dovetail.settings import parse_duration_ms
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A cluster on this machine: start, status, stop; kill, pause, resume, logs of a node.",
     epilog=examples("dovetail cluster start", "dovetail cluster status --watch"),
 )
 
@@ -55,7 +66,7 @@ _FOLLOW_S = 0.2
 )
 def start(
     ctx: typer.Context,
-    brokers: Annotated[int | None, typer.Option("--brokers", help="Default: 3.")] = None,
+    brokers: Annotated[int | None, typer.Option("--brokers", help="Brokers; default: 3.")] = None,
     storage: Annotated[
         int | None, typer.Option("--storage", help="Storage nodes; default: 3.")
     ] = None,
@@ -73,7 +84,7 @@ def start(
             metavar="PORT",
             min=0,
             max=65000,
-            help="Of the first broker, the next ones follow; default: 9092 if free; 0: any free.",
+            help="Port of the first broker, others follow; default: 9092 if free; 0: any free.",
         ),
     ] = None,
     ensemble: Annotated[
@@ -85,7 +96,9 @@ def start(
     ack_quorum: Annotated[
         int | None,
         typer.Option(
-            "--ack-quorum", min=1, help="Copies on disk before it is acknowledged; default: 2 of 3."
+            "--ack-quorum",
+            min=1,
+            help="Copies on disk before a record is acknowledged; default: 2 of 3.",
         ),
     ] = None,
     data_dir: FolderOption = FOLDER_DEFAULT,
@@ -93,16 +106,12 @@ def start(
     assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start etcd, storage nodes and brokers as background processes, and wait until they serve.
+    """Start etcd, storage nodes and brokers in the background, and wait until they serve.
 
-    What runs already is left alone, so this also brings back what was killed; more nodes than
-    before are added. Data, numbers and ports stay as they were.
+    Processes that run are left alone, so this also restarts those that were killed. A larger number
+    of nodes adds nodes. Data, node numbers and ports stay the same.
     """
-    from dovetail.cli.local_cluster.plan import Wish
-    from dovetail.cli.local_cluster.starting import start_cluster
-    from dovetail.cli.output import note, notes
-
-    root = ctx.obj if isinstance(ctx.obj, RootOptions) else RootOptions()
+    root = root_options(ctx)
     config = config_file or root.config
     wish = Wish(
         brokers=brokers,
@@ -117,7 +126,7 @@ def start(
     )
     folder = ClusterFolder(data_dir)
     with notes().status("starting"):
-        plan = start_cluster(folder, wish, port=port, tell=note)
+        plan = start_cluster(folder, wish, port=port, on_step=note)
     if as_json:
         _print_started_json(folder, plan)
     else:
@@ -134,28 +143,20 @@ def start(
 )
 def status(
     data_dir: FolderOption = FOLDER_DEFAULT,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Look again every second; Ctrl-C ends it.")
-    ] = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the processes, who holds a lease in etcd with which load, and who leads how much."""
-    from dovetail.cli.cluster_view import Looker, rendered
-    from dovetail.cli.cluster_view import as_json as view_as_json
-    from dovetail.cli.output import answers, print_json
-
+    """Show the processes, which nodes hold a lease in etcd, their load, and who leads what."""
     looker = Looker(ClusterFolder(data_dir))
     if as_json and watch:
         raise InvalidInput("--watch is for people and --json for programs; give one of them")
     if as_json:
-        print_json(view_as_json(looker.look()))
+        print_json(as_document(looker.look()))
         return
     console = answers()
     if not watch:
         console.print(rendered(looker.look()))
         return
-    from rich.live import Live
-
     with Live(rendered(looker.look()), console=console, auto_refresh=False) as live:
         while True:
             time.sleep(_WATCH_S)
@@ -166,15 +167,12 @@ def status(
 def stop(
     data_dir: FolderOption = FOLDER_DEFAULT,
     timeout: Annotated[
-        str, typer.Option("--timeout", metavar="DURATION", help="Then one that hangs is killed.")
+        str,
+        typer.Option("--timeout", metavar="DURATION", help="Slower processes are killed."),
     ] = "30s",
     as_json: JsonOption = False,
 ) -> None:
     """Stop all processes: brokers, then storage nodes, then etcd. The data stays."""
-    from dovetail.cli.local_cluster import processes
-    from dovetail.cli.output import note, print_json
-    from dovetail.settings import parse_duration_ms
-
     patience_s = parse_duration_ms(timeout) / 1000
     folder = ClusterFolder(data_dir)
     found = _found(folder)
@@ -188,50 +186,34 @@ def stop(
     if found:
         with folder.locked():
             processes.stop(found, patience_s=patience_s, on_stopped=on_stopped)
-    if as_json:
-        print_json({"folder": str(folder.path), "ended": ended})
-    elif not found:
-        note(f"nothing runs in {folder.path}")
-    else:
-        note(f"the data stays in {folder.path}; `{program()} cluster start{folder.hint()}` goes on")
+    text = f"nothing runs in {folder.path}"
+    if found:
+        text = (
+            f"the data stays in {folder.path}; `{program()} cluster start{folder.hint()}` starts "
+            "the cluster again"
+        )
+    print_done(as_json, {"folder": str(folder.path), "ended": ended}, text)
 
 
 @app.command(
     "kill", epilog=examples("dovetail cluster kill broker-1", "dovetail cluster kill storage-2")
 )
 def kill(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
-    """Kill processes with SIGKILL, as a crash would; `cluster start` brings them back."""
-    from dovetail.cli.local_cluster import processes
-    from dovetail.cli.output import note
-
-    folder = ClusterFolder(data_dir)
-    for name, process in _running(folder, names).items():
-        processes.kill(name, process)
-        note(f"{name} is dead; `{program()} cluster start{folder.hint()}` brings it back")
+    """Kill processes with SIGKILL, like a crash; `cluster start` restarts them."""
+    _signal(data_dir, names, processes.kill, "{name} is dead; `{cluster} start{hint}` restarts it")
 
 
 @app.command("pause", epilog=examples("dovetail cluster pause broker-1"))
 def pause(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
-    """Pause processes with SIGSTOP: they stand still, and do not know it."""
-    from dovetail.cli.local_cluster import processes
-    from dovetail.cli.output import note
-
-    folder = ClusterFolder(data_dir)
-    for name, process in _running(folder, names).items():
-        processes.pause(name, process)
-        note(f"{name} stands still; `{program()} cluster resume {name}{folder.hint()}` wakes it")
+    """Pause processes with SIGSTOP: they stand still without noticing."""
+    advice = "`{cluster} resume {name}{hint}` resumes it"
+    _signal(data_dir, names, processes.pause, "{name} is paused; " + advice)
 
 
 @app.command("resume", epilog=examples("dovetail cluster resume broker-1"))
 def resume(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
     """Wake paused processes with SIGCONT. A broker that lost its lease meanwhile may end itself."""
-    from dovetail.cli.local_cluster import processes
-    from dovetail.cli.output import note
-
-    folder = ClusterFolder(data_dir)
-    for name, process in _running(folder, names).items():
-        processes.resume(name, process)
-        note(f"{name} runs again")
+    _signal(data_dir, names, processes.resume, "{name} runs again")
 
 
 @app.command(
@@ -245,13 +227,11 @@ def logs(
             metavar="NODE", help="Name, such as broker-1.", autocompletion=cluster_node_names
         ),
     ],
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="From the end.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
     data_dir: FolderOption = FOLDER_DEFAULT,
 ) -> None:
-    """Print the end of what a process has said, dead or alive."""
-    from dovetail.cli.local_cluster.processes import last_lines
-
+    """Print the end of a process's log; the process may be dead."""
     folder = ClusterFolder(data_dir)
     _check_names(folder.plan(), [name])
     path = folder.log(name)
@@ -259,7 +239,7 @@ def logs(
         raise NotFound(f"{name} has never been started, so there is no {path}")
     with path.open(encoding="utf-8", errors="replace") as file:
         file.seek(0, 2)
-        for line in last_lines(folder, name, lines=lines) if lines else ():
+        for line in processes.last_lines(folder, name, lines=lines) if lines else ():
             sys.stdout.write(f"{line}\n")
         while follow:
             sys.stdout.write(file.read())
@@ -267,10 +247,18 @@ def logs(
             time.sleep(_FOLLOW_S)
 
 
-def _found(folder: ClusterFolder) -> dict[str, Any]:
-    """What runs in the folder. Raises `NotFound` if that is no cluster's."""
-    from dovetail.cli.local_cluster import processes
+def _signal(
+    data_dir: Path, names: list[str], action: Callable[[str, Any], None], report: str
+) -> None:
+    """Does it to each process, and says what is so now. Raises `NotFound`, `Refused`."""
+    folder = ClusterFolder(data_dir)
+    for name, process in _running(folder, names).items():
+        action(name, process)
+        note(report.format(name=name, cluster=f"{program()} cluster", hint=folder.hint()))
 
+
+def _found(folder: ClusterFolder) -> dict[str, Any]:
+    """What runs in the folder. Raises `NotFound` if there is no cluster."""
     found = processes.find(folder)
     if not found:
         folder.plan()
@@ -279,27 +267,25 @@ def _found(folder: ClusterFolder) -> dict[str, Any]:
 
 def _running(folder: ClusterFolder, names: list[str]) -> dict[str, Any]:
     """The processes of these names. Raises `NotFound` unless all are of the plan and run."""
-    from dovetail.cli.local_cluster import processes
 
     _check_names(folder.plan(), names)
     found = processes.find(folder)
     for name in names:
         if name not in found:
             raise NotFound(
-                f"{name} does not run; `{program()} cluster start{folder.hint()}` brings it back"
+                f"{name} does not run; `{program()} cluster start{folder.hint()}` restarts it"
             )
     return {name: found[name] for name in names}
 
 
-def _check_names(plan: "Plan", names: list[str]) -> None:
+def _check_names(plan: Plan, names: list[str]) -> None:
     known = [process.name for process in plan.processes]
     for name in names:
         if name not in known:
             raise NotFound(f"there is no {name!r} in this cluster; it has {', '.join(known)}")
 
 
-def _print_started_json(folder: ClusterFolder, plan: "Plan") -> None:
-    from dovetail.cli.output import print_json
+def _print_started_json(folder: ClusterFolder, plan: Plan) -> None:
 
     print_json(
         {
@@ -311,14 +297,10 @@ def _print_started_json(folder: ClusterFolder, plan: "Plan") -> None:
     )
 
 
-def _print_started(folder: ClusterFolder, plan: "Plan") -> None:
-    from rich.panel import Panel
-    from rich.text import Text
+def _print_started(folder: ClusterFolder, plan: Plan) -> None:
 
-    from dovetail.cli.output import answers
-
-    call, first = f"{program()} cluster", plan.of_kind("broker")[0]
-    safe = plan.write_quorum - plan.ack_quorum
+    call, first, hint = f"{program()} cluster", plan.of_kind("broker")[0], folder.hint()
+    spare = plan.write_quorum - plan.ack_quorum
     rows = [
         ("bootstrap servers", plan.bootstrap),
         ("etcd", ",".join(plan.etcd_endpoints)),
@@ -327,21 +309,21 @@ def _print_started(folder: ClusterFolder, plan: "Plan") -> None:
         (
             "every record is",
             f"synced on {plan.ack_quorum} of {plan.write_quorum} storage nodes before it is "
-            f"acknowledged; {safe} can be away",
+            f"acknowledged; {spare} may be down",
         ),
     ]
-    text = Text()
-    for name, value in rows:
-        text.append(f"{name:<19}", style="dim").append(f"{value}\n")
-    text.append("\nTry it:\n", style="dim")
-    for command in (
-        f"export DOVETAIL_CLIENT_BOOTSTRAP={plan.bootstrap}",
-        f"{program()} topic create hello --partitions 6",
-        f"{program()} bench",
-        f"{call} kill {first.name}{folder.hint()}",
-        f"{call} status{folder.hint()}",
-        f"{call} start{folder.hint()}",
-    ):
-        text.append(f"  {command}\n", style="bold")
-    text.append(f"\n{call} stop{folder.hint()} ends it; the data stays.", style="dim")
-    answers().print(Panel(text, title="The cluster is ready", title_align="left", expand=False))
+
+    print_panel(
+        "The cluster is ready",
+        rows,
+        heading="Try it:",
+        commands=[
+            f"export DOVETAIL_CLIENT_BOOTSTRAP={plan.bootstrap}",
+            f"{program()} topic create hello --partitions 6",
+            f"{program()} bench",
+            f"{call} kill {first.name}{hint}",
+            f"{call} status{hint}",
+            f"{call} start{hint}",
+        ],
+        ending=f"{call} stop{hint} ends it; the data stays.",
+    )

@@ -1,8 +1,9 @@
-"""`dovetail completion`: what makes a shell complete nouns, verbs, options and names."""
+"""`dovetail completion`: the script with which a shell completes commands, options and names."""
 
 from typing import Annotated, Literal
 
 import typer
+from typer.completion import get_completion_script  # type: ignore[attr-defined] # Not exported.
 
 from dovetail.cli.options import examples
 
@@ -16,16 +17,13 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell that is to complete.")],
+    shell: Annotated[Shell, typer.Argument(help="Your shell.")],
 ) -> None:
     """Print the script that makes a shell complete `dovetail`.
 
-    Topics, groups, timelines and settings are completed too, by asking the node of the command
-    that is being typed.
+    It completes topics, groups, timelines and settings too: it asks the node that the typed command
+    would talk to.
     """
-    # Its exports are implicit.
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
     script = get_completion_script(
         prog_name="dovetail", complete_var="_DOVETAIL_COMPLETE", shell=shell
     )

@@ -3,10 +3,13 @@
 import typer
 
 from dovetail.cli.options import ConfigOption, JsonOption, SetOption, examples, settings_of
+from dovetail.cli.output import print_json, print_table
+from dovetail.settings import format_bytes, format_duration_ms
+from dovetail.settings.given import variable_of
+from dovetail.settings.reference import reference as reference_page
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Settings: values and where they come from.",
     epilog=examples("dovetail config show", "dovetail config reference"),
 )
 
@@ -30,14 +33,10 @@ def show(
     assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print every setting: its value, its origin and what it does.
+    """Print every setting with its value, its origin and what it does.
 
-    A flag is stronger than the environment, that than the file, that than the default.
+    A flag overrides the environment, the environment overrides the file, the file the default.
     """
-    from dovetail.cli.output import print_json, print_table
-    from dovetail.settings import format_bytes, format_duration_ms
-    from dovetail.settings.sources import variable_of
-
     settings = settings_of(ctx, config=config_file, assignments=assignments)
     if as_json:
         print_json(
@@ -54,28 +53,26 @@ def show(
             ]
         )
         return
-
-    def readable(name: str, value: str | int | float | bool) -> object:
-        if isinstance(value, int) and not isinstance(value, bool):
-            if "_ms" in name:
-                return format_duration_ms(value)
-            return format_bytes(value) if "_bytes" in name else str(value)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        return value if value != "" else '""'
-
     print_table(
         ["name", "value", "origin", "description"],
         (
-            (shown.name, readable(shown.name, shown.value), shown.origin, shown.description)
+            (shown.name, _readable(shown.name, shown.value), shown.origin, shown.description)
             for shown in settings.shown()
         ),
     )
 
 
+def _readable(name: str, value: str | int | float | bool) -> object:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        if "_ms" in name:
+            return format_duration_ms(value)
+        return format_bytes(value) if "_bytes" in name else str(value)
+    return value if value != "" else '""'
+
+
 @app.command("reference", epilog=examples("dovetail config reference > settings.md"))
 def reference() -> None:
-    """Print what can be set, with defaults and bounds, as a page of Markdown."""
-    from dovetail.settings.reference import reference as page
-
-    typer.echo(page(), nl=False)
+    """Print all settings with their defaults and bounds, as a page of Markdown."""
+    typer.echo(reference_page(), nl=False)

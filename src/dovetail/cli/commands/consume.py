@@ -1,8 +1,8 @@
-"""`dovetail consume`: read a topic, once or for ever, alone or in a group.
+"""`dovetail consume`: read a topic to its end or follow it, alone or in a group.
 
-Alone, it reads each partition from the position asked for up to the end as of the start, or, with
-`--follow`, on and on. In a group it goes on where the group stopped, and commits what it has
-printed, after printing it: a record can be printed twice after a crash, never skipped.
+Alone, it reads each partition from the given position up to the end that the partition had at the
+start; with `--follow` it waits for more. In a group it continues where the group stopped, and
+commits after printing: a crash can make it print a record twice, never skip one.
 """
 
 import base64
@@ -11,21 +11,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from dovetail.admin.kafka import Kafka, Partition
+from dovetail.admin.positions import Position, all_bounds_of, parse_position, resolve
+from dovetail.cli.client import kafka_of, no_partition, partitions_of
 from dovetail.cli.completing import group_names, topic_names
-from dovetail.cli.options import BootstrapOption, TimeoutOption, examples, target_of
-from dovetail.cli.position import Position, parse_position
+from dovetail.cli.options import BootstrapOption, JsonLinesOption, TimeoutOption, examples
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message, TopicPartition
-
-    from dovetail.cli.client import Partition
-    from dovetail.cli.options import Target
 
 EPILOG = examples(
     "dovetail consume orders",
@@ -54,7 +51,7 @@ def consume(
         ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")
     ] = None,
     group: Annotated[
         str | None,
@@ -70,15 +67,12 @@ def consume(
         int | None, typer.Option("--partition", min=0, help="Only this partition.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Print the key and a tab first.")] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Print headers first.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line, for programs.")
-    ] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print the headers first.")] = False,
+    as_json: JsonLinesOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Print the records of a topic, one a line."""
-    target = target_of(ctx, bootstrap, timeout)
+    """Print the records of a topic, one per line."""
     position = parse_position(start) if start else Position("beginning")
     if group is not None and (partition is not None or position.kind in {"offset", "time"}):
         raise InvalidInput(
@@ -91,17 +85,18 @@ def consume(
     else:
         escape = sys.stdout.isatty()
 
-        def render(message: "Message") -> bytes:
+        def render(message: Message) -> bytes:
             return render_text(message, keys=keys, headers=headers, escape=escape)
 
+    kafka = kafka_of(ctx, bootstrap, timeout)
     if group is not None:
-        _read_in_group(target, topic, group, position, render=render, follow=follow, count=count)
+        _read_in_group(kafka, topic, group, position, render=render, follow=follow, count=count)
     else:
-        _read_alone(target, topic, partition, position, render=render, follow=follow, count=count)
+        _read_alone(kafka, topic, partition, position, render=render, follow=follow, count=count)
 
 
 @contextmanager
-def _reading(consumer: "Consumer", *, follow: bool) -> "Iterator[None]":
+def _reading(consumer: Consumer, *, follow: bool) -> Iterator[None]:
     """Closes the consumer at the end.
 
     Ctrl-C is how following is meant to end, once it has begun: before, and without `--follow`, it
@@ -117,57 +112,46 @@ def _reading(consumer: "Consumer", *, follow: bool) -> "Iterator[None]":
 
 
 def _read_alone(
-    target: "Target",
+    kafka: Kafka,
     topic: str,
     partition: int | None,
     position: Position,
     *,
-    render: "Callable[[Message], bytes]",
+    render: Callable[[Message], bytes],
     follow: bool,
     count: int | None,
 ) -> None:
-    from confluent_kafka import TopicPartition
-
-    from dovetail.cli.client import (
-        bounds_of,
-        connect,
-        no_partition,
-        partitions_of,
-        resolve,
-        topic_of,
-    )
-
-    admin = connect(target)
-    partitions = partitions_of(topic_of(admin, target, topic))
+    partitions = partitions_of(kafka, topic)
     if partition is not None:
         if (topic, partition) not in partitions:
             raise no_partition(topic, partition, count=len(partitions))
         partitions = [(topic, partition)]
-    bounds = bounds_of(admin, target, partitions)
-    starts = resolve(admin, target, position, bounds)
-    ends = {key: end for key, (_, end) in bounds.items() if follow or starts[key] < end}
+    bounds = all_bounds_of(kafka, partitions)
+    starts = resolve(kafka, position, bounds)
+
+    ends = {key: bound.end for key, bound in bounds.items() if follow or starts[key] < bound.end}
     if not ends:
         return
-    consumer = _consumer(target, group_id="dovetail-cli", reset="earliest")
+    consumer = _consumer(kafka, group_id="dovetail-cli", reset="earliest")
     with _reading(consumer, follow=follow):
         consumer.assign([TopicPartition(*key, starts[key]) for key in ends])
         until = None if follow else ends
-        _print_records(consumer, target, render=render, until=until, count=count)
+        _print_records(consumer, kafka, render=render, until=until, count=count)
 
 
 def _print_records(
-    consumer: "Consumer",
-    target: "Target",
+    consumer: Consumer,
+    kafka: Kafka,
     *,
-    render: "Callable[[Message], bytes]",
-    until: "Mapping[Partition, int] | None",
+    render: Callable[[Message], bytes],
+    until: Mapping[Partition, int] | None,
     count: int | None,
 ) -> None:
     open_until = dict(until) if until is not None else None
     left = count
     while (left is None or left > 0) and (open_until is None or open_until):
         printed = []
-        for message in _poll(consumer, target, left):
+        for message in _poll(consumer, kafka, left):
             key = (str(message.topic()), int(message.partition() or 0))
             offset = int(message.offset() or 0)
             if open_until is not None:
@@ -185,24 +169,22 @@ def _print_records(
 
 
 def _read_in_group(
-    target: "Target",
+    kafka: Kafka,
     topic: str,
     group: str,
     position: Position,
     *,
-    render: "Callable[[Message], bytes]",
+    render: Callable[[Message], bytes],
     follow: bool,
     count: int | None,
 ) -> None:
-    from dovetail.cli.client import call, connect, topic_of
-
-    topic_of(connect(target), target, topic)
+    partitions_of(kafka, topic)
     reset = "earliest" if position.kind == "beginning" else "latest"
-    consumer = _consumer(target, group_id=group, reset=reset)
+    consumer = _consumer(kafka, group_id=group, reset=reset)
     assigned: set[Partition] | None = None
     at_end: set[Partition] = set()
 
-    def on_assign(_: "Consumer", partitions: "list[TopicPartition]") -> None:
+    def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
         nonlocal assigned
         assigned = {(item.topic, item.partition) for item in partitions}
         at_end.clear()
@@ -210,10 +192,11 @@ def _read_in_group(
     with _reading(consumer, follow=follow):
         consumer.subscribe([topic], on_assign=on_assign)
         left = count
+
         while left is None or left > 0:
             printed: list[bytes] = []
             last: Message | None = None
-            for message in _poll(consumer, target, left):
+            for message in _poll(consumer, kafka, left):
                 key = (str(message.topic()), int(message.partition() or 0))
                 if message.error() is not None:
                     at_end.add(key)
@@ -222,11 +205,11 @@ def _read_in_group(
                 printed.append(render(message))
                 last = message
                 consumer.store_offsets(message=message)
+
             _write(printed)
             if last is not None:
-                call(
+                kafka.call(
                     f"committing positions of group {group!r}",
-                    target,
                     lambda: consumer.commit(asynchronous=False),
                 )
             if left is not None:
@@ -235,14 +218,9 @@ def _read_in_group(
                 break
 
 
-def _consumer(target: "Target", *, group_id: str, reset: str) -> "Consumer":
-    from confluent_kafka import Consumer
-
-    from dovetail.cli.client import client_config
-
+def _consumer(kafka: Kafka, *, group_id: str, reset: str) -> Consumer:
     return Consumer(
-        client_config(
-            target,
+        kafka.config(
             group_id=group_id,
             auto_offset_reset=reset,
             enable_auto_commit=False,
@@ -253,15 +231,11 @@ def _consumer(target: "Target", *, group_id: str, reset: str) -> "Consumer":
     )
 
 
-def _poll(consumer: "Consumer", target: "Target", left: int | None) -> "Iterable[Message]":
+def _poll(consumer: Consumer, kafka: Kafka, left: int | None) -> Iterable[Message]:
     """The next messages; the end of a partition comes as one whose error says so."""
-    from confluent_kafka import KafkaError
-
-    from dovetail.cli.client import call, error_of
-
     ask = BATCH_RECORDS_MAX if left is None else min(left, BATCH_RECORDS_MAX)
-    messages: list[Message] = call(
-        "reading", target, lambda: consumer.consume(num_messages=ask, timeout=POLL_S)
+    messages: list[Message] = kafka.call(
+        "reading", lambda: consumer.consume(num_messages=ask, timeout=POLL_S)
     )
     for message in messages:
         error = message.error()
@@ -271,7 +245,7 @@ def _poll(consumer: "Consumer", target: "Target", left: int | None) -> "Iterable
             KafkaError._ALL_BROKERS_DOWN,
             KafkaError._TRANSPORT,
         }:
-            raise error_of("reading", error, target)
+            raise kafka.error_of("reading", error)
 
 
 def _write(lines: Iterable[bytes]) -> None:
@@ -281,8 +255,8 @@ def _write(lines: Iterable[bytes]) -> None:
         sys.stdout.buffer.flush()
 
 
-def render_json(message: "Message") -> bytes:
-    """The record as one JSON object; bytes that are no UTF-8 become {"base64": "..."}."""
+def render_json(message: Message) -> bytes:
+    """The record as one JSON object; bytes that are not UTF-8 become {"base64": "..."}."""
     _, timestamp_ms = message.timestamp()
     moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC) if timestamp_ms >= 0 else None
     record = {
@@ -298,7 +272,7 @@ def render_json(message: "Message") -> bytes:
     return json.dumps(record, ensure_ascii=False).encode()
 
 
-def render_text(message: "Message", *, keys: bool, headers: bool, escape: bool) -> bytes:
+def render_text(message: Message, *, keys: bool, headers: bool, escape: bool) -> bytes:
     """The record as a line: headers, key, value, with tabs between.
 
     With `escape`, control characters are shown, not sent: a record must not command a terminal.
@@ -324,12 +298,13 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _header_pairs(message: "Message") -> list[tuple[str, bytes | None]]:
+def _header_pairs(message: Message) -> list[tuple[str, bytes | None]]:
     pairs: Any = message.headers() or []
     return list(pairs)
 
 
 def readable(content: bytes | None) -> object:
+    """Text as it is; bytes that are not UTF-8 as {"base64": "..."}."""
     if content is None:
         return None
     try:

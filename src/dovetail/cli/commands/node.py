@@ -1,6 +1,6 @@
 """`dovetail node`: a node of a cluster in this process; what `up` is for one alone."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,15 +13,21 @@ from dovetail.cli.commands.up import (
     NoHttpOption,
     PortOption,
     ReadyJsonOption,
-    door_flags,
+    listener_flags,
     run_node,
 )
-from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+from dovetail.cli.options import (
+    ConfigOption,
+    EtcdOption,
+    SetOption,
+    etcd_flags,
+    examples,
+    flags_of,
+    settings_of,
+)
 from dovetail.cli.program import program
 from dovetail.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    from dovetail.settings import Settings
+from dovetail.settings import Flag, Settings
 
 EPILOG = examples(
     "dovetail node --roles storage --node-id 1 --etcd 10.0.0.1:2379 --host 10.0.0.11",
@@ -46,17 +52,14 @@ def node(
     node_id: Annotated[
         int | None,
         typer.Option(
-            "--node-id", min=1, help="Number of this node, unique in the cluster and kept for good."
+            "--node-id", min=1, help="Number of this node, unique in the cluster; it never changes."
         ),
     ] = None,
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", help="Name of this node; default: dovetail-NUMBER."),
     ] = None,
-    etcd: Annotated[
-        str | None,
-        typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
-    ] = None,
+    etcd: EtcdOption = None,
     data_dir: DataDirOption = None,
     host: HostOption = None,
     port: PortOption = None,
@@ -68,22 +71,20 @@ def node(
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
 ) -> None:
-    """Run a node of a cluster, which finds the others through etcd. Ctrl-C stops it.
+    """Run one node of a cluster; the nodes find each other through etcd. Ctrl-C stops it.
 
-    Nodes connect to each other at the address that clients are told, so it must be one that the
-    others reach: --host with an address of this machine, or --advertised-host.
+    Nodes connect to each other at their advertised addresses, as clients do. Choose one that the
+    other nodes can reach: --host with an address of this machine, or --advertised-host.
     """
-    from dovetail.settings import Flag
-
-    given: dict[str, tuple[str, object]] = {
-        "node.roles": ("--roles", roles),
-        "node.node_id": ("--node-id", node_id),
-        "node.name": ("--name", name),
-        "coordination.kind": ("--etcd", None if etcd is None else "etcd"),
-        "coordination.endpoints": ("--etcd", etcd),
-    }
-    flags = [Flag(key, value, flag) for key, (flag, value) in given.items() if value is not None]
-    flags += door_flags(
+    flags = flags_of(
+        {
+            "node.roles": ("--roles", roles),
+            "node.node_id": ("--node-id", node_id),
+            "node.name": ("--name", name),
+        }
+    )
+    flags += etcd_flags(etcd)
+    flags += listener_flags(
         data_dir=data_dir,
         host=host,
         port=port,
@@ -92,6 +93,7 @@ def node(
         http_port=http_port,
         no_http=no_http,
     )
+
     settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
     _check_is_member(settings)
     if settings.origin("node.name").place == "default":
@@ -100,14 +102,14 @@ def node(
     run_node(settings, as_json=as_json)
 
 
-def _check_is_member(settings: "Settings") -> None:
+def _check_is_member(settings: Settings) -> None:
     if settings.coordination.kind != "etcd":
         raise InvalidSetting(
-            "a node of a cluster finds the others through etcd: give its address with --etcd "
-            f"host:port (coordination.kind and .endpoints). For one node alone: {program()} up"
+            "a node of a cluster finds the others through etcd; give its address with --etcd "
+            f"host:port (coordination.kind and .endpoints). To run a single node: {program()} up"
         )
     if settings.origin("node.node_id").place == "default":
         raise InvalidSetting(
-            "every node of a cluster has a number of its own, which it keeps for good: give it "
-            "with --node-id (node.node_id)"
+            "every node of a cluster has its own number and keeps it; give it with --node-id "
+            "(node.node_id)"
         )

@@ -1,23 +1,38 @@
 """`dovetail outbox`: tables, status, shards, dead letters, backfill and polling of an outbox."""
 
+import inspect
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError
 
-from dovetail.cli.commands.relay import DatabaseOption
-from dovetail.cli.options import JsonOption, examples, settings_of
-from dovetail.cli.outcome import ExitCode
-from dovetail.errors import InvalidInput, InvalidSetting
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-
-    from dovetail.outbox.dead import DeadMessage
+from dovetail.cli.confirming import confirm
+from dovetail.cli.options import (
+    DatabaseOption,
+    JsonOption,
+    WatchOption,
+    YesOption,
+    examples,
+    flags_of,
+    settings_of,
+)
+from dovetail.cli.output import note, plural, print_done, print_json, print_rows, print_table
+from dovetail.cli.progress import progress_bar
+from dovetail.errors import InvalidSetting, Unreachable
+from dovetail.outbox.database import open_engine
+from dovetail.outbox.dead import DeadMessage, drop_dead, list_dead, replay_dead, show_dead
+from dovetail.outbox.poller import advance, reset, source_of
+from dovetail.outbox.schema import check_version, statements_of
+from dovetail.outbox.schema import migrate as migrate_tables
+from dovetail.outbox.shards import set_shards
+from dovetail.outbox.status import OutboxStatus, ShardStatus, read_status
+from dovetail.settings import parse_duration_ms
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The outbox: tables, status, dead letters, backfill.",
     epilog=examples(
         "dovetail outbox init --database sqlite:///shop.db",
         "dovetail outbox status --database sqlite:///shop.db",
@@ -25,7 +40,7 @@ app = typer.Typer(
 )
 dead_app = typer.Typer(
     no_args_is_help=True,
-    help="Messages that were set aside.",
+    help="Dead letters: messages that the relay set aside.",
     epilog=examples("dovetail outbox dead list", "dovetail outbox dead replay 17"),
 )
 app.add_typer(dead_app, name="dead")
@@ -50,12 +65,8 @@ TargetOption = Annotated[
 ]
 
 
-def _engine(ctx: typer.Context, database: str | None, *, check: bool = True) -> "Engine":
-    from dovetail.outbox.database import open_engine
-    from dovetail.outbox.schema import check_version
-    from dovetail.settings import Flag
-
-    flags = [] if database is None else [Flag("outbox.database", database, "--database")]
+def _engine(ctx: typer.Context, database: str | None, *, check: bool = True) -> Engine:
+    flags = flags_of({"outbox.database": ("--database", database)})
     url = settings_of(ctx, flags=flags).outbox.database
     if not url:
         raise InvalidSetting(
@@ -69,12 +80,8 @@ def _engine(ctx: typer.Context, database: str | None, *, check: bool = True) -> 
     return engine
 
 
-def _reached(engine: "Engine") -> None:
+def _reached(engine: Engine) -> None:
     """Raises `Unreachable` with the driver's words if the database does not answer."""
-    from sqlalchemy.exc import DBAPIError
-
-    from dovetail.errors import Unreachable
-
     try:
         engine.connect().close()
     except DBAPIError as error:
@@ -84,7 +91,7 @@ def _reached(engine: "Engine") -> None:
 
 @app.command("init", epilog=examples(f"dovetail outbox init --database {_SHOP}"))
 def init(ctx: typer.Context, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """Make the tables of the outbox; does nothing if they are there."""
+    """Create the tables of the outbox; does nothing if they exist."""
     migrate(ctx, database, as_json)
 
 
@@ -92,19 +99,14 @@ def init(ctx: typer.Context, database: DatabaseOption = None, as_json: JsonOptio
 def migrate(
     ctx: typer.Context, database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
-    """Bring the tables of the outbox up to this version."""
-    from dovetail.cli.output import note, print_json
-    from dovetail.outbox.schema import migrate as migrate_tables
-
+    """Bring the tables of the outbox to this version."""
     engine = _engine(ctx, database, check=False)
     _reached(engine)
     before, after = migrate_tables(engine)
-    if as_json:
-        print_json({"before": before, "after": after})
-    elif before == after:
-        note(f"the tables are of version {after} already")
-    else:
-        note(f"the tables are of version {after} now; they were of version {before}")
+    text = f"the tables are at version {after}, which they had already"
+    if before != after:
+        text = f"the tables are at version {after}; they were at version {before}"
+    print_done(as_json, {"before": before, "after": after}, text)
 
 
 @app.command("sql", epilog=examples("dovetail outbox sql postgresql > outbox.sql"))
@@ -113,10 +115,7 @@ def sql(
         str, typer.Argument(metavar="DIALECT", help="postgresql, mysql, mariadb or sqlite.")
     ],
 ) -> None:
-    """Print the statements that make the tables, for a migration tool of your own."""
-    import inspect
-
-    from dovetail.outbox.schema import statements_of
+    """Print the statements that create the tables, for your own migration tool."""
 
     for statement in statements_of(dialect):
         typer.echo(inspect.cleandoc(statement) + ";\n")
@@ -132,17 +131,13 @@ def status(
     ctx: typer.Context,
     database: DatabaseOption = None,
     sample: Annotated[
-        str, typer.Option("--sample", metavar="DURATION", help="How long to look for the rate.")
+        str,
+        typer.Option("--sample", metavar="DURATION", help="Time over which the rate is measured."),
     ] = "500ms",
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Look again and again; Ctrl-C ends it.")
-    ] = False,
+    watch: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what waits, how long, the rate, the locks and the errors."""
-    from dovetail.outbox.status import read_status
-    from dovetail.settings import parse_duration_ms
-
+    """Show how many messages wait and since when, the rate, the locks and the errors."""
     engine = _engine(ctx, database)
     sample_s = parse_duration_ms(sample) / 1000
     before, since = read_status(engine), time.monotonic()
@@ -160,10 +155,7 @@ def status(
         before, since = found, now
 
 
-def _print_status(found: Any, rates: dict[str, float], *, as_json: bool) -> None:
-    from dataclasses import asdict
-
-    from dovetail.cli.output import note, print_json, print_table
+def _print_status(found: OutboxStatus, rates: dict[str, float], *, as_json: bool) -> None:
 
     if as_json:
         print_json(
@@ -173,6 +165,7 @@ def _print_status(found: Any, rates: dict[str, float], *, as_json: bool) -> None
     if not found.topics:
         note("nothing was ever published through this outbox")
         return
+
     print_table(
         ["topic", "shard", "pending", "oldest s", "dead", "sent", "a second", "locked by", "error"],
         (
@@ -193,27 +186,20 @@ def _print_status(found: Any, rates: dict[str, float], *, as_json: bool) -> None
     )
 
 
-class _NoShard:
-    shard = 0
-    sent = 0
-    locked_by = None
-    error = None
-
-
-_NO_SHARD = _NoShard()
+#: Of a topic that no relay has begun.
+_NO_SHARD = ShardStatus(
+    shard=0, locked_by=None, locked_ms=None, term=0, error=None, retries=0, retry_ms=None, sent=0
+)
 
 
 @app.command("shards", epilog=examples("dovetail outbox shards orders 4"))
 def shards(
     ctx: typer.Context,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic that is hot.")],
-    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="Workers at once.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to share.")],
+    count: Annotated[int, typer.Argument(metavar="COUNT", min=1, help="Number of workers.")],
     database: DatabaseOption = None,
 ) -> None:
-    """Say how many workers may share a topic. Only while no relay is at work on it."""
-    from dovetail.cli.output import note, plural
-    from dovetail.outbox.shards import set_shards
-
+    """Set how many workers may share a topic. Stop the relays of that topic first."""
     set_shards(_engine(ctx, database), topic, count)
     note(f"topic {topic!r} has {plural(count, 'shard')} now")
 
@@ -222,35 +208,20 @@ def shards(
 def dead_list(
     ctx: typer.Context,
     topic: TopicOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")
+    ] = 100,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List messages that were set aside, with the reason."""
-    from dovetail.cli.output import note, print_json, print_table
-    from dovetail.outbox.dead import list_dead
-
+    """List the dead letters of the outbox, with the reason of each."""
     found = list_dead(_engine(ctx, database), topic=topic, limit=limit)
-    if as_json:
-        print_json([_as_json(dead) for dead in found])
-    elif found:
-        print_table(
-            ["id", "topic", "key", "bytes", "attempts", "age s", "reason"],
-            (
-                (
-                    dead.id,
-                    dead.topic,
-                    _text(dead.key),
-                    len(dead.payload or b""),
-                    dead.attempts,
-                    dead.age_ms / 1000,
-                    dead.reason,
-                )
-                for dead in found
-            ),
-        )
-    else:
-        note("no dead letters")
+    rows = [_as_json(dead) for dead in found]
+    if not as_json:
+        for row, dead in zip(rows, found, strict=True):
+            row |= {"bytes": len(dead.payload or b""), "age s": dead.age_ms / 1000}
+    columns = ["id", "topic", "key", "bytes", "attempts", "age s", "reason"]
+    print_rows(as_json, rows, columns=columns, empty="no dead letters")
 
 
 @dead_app.command("show", epilog=examples("dovetail outbox dead show 17 --json"))
@@ -260,10 +231,7 @@ def dead_show(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one message that was set aside, with its payload."""
-    from dovetail.cli.output import print_json, print_table
-    from dovetail.outbox.dead import show_dead
-
+    """Show one dead letter with its payload."""
     found = _as_json(show_dead(_engine(ctx, database), dead_id))
     if as_json:
         print_json(found)
@@ -282,15 +250,9 @@ def dead_replay(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put messages back into the outbox, behind what waits, under their old ids."""
-    from dovetail.cli.output import note, plural, print_json
-    from dovetail.outbox.dead import replay_dead
-
+    """Put dead letters back into the outbox, behind what waits, under their old ids."""
     count = replay_dead(_engine(ctx, database), ids=ids or None, topic=topic)
-    if as_json:
-        print_json({"replayed": count})
-    else:
-        note(f"{plural(count, 'message')} put back into the outbox")
+    print_done(as_json, {"replayed": count}, f"{plural(count, 'message')} put back into the outbox")
 
 
 @dead_app.command("drop", epilog=examples("dovetail outbox dead drop 17 --yes"))
@@ -298,31 +260,16 @@ def dead_drop(
     ctx: typer.Context,
     ids: IdsArgument = None,
     topic: TopicOption = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
-    ] = False,
+    yes: YesOption = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete messages that were set aside, for good. Asks first."""
-    import sys
-
-    from dovetail.cli.output import note, plural, print_json
-    from dovetail.outbox.dead import drop_dead
+    """Delete dead letters for good. Asks first."""
 
     engine = _engine(ctx, database)
-    if not yes and not sys.stdin.isatty():
-        raise InvalidInput(
-            "dropping dead letters needs a yes, and there is no terminal; give --yes"
-        )
-    if not yes and not typer.confirm("Delete these dead letters for good?", err=True):
-        note("nothing was deleted")
-        raise typer.Exit(ExitCode.FAILED)
+    confirm("Delete these dead letters for good?", yes=yes)
     count = drop_dead(engine, ids=ids or None, topic=topic)
-    if as_json:
-        print_json({"dropped": count})
-    else:
-        note(f"{plural(count, 'message')} dropped")
+    print_done(as_json, {"dropped": count}, f"{plural(count, 'message')} dropped")
 
 
 @app.command(
@@ -335,15 +282,12 @@ def backfill(
     topic: TargetOption,
     key: KeyOption = None,
     anew: Annotated[
-        bool, typer.Option("--anew", help="From the beginning, not where the last run ended.")
+        bool, typer.Option("--anew", help="Start over, not where the last run ended.")
     ] = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish every row of a table, as JSON, once. Stopped, it goes on where it was."""
-    from dovetail.cli.output import note, plural, print_json, progress_bar
-    from dovetail.outbox.poller import advance, reset, source_of
-
+    """Publish every row of a table once, as JSON. A run that was stopped continues next time."""
     engine = _engine(ctx, database)
     source = source_of(engine, table, topic=topic, key=key)
     if anew:
@@ -354,10 +298,11 @@ def backfill(
         while count := advance(engine, source):
             total += count
             bar.update(task, completed=total)
-    if as_json:
-        print_json({"table": table, "topic": topic, "published": total})
-    else:
-        note(f"{plural(total, 'row')} of {table} published to {topic!r}")
+    print_done(
+        as_json,
+        {"table": table, "topic": topic, "published": total},
+        f"{plural(total, 'row')} of {table} published to {topic!r}",
+    )
 
 
 @app.command(
@@ -376,7 +321,7 @@ def poll(
     ],
     key: KeyOption = None,
     every: Annotated[
-        str, typer.Option("--every", metavar="DURATION", help="Between looks.")
+        str, typer.Option("--every", metavar="DURATION", help="Time between two polls.")
     ] = "1s",
     delay: Annotated[
         str,
@@ -384,14 +329,12 @@ def poll(
             "--delay", metavar="DURATION", help="Longer than any transaction that writes the table."
         ),
     ] = "2s",
-    once: Annotated[bool, typer.Option("--once", help="Up to now, then end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Publish what has changed so far, then end.")
+    ] = False,
     database: DatabaseOption = None,
 ) -> None:
-    """Publish rows of a table as they change. Ctrl-C stops it; the next run goes on."""
-    from dovetail.cli.output import note, plural
-    from dovetail.outbox.poller import advance, source_of
-    from dovetail.settings import parse_duration_ms
-
+    """Publish rows of a table as they change. Ctrl-C stops it; the next run continues."""
     engine = _engine(ctx, database)
     source = source_of(
         engine,
@@ -413,7 +356,7 @@ def poll(
         time.sleep(every_s)
 
 
-def _as_json(dead: "DeadMessage") -> dict[str, Any]:
+def _as_json(dead: DeadMessage) -> dict[str, Any]:
     return {
         "id": dead.id,
         "topic": dead.topic,

@@ -3,40 +3,54 @@
 import importlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from rich.console import Group
+from rich.live import Live
 
+from dovetail import tracing
+from dovetail.admin import pipelines as admin
+from dovetail.admin.kafka import Kafka
+from dovetail.cli.client import kafka_of
+from dovetail.cli.commands.pipeline_run import live_table, reporting, run_alone, stand_by, title_of
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
     MetricsHostOption,
     MetricsPortOption,
     TimeoutOption,
+    WatchOption,
     examples,
     metrics_flags,
+    named_values,
     settings_of,
     target_of,
 )
+from dovetail.cli.output import answers, note, print_json, print_json_line, print_table
 from dovetail.errors import InvalidInput, NotFound
+from dovetail.spark import session
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.picture import as_svg, as_text
+from dovetail.teams.report import COLUMNS, edges_of, parts_of, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dovetail.teams.graph import Pipeline
-
 app = typer.Typer(
     no_args_is_help=True,
-    help="Teams: run a pipeline on Spark, show its graph.",
     epilog=examples("dovetail pipeline show shop:orders", "dovetail pipeline run shop:orders"),
 )
 
-#: With --watch: between two looks at the reports, which come once a second at most.
+#: Time between two looks with --watch; reports come once a second at most.
 _WATCH_S = 1.0
 
 PipelineArgument = Annotated[
-    str, typer.Argument(metavar="MODULE:PIPELINE", help="Where it is, such as shop:orders.")
+    str,
+    typer.Argument(metavar="MODULE:PIPELINE", help="Module and name, such as shop:orders."),
 ]
 
 
@@ -64,16 +78,14 @@ def run(
         typer.Option(
             "--checkpoint",
             metavar="PATH",
-            help="Where Spark keeps its journal; all masters share it. Default: a folder here.",
+            help="Where Spark keeps its journal, shared by all masters; default: a folder here.",
         ),
     ] = None,
     standby: Annotated[
         bool,
-        typer.Option(
-            "--standby", help="One of several masters: stand by until elected ([stream])."
-        ),
+        typer.Option("--standby", help="One of several masters: wait until elected ([stream])."),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do what is there, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when no job is left.")] = False,
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
@@ -85,18 +97,15 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Run the teams of a pipeline until interrupted; this process is their master."""
-    from dovetail import tracing
-    from dovetail.cli.client import check_reachable
-    from dovetail.cli.commands.pipeline_run import reporting, run_alone, stand_by
-
     if standby and once:
-        raise InvalidInput("--standby waits for an election and --once for the end; give one")
+        raise InvalidInput("--standby waits for an election and --once ends; give one of them")
     pipeline = load_pipeline(where)
     target = target_of(ctx, bootstrap, timeout)
-    check_reachable(target)
+    target.kafka().check()
     folder = checkpoint or str(Path.cwd() / "dovetail-checkpoint")
     settings = settings_of(ctx, flags=metrics_flags(metrics_port, metrics_host))
     tracing.use(settings.tracing, service=f"dovetail-{pipeline.name}")
+
     spark = _session(where, pipeline, master, conf)
     given: dict[str, Any] = {"target": target, "checkpoint": folder}
     try:
@@ -123,30 +132,52 @@ def status(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One pipeline; default: all.")
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again, until interrupted.")
-    ] = False,
+    watch: WatchOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the drivers of pipelines report: state, lag, rates, failures of every team."""
-    from dovetail.cli.output import print_json
-    from dovetail.cli.pipeline_status import Reports
-
-    with Reports(target_of(ctx, bootstrap, timeout), name) as reports:
-        documents = reports.newest()
-        if name is not None and not documents:
-            raise NotFound(
-                f"no driver has reported of a pipeline {name!r} within a day; is it running? "
-                "(dovetail pipeline run MODULE:PIPELINE)"
-            )
-        if watch:
-            reports.watch(_WATCH_S, as_json=as_json)
-        elif as_json:
-            print_json(documents)
+    kafka = kafka_of(ctx, bootstrap, timeout)
+    reports = admin.PipelineReports(lambda: time.time_ns() // 1_000_000)
+    if watch:
+        _watch(reports, kafka, name, as_json=as_json)
+        return
+    found = _documents(reports, kafka, name)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        note("no driver has reported within a day (dovetail pipeline run MODULE:PIPELINE)")
+    for document in found:
+        if document["teams"]:
+            print_table(COLUMNS, rows_of(document), title=title_of(document))
         else:
-            reports.print()
+            note(title_of(document))
+
+
+def _documents(
+    reports: admin.PipelineReports, kafka: Kafka, name: str | None
+) -> list[dict[str, Any]]:
+    """The pipelines now, or the one of this name. Raises `NotFound`."""
+    found = reports.list(kafka) if name is None else [reports.one(kafka, name)]
+    documents: list[dict[str, Any]] = msgspec.to_builtins(found)
+    return documents
+
+
+def _watch(
+    reports: admin.PipelineReports, kafka: Kafka, name: str | None, *, as_json: bool
+) -> None:
+    """Shows the newest reports until it is interrupted."""
+    if as_json or not sys.stdout.isatty():
+        while True:
+            print_json_line(_documents(reports, kafka, name))
+            time.sleep(_WATCH_S)
+
+    with Live(console=answers(), refresh_per_second=2) as shown:
+        while True:
+            shown.update(Group(*map(live_table, _documents(reports, kafka, name))))
+            time.sleep(_WATCH_S)
 
 
 @app.command(
@@ -164,10 +195,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the graph of a pipeline: teams, connectors, topics."""
-    from dovetail.cli.output import note, print_json
-    from dovetail.teams.picture import as_svg, as_text
-    from dovetail.teams.report import edges_of, parts_of
-
     pipeline = load_pipeline(where)
     if svg is not None:
         svg.write_text(as_svg(pipeline))
@@ -180,13 +207,13 @@ def show(
         typer.echo(as_text(pipeline), nl=False)
 
 
-def load_pipeline(where: str) -> "Pipeline":
+def load_pipeline(where: str) -> Pipeline:
     """The pipeline at `module:name`. Raises `InvalidInput`, `NotFound`."""
-    from dovetail.teams.graph import Pipeline
+    parts = where.split(":")
+    if len(parts) != 2 or not all(parts):
+        raise InvalidInput(f"{where!r} does not name a pipeline; write module:name")
 
-    module_name, colon, name = where.partition(":")
-    if not colon or not module_name or not name:
-        raise InvalidInput(f"{where!r} is no place of a pipeline; write module:name")
+    module_name, name = parts
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
@@ -194,6 +221,7 @@ def load_pipeline(where: str) -> "Pipeline":
         raise NotFound(
             f"module {module_name!r} cannot be imported from {Path.cwd()}: {error}"
         ) from error
+
     found = getattr(module, name, None)
     if not isinstance(found, Pipeline):
         there = [key for key, value in vars(module).items() if isinstance(value, Pipeline)]
@@ -202,17 +230,9 @@ def load_pipeline(where: str) -> "Pipeline":
     return found
 
 
-def _session(
-    where: str, pipeline: "Pipeline", master: str, conf: list[str] | None
-) -> "SparkSession":
-    from dovetail.spark import session
+def _session(where: str, pipeline: Pipeline, master: str, conf: list[str] | None) -> "SparkSession":
 
-    given = {}
-    for text in conf or ():
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidInput(f"--conf {text!r} is no setting; write --conf key=value")
-        given[name] = value
+    given = dict(named_values("--conf", conf))
     # Workers on this machine find the module where this process did.
     paths = [str(Path.cwd()), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
@@ -221,6 +241,6 @@ def _session(
         # Workers elsewhere do not have the module; its functions travel with the tasks.
         from pyspark import cloudpickle
 
-        module = sys.modules[where.partition(":")[0]]
+        module = sys.modules[where.split(":", maxsplit=1)[0]]
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return spark

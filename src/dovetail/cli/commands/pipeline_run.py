@@ -1,7 +1,6 @@
 """Running a pipeline from the command line: alone or as one of several masters, with a display."""
 
 import asyncio
-import json
 import signal
 import sys
 import threading
@@ -9,37 +8,40 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.background import start_task, start_thread
+from dovetail.cli.options import Target
+from dovetail.cli.output import answers, note, print_json_line, print_table
+from dovetail.coordination import Coordinator
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
+from dovetail.election import Algorithm, ElectionSettings
+from dovetail.errors import DovetailError
+from dovetail.exposition import serve_metrics
+from dovetail.settings import Settings
+from dovetail.teams.graph import Pipeline
+from dovetail.teams.report import COLUMNS, Report, rows_of
+from dovetail.teams.reporter import Reporter
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from rich.table import Table
 
-    from dovetail.cli.options import Target
-    from dovetail.coordination import Coordinator
-    from dovetail.election import ElectionSettings
-    from dovetail.settings import Settings
-    from dovetail.teams.graph import Pipeline
-    from dovetail.teams.report import Report
-    from dovetail.teams.reporter import Reporter
-
-#: Between two looks at the teams.
+#: Time between two looks at the teams.
 _LOOK_S = 1.0
 #: For `--once`: a pipeline that has not come to rest within a day never will.
 _ONCE_S_MAX = 86_400.0
 
 
 @contextmanager
-def reporting(settings: "Settings", pipeline: "Pipeline", target: "Target") -> "Iterator[Reporter]":
+def reporting(settings: Settings, pipeline: Pipeline, target: Target) -> Iterator[Reporter]:
     """A reporter, and its metrics over HTTP if the settings want them."""
-    from dovetail.cli.output import note
-    from dovetail.teams.reporter import Reporter
-
     with Reporter(pipeline, target.bootstrap, config=target.security) as reporter:
         where = settings.metrics
         if not where.enabled:
             yield reporter
             return
-        from dovetail.exposition import serve_metrics
-
         server = serve_metrics(reporter.metrics.registry, where.host, where.port)
         note(f"metrics at {server.url}")
         try:
@@ -49,11 +51,11 @@ def reporting(settings: "Settings", pipeline: "Pipeline", target: "Target") -> "
 
 
 def run_alone(
-    pipeline: "Pipeline",
+    pipeline: Pipeline,
     spark: "SparkSession",
-    reporter: "Reporter",
+    reporter: Reporter,
     *,
-    target: "Target",
+    target: Target,
     checkpoint: str,
     once: bool,
     as_json: bool,
@@ -83,17 +85,16 @@ def run_alone(
 
 
 def stand_by(
-    settings: "Settings",
-    pipeline: "Pipeline",
+    settings: Settings,
+    pipeline: Pipeline,
     spark: "SparkSession",
-    reporter: "Reporter",
+    reporter: Reporter,
     *,
-    target: "Target",
+    target: Target,
     checkpoint: str,
     as_json: bool,
 ) -> None:
     """Takes part in the election, and runs the teams while it is the master."""
-    from dovetail.election import ElectionSettings
     from dovetail.teams.master import Master, masters_log, member_of
 
     values = settings.stream.model_dump()
@@ -114,7 +115,9 @@ def stand_by(
                 reporter=reporter,
                 config=config,
             )
-            running = asyncio.create_task(master.run())
+            running = start_task(
+                master.run(), name=f"master {pipeline.name}", expected=(DovetailError,)
+            )
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
             try:
                 await running
@@ -127,15 +130,12 @@ def stand_by(
 
 @asynccontextmanager
 async def _coordinator(
-    settings: "Settings", wanted: "ElectionSettings"
-) -> "AsyncIterator[Coordinator | None]":
+    settings: Settings, wanted: ElectionSettings
+) -> AsyncIterator[Coordinator | None]:
     """The coordination service where the election needs one, else nothing."""
-    from dovetail.election import Algorithm
-
     if wanted.algorithm is not Algorithm.COORDINATOR:
         yield None
         return
-    from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 
     etcd = EtcdSettings.of(settings.coordination)
     async with await EtcdCoordinator.open(etcd) as coordinator:
@@ -143,78 +143,68 @@ async def _coordinator(
 
 
 class Display:
-    """What is told while teams run: a live table on a terminal, else a line for each change."""
+    """What is shown while teams run: a live table on a terminal, else a line for each change."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
-        self._last = ""
+        self._last: dict[str, Any] = {}
 
     def say(self, state: str, term: int) -> None:
-        """Tells of a step of the election."""
+        """Reports a step of the election."""
         if self._json:
             self._line({"state": state, "term": term})
         else:
-            from dovetail.cli.output import note
-
             note(f"{state}" + (f", term {term}" if term else ""))
 
-    def show(self, report: "Report") -> None:
-        """Tells of the teams, once."""
+    def show(self, report: Report) -> None:
+        """Shows the teams, once."""
         document = report.as_document()
         if self._json:
             self._line({"teams": document["teams"]})
             return
-        from dovetail.cli.output import print_table
-        from dovetail.teams.report import COLUMNS, rows_of
-
         print_table(COLUMNS, rows_of(document))
 
     @contextmanager
-    def live(self, latest: "Callable[[], Report | None]") -> Iterator[None]:
+    def live(self, latest: Callable[[], Report | None]) -> Iterator[None]:
         """Shows the teams as they are, while the block runs."""
         stop = threading.Event()
-        telling = threading.Thread(target=self._tell, args=(latest, stop), daemon=True)
-        telling.start()
+        showing = start_thread(lambda: self._keep_showing(latest, stop), name="display of teams")
         try:
             yield
         finally:
             stop.set()
-            telling.join(_LOOK_S * 2)
+            showing.join(_LOOK_S * 2)
 
-    def _tell(self, latest: "Callable[[], Report | None]", stop: threading.Event) -> None:
+    def _keep_showing(self, latest: Callable[[], Report | None], stop: threading.Event) -> None:
         if self._json or not sys.stdout.isatty():
             while not stop.wait(_LOOK_S):
                 if self._json and (report := latest()) is not None:
                     self.show(report)
             return
-        from rich.live import Live
-
-        from dovetail.cli.output import answers
-
         with Live(console=answers(), refresh_per_second=2, transient=True) as shown:
             while not stop.wait(_LOOK_S):
                 if (report := latest()) is not None:
-                    shown.update(live_table(report.as_document(), state=report.state.value))
+                    shown.update(live_table(report.as_document()))
 
     def _line(self, document: dict[str, Any]) -> None:
-        line = json.dumps(document)
-        if line != self._last:
-            self._last = line
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+        if document != self._last:
+            self._last = document
+            print_json_line(document)
 
 
-def live_table(document: dict[str, Any], *, state: str) -> "Table":
+def live_table(document: dict[str, Any]) -> Table:
     """A report as a table that is drawn anew every second."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from dovetail.teams.report import COLUMNS, rows_of
-
-    term = f", term {document['term']}" if document["term"] else ""
-    table = Table(title=f"{document['pipeline']}: {state}{term} ({document['driver']})")
+    table = Table(title=title_of(document))
     for column in COLUMNS:
         table.add_column(column)
     for row in rows_of(document):
         table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
     return table
+
+
+def title_of(document: dict[str, Any]) -> str:
+    """The pipeline, its state and its driver."""
+    term = f", term {document['term']}" if document["term"] else ""
+    title = f"{document['pipeline']}: {document['state']}{term} ({document['driver']})"
+    standbys = document.get("standbys")
+    return f"{title}; standing by: {', '.join(standbys)}" if standbys else title

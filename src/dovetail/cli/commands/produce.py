@@ -7,10 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
 import typer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from dovetail.admin.kafka import Kafka
+from dovetail.cli.client import kafka_of, no_partition
 from dovetail.cli.completing import topic_names
 from dovetail.cli.options import (
     BootstrapOption,
@@ -18,14 +21,11 @@ from dovetail.cli.options import (
     JsonOption,
     TimeoutOption,
     examples,
-    target_of,
+    named_values,
 )
-from dovetail.errors import DovetailError, InvalidInput
-
-if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message
-
-    from dovetail.cli.options import Target
+from dovetail.cli.output import note, plural, print_done
+from dovetail.cli.progress import progress_bar
+from dovetail.errors import DovetailError, InvalidInput, Uncertain, Unreachable
 
 EPILOG = examples(
     "echo 'hello' | dovetail produce orders",
@@ -65,12 +65,12 @@ HeaderOption = Annotated[
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file, not stdin."),
+    typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file."),
 ]
 KeySeparatorOption = Annotated[
     str | None,
     typer.Option(
-        "--key-separator", "-K", metavar="TEXT", help="What divides key and value in a line."
+        "--key-separator", "-K", metavar="TEXT", help="What separates key and value in a line."
     ),
 ]
 
@@ -86,39 +86,38 @@ def produce(
     file: FileOption = None,
     key_separator: KeySeparatorOption = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Send so many generated records.")
+        int | None, typer.Option("--count", "-n", min=1, help="Send this many generated records.")
     ] = None,
     size_bytes: Annotated[
         int,
-        typer.Option("--bytes", min=1, max=GENERATED_BYTES_MAX, help="Size of each, with --count."),
+        typer.Option("--bytes", min=1, max=GENERATED_BYTES_MAX, help="Record size, with --count."),
     ] = 100,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Default: by key, else spread.")
+        int | None, typer.Option("--partition", min=0, help="Default: by key, or spread.")
     ] = None,
     compression: CompressionOption = "none",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write records to a topic: a record a line from standard input, or as the options say.
+    """Write records to a topic, from standard input, a file or the options.
 
-    Returns when the node has acknowledged every record, each stored once.
+    Each line is a record. Returns when the node has acknowledged every record, each stored once.
     """
-    from dovetail.cli.output import note, progress_bar
-
-    target = target_of(ctx, bootstrap, timeout)
     if file is not None and (value is not None or count is not None):
         raise InvalidInput("--file excludes --value and --count: the records are its lines")
-    headers = _headers(header or [])
+    headers = [(name, text.encode()) for name, text in named_values("--header", header)]
     key_bytes = key.encode() if key is not None else None
+    kafka = kafka_of(ctx, bootstrap, timeout)
     sender = _Sender(
-        target,
+        kafka,
         topic,
         headers=headers,
         partition=partition,
         compression=compression,
-        delivery_ms_max=DELIVERY_MS_MAX if timeout is None else round(target.timeout_s * 1000),
+        delivery_ms_max=DELIVERY_MS_MAX if timeout is None else round(kafka.timeout_s * 1000),
     )
+
     started = time.monotonic()
     with ExitStack() as stack:
         records: Iterable[Outgoing]
@@ -128,7 +127,7 @@ def produce(
         else:
             stream = stack.enter_context(_open(file)) if file else sys.stdin.buffer
             if file is None and sys.stdin.isatty():
-                note("type one record a line; Ctrl-D ends")
+                note("type one record per line; Ctrl-D ends the input")
             records = _lines(stream, key_bytes, key_separator)
         bar = stack.enter_context(progress_bar(quiet=count is None and file is None))
         task = bar.add_task(f"producing to {topic}", total=count)
@@ -137,21 +136,18 @@ def produce(
 
 
 def _report(topic: str, sender: "_Sender", elapsed_s: float, *, as_json: bool) -> None:
-    from dovetail.cli.output import note, plural, print_json
-
-    if as_json:
-        print_json(
-            {
-                "topic": topic,
-                "records": sender.acknowledged,
-                "bytes": sender.bytes_sent,
-                "seconds": round(elapsed_s, 3),
-            }
-        )
-    else:
-        rate = sender.acknowledged / max(elapsed_s, 1e-9)
-        many = f" ({rate:,.0f} a second)" if sender.acknowledged > 1 else ""
-        note(f"{plural(sender.acknowledged, 'record')} acknowledged in {elapsed_s:.2f} s{many}")
+    rate = sender.acknowledged / max(elapsed_s, 1e-9)
+    many = f" ({rate:,.0f} per second)" if sender.acknowledged > 1 else ""
+    print_done(
+        as_json,
+        {
+            "topic": topic,
+            "records": sender.acknowledged,
+            "bytes": sender.bytes_sent,
+            "seconds": round(elapsed_s, 3),
+        },
+        f"{plural(sender.acknowledged, 'record')} acknowledged in {elapsed_s:.2f} s{many}",
+    )
 
 
 class _Sender:
@@ -159,7 +155,7 @@ class _Sender:
 
     def __init__(
         self,
-        target: "Target",
+        kafka: Kafka,
         topic: str,
         *,
         headers: list[tuple[str, bytes]],
@@ -167,25 +163,19 @@ class _Sender:
         compression: str,
         delivery_ms_max: int,
     ) -> None:
-        from confluent_kafka import Producer
-
-        from dovetail.cli.client import call, check_reachable, client_config
-
-        check_reachable(target)
-        self._target = target
+        self._kafka = kafka
         self._topic = topic
         self._fixed: dict[str, Any] = {"headers": headers} if headers else {}
         if partition is not None:
             self._fixed["partition"] = partition
-        config = client_config(
-            target,
+        config = kafka.config(
             enable_idempotence=True,
             linger_ms=5,
             compression_type=compression,
             message_timeout_ms=max(1, delivery_ms_max),
-            topic_metadata_propagation_max_ms=int(target.timeout_s * 1000),
+            topic_metadata_propagation_max_ms=int(kafka.timeout_s * 1000),
         )
-        self._producer = call("opening a producer", target, lambda: Producer(config))
+        self._producer = kafka.call("opening a producer", lambda: Producer(config))
         self._failure: DovetailError | None = None
         self._failed = 0
         self.acknowledged = 0
@@ -199,8 +189,6 @@ class _Sender:
             self._settle()
             raise
         if self._failure is not None:
-            from dovetail.cli.output import plural
-
             were = "was" if self.acknowledged == 1 else "were"
             were_not = "was" if self._failed == 1 else "were"
             raise type(self._failure)(
@@ -226,8 +214,6 @@ class _Sender:
 
     def _settle(self) -> None:
         """Waits a moment for what is on its way, and says what has become of the records."""
-        from dovetail.cli.output import note, plural
-
         self._producer.purge(in_queue=True, in_flight=False)
         self._producer.flush(INTERRUPTED_S_MAX)
         unknown = len(self._producer)
@@ -235,8 +221,6 @@ class _Sender:
         note(f"{plural(self.acknowledged, 'record')} acknowledged before the interruption{rest}")
 
     def _send(self, record: Outgoing) -> None:
-        from confluent_kafka import KafkaException
-
         while True:
             try:
                 self._producer.produce(
@@ -261,7 +245,7 @@ class _Sender:
             self._producer.poll(0)
             return
 
-    def _on_delivery(self, error: "KafkaError | None", _: "Message") -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is None:
             self.acknowledged += 1
             return
@@ -269,19 +253,14 @@ class _Sender:
         if self._failure is None:
             self._failure = self._error_of(error)
 
-    def _error_of(self, error: "KafkaError") -> DovetailError:
-        from confluent_kafka import KafkaError
-
-        from dovetail.cli.client import call, error_of, no_partition
-
+    def _error_of(self, error: KafkaError) -> DovetailError:
         doing = f"producing to {self._topic!r}"
         if error.code() == KafkaError._UNKNOWN_PARTITION and "partition" in self._fixed:
-            timeout_s = self._target.timeout_s
-            found = call(doing, self._target, lambda: self._producer.list_topics(timeout=timeout_s))
-            if self._topic in found.topics:
-                count = len(found.topics[self._topic].partitions)
-                return no_partition(self._topic, self._fixed["partition"], count=count)
-        return error_of(doing, error, self._target)
+            partitions = self._kafka.metadata().topics.get(self._topic)
+            if partitions is not None:
+                return no_partition(self._topic, self._fixed["partition"], count=len(partitions))
+        found = self._kafka.error_of(doing, error, changes=True)
+        return Unreachable(str(found)) if isinstance(found, Uncertain) else found
 
 
 def _open(path: Path) -> BinaryIO:
@@ -302,13 +281,3 @@ def _lines(stream: BinaryIO, key: bytes | None, key_separator: str | None) -> It
         if not found:
             raise InvalidInput(f"line {number} has no key separator {key_separator!r}")
         yield Outgoing(line_key, value)
-
-
-def _headers(given: list[str]) -> list[tuple[str, bytes]]:
-    headers = []
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InvalidInput(f"--header {text!r} is no header; write --header name=value")
-        headers.append((name, value.encode()))
-    return headers

@@ -1,37 +1,34 @@
-"""`dovetail relay`: sends what is in an outbox, as a process of its own."""
+"""`dovetail relay`: a process that sends what is in an outbox."""
 
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Annotated
+from types import FrameType
+from typing import Annotated
 
 import typer
 
+from dovetail import tracing
 from dovetail.cli.options import (
     ConfigOption,
+    DatabaseOption,
     MetricsHostOption,
     MetricsPortOption,
     SetOption,
     examples,
+    flags_of,
     metrics_flags,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from dovetail.outbox.relay import Relay
+from dovetail.exposition import serve_metrics
+from dovetail.logging import configure_logging, get_logger
+from dovetail.outbox.relay import Relay, relay_of
 
 EPILOG = examples(
     "dovetail relay --database postgresql://app@localhost/shop",
     "dovetail relay --database mysql://app@db/shop --bootstrap kafka-1:9092 --workers 4",
     "DOVETAIL_OUTBOX_DATABASE=sqlite:///shop.db dovetail relay --metrics-port 9101",
 )
-
-DatabaseOption = Annotated[
-    str | None,
-    typer.Option("--database", "-d", metavar="URL", help="Database; default: outbox.database."),
-]
 
 
 def relay(
@@ -61,46 +58,42 @@ def relay(
 ) -> None:
     """Send what applications publish in their transactions. Ctrl-C or SIGTERM stops it.
 
-    The batch that is on its way is finished and its lock given back; a second signal ends at once,
+    The relay finishes the batch in flight and releases its lock. A second signal ends it at once,
     which loses nothing either.
     """
-    from dovetail import tracing
-    from dovetail.logging import configure_logging, get_logger
-    from dovetail.outbox.relay import relay_of
-    from dovetail.settings import Flag
-
-    given = {
-        "outbox.database": ("--database", database),
-        "outbox.kafka": ("--bootstrap", kafka),
-        "outbox.workers": ("--workers", workers),
-    }
-    flags = [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
+    flags = flags_of(
+        {
+            "outbox.database": ("--database", database),
+            "outbox.kafka": ("--bootstrap", kafka),
+            "outbox.workers": ("--workers", workers),
+        }
+    )
     flags += metrics_flags(metrics_port, metrics_host)
     settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
     configure_logging(format=settings.logging.format, level=settings.logging.level)
     log = get_logger("outbox")
     tracing.use(settings.tracing, service="dovetail-relay")
+
     running = relay_of(settings)
     stopping = stop_on_signals(running)
     running.start()
     if settings.metrics.enabled:
-        from dovetail.exposition import serve_metrics
-
         where = settings.metrics
         server = serve_metrics(running.metrics.registry, where.host, where.port)
         log.info("metrics served", url=server.url, port=server.port)
     log.info("relay started", workers=running.options.workers, kafka=settings.outbox_bootstrap())
+
     stopping.wait()
     running.stop()
     tracing.end()
     log.info("relay stopped")
 
 
-def stop_on_signals(running: "Relay") -> threading.Event:
+def stop_on_signals(running: Relay) -> threading.Event:
     """The first SIGTERM or SIGINT asks the relay to stop, a second one ends the process."""
     stopping = threading.Event()
 
-    def on_signal(number: int, _: "FrameType | None") -> None:
+    def on_signal(number: int, _: FrameType | None) -> None:
         if stopping.is_set():
             os._exit(128 + number)
         running.request_stop()

@@ -1,18 +1,25 @@
 """`dovetail stats`: counts, bytes, keys, lateness and hot partitions per window; a Spark job."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from dovetail.cli.completing import topic_names
-from dovetail.cli.options import (
-    BootstrapOption,
-    JsonOption,
-    TimeoutOption,
-    examples,
-    target_of,
+from dovetail.cli.client import partitions_of
+from dovetail.cli.options import BootstrapOption, JsonOption, TimeoutOption, examples, target_of
+from dovetail.cli.output import print_rows
+from dovetail.cli.progress import progress_bar
+from dovetail.cli.spark_options import (
+    ArchiveOption,
+    MasterOption,
+    SinceOption,
+    TopicArgument,
+    UntilOption,
+    frame_of,
+    range_of,
+    started,
 )
-from dovetail.cli.spark_options import MasterOption, SinceOption, UntilOption, range_of, started
+from dovetail.spark.statistics import statistics
 
 EPILOG = examples(
     "dovetail stats orders",
@@ -22,50 +29,34 @@ EPILOG = examples(
 
 def stats(
     ctx: typer.Context,
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic to look at.", autocompletion=topic_names)
-    ],
+    topic: TopicArgument,
     window: Annotated[
         str,
-        typer.Option("--window", metavar="INTERVAL", help="Length of a window, in Spark's words."),
+        typer.Option("--window", metavar="INTERVAL", help="Length of a window, in Spark's form."),
     ] = "1 hour",
     since: SinceOption = None,
     until: UntilOption = None,
-    archive: Annotated[
-        str | None,
-        typer.Option("--archive", metavar="PATH", help="Look at this archive instead."),
-    ] = None,
+    archive: ArchiveOption = None,
     master: MasterOption = "local[*]",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a topic got, per window of the records' own times."""
-    from dataclasses import asdict
-
-    from dovetail.cli.client import connect, topic_of
-    from dovetail.cli.output import note, print_json, print_table, progress_bar
-
+    """Show what a topic received, per window of the records' own timestamps."""
     chosen = range_of(since, until)
     target = target_of(ctx, bootstrap, timeout)
     if archive is None:
-        topic_of(connect(target), target, topic)
+        kafka = target.kafka()
+        kafka.check()
+        partitions_of(kafka, topic)
+
     with started(f"stats {topic}", master) as spark, progress_bar(quiet=as_json) as bar:
-        from pyspark.sql import functions as f
-
-        from dovetail.spark.archive import topic_frame
-        from dovetail.spark.statistics import statistics
-
         bar.add_task(f"counting {topic}", total=None)
-        if archive is None:
-            frame = topic_frame(spark, target.brokers(), topic)
-        else:
-            frame = spark.read.parquet(archive).where(f.col("topic") == topic)
+        frame = frame_of(spark, target, topic, archive)
         found = statistics(frame, window=window, chosen=chosen)
-    rows = [asdict(one) | {"start": one.start.isoformat(sep=" ")} for one in found]
-    if as_json:
-        print_json(rows)
-    elif rows:
-        print_table(list(rows[0]), (list(row.values()) for row in rows), title=topic)
-    else:
-        note(f"topic {topic!r} has no records in this range")
+    print_rows(
+        as_json,
+        [asdict(one) | {"start": one.start.isoformat(sep=" ")} for one in found],
+        empty=f"topic {topic!r} has no records in this range",
+        title=topic,
+    )

@@ -3,21 +3,28 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from dovetail.cli.options import ConfigOption, JsonOption, SetOption, examples, settings_of
+from dovetail.admin import storage
+from dovetail.cli.options import (
+    ConfigOption,
+    EtcdOption,
+    JsonOption,
+    SetOption,
+    etcd_flags,
+    examples,
+    settings_of,
+)
+from dovetail.cli.output import note, print_rows
 from dovetail.cli.program import program
+from dovetail.coordination import Coordinator
+from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.errors import InvalidSetting
-
-if TYPE_CHECKING:
-    from dovetail.coordination import Coordinator
-    from dovetail.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Storage nodes of a cluster: list, drain, keep, remove.",
     epilog=examples(
         "dovetail storage list --etcd 10.0.0.1:2379",
         "dovetail storage drain 3 --etcd 10.0.0.1:2379",
@@ -26,10 +33,6 @@ app = typer.Typer(
 
 NumberArgument = Annotated[
     int, typer.Argument(metavar="NUMBER", min=1, help="Number of the storage node (node.node_id).")
-]
-EtcdOption = Annotated[
-    str | None,
-    typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
 ]
 
 Answer = TypeVar("Answer")
@@ -43,18 +46,16 @@ def list_nodes(
     assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List all storage nodes with their state and the ledgers that name them."""
-    from dovetail.admin.storage import states
-    from dovetail.cli.output import note, print_json, print_table
-
-    found = _ask(_settings(ctx, etcd, config_file, assignments), states)
-    rows = [(node.node_id, node.state.value, node.ledgers_left) for node in found]
-    if as_json:
-        print_json([dict(zip(("node", "state", "ledgers"), row, strict=True)) for row in rows])
-    elif rows:
-        print_table(["node", "state", "ledgers"], rows)
-    else:
-        note(f"no storage nodes yet; start one: {program()} node --roles storage --node-id 1")
+    """List the storage nodes with their state and the number of ledgers on each."""
+    found = _ask(ctx, etcd, config_file, assignments, storage.states)
+    print_rows(
+        as_json,
+        [
+            {"node": node.node_id, "state": node.state.value, "ledgers": node.ledgers_left}
+            for node in found
+        ],
+        empty=f"no storage nodes yet; start one: {program()} node --roles storage --node-id 1",
+    )
 
 
 @app.command("drain", epilog=examples("dovetail storage drain 3 --etcd 10.0.0.1:2379"))
@@ -65,19 +66,18 @@ def drain(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Move everything off a storage node, while it goes on serving; a dead one can be drained too.
+    """Move all data off a storage node, which serves on meanwhile; it may also be dead.
 
-    New ledgers avoid it from now on, and what it holds is copied to others in the background.
+    New ledgers avoid the node from now on. Its ledgers are copied to others in the background.
     """
-    from dovetail.admin import storage as decommission
-    from dovetail.cli.output import note
 
-    now_ms = int(time.time() * 1000)
-    settings = _settings(ctx, etcd, config_file, assignments)
-    _ask(settings, lambda c: decommission.drain(c, number, now_ms=now_ms))
-    left = _ask(settings, lambda c: decommission.state(c, number)).ledgers_left
+    async def drained(coordinator: Coordinator) -> int:
+        await storage.drain(coordinator, number, now_ms=_now_ms())
+        return (await storage.state(coordinator, number)).ledgers_left
+
+    left = _ask(ctx, etcd, config_file, assignments, drained)
     note(
-        f"storage node {number} is being drained; {left} ledgers to go. Watch it with "
+        f"storage node {number} is draining; {left} ledgers to go. Watch it with "
         f"`{program()} storage list`; when it is drained: `{program()} storage remove {number}`"
     )
 
@@ -90,14 +90,8 @@ def keep(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Keep a storage node that was to be drained. What was moved stays moved."""
-    from dovetail.admin import storage as decommission
-    from dovetail.cli.output import note
-
-    _ask(
-        _settings(ctx, etcd, config_file, assignments),
-        lambda c: decommission.cancel(c, number),
-    )
+    """Stop draining a storage node and keep it. Ledgers that were moved stay where they are."""
+    _ask(ctx, etcd, config_file, assignments, lambda c: storage.cancel(c, number))
     note(f"storage node {number} is kept")
 
 
@@ -109,46 +103,37 @@ def remove(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Strike a drained storage node off for good; refused while a ledger needs it."""
-    from dovetail.admin import storage as decommission
-    from dovetail.cli.output import note
-
-    now_ms = int(time.time() * 1000)
+    """Remove a drained storage node for good; refused while a ledger needs it."""
     _ask(
-        _settings(ctx, etcd, config_file, assignments),
-        lambda c: decommission.remove(c, number, now_ms=now_ms),
+        ctx,
+        etcd,
+        config_file,
+        assignments,
+        lambda c: storage.remove(c, number, now_ms=_now_ms()),
     )
-    note(f"storage node {number} is removed; stop its process, its disk is not needed any more")
+    note(f"storage node {number} is removed; stop its process. Its disk is no longer needed")
 
 
-def _settings(
-    ctx: typer.Context, etcd: str | None, config_file: ConfigOption, assignments: SetOption
-) -> "Settings":
-    from dovetail.settings import Flag
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
-    flags = []
-    if etcd is not None:
-        flags = [
-            Flag("coordination.kind", "etcd", "--etcd"),
-            Flag("coordination.endpoints", etcd, "--etcd"),
-        ]
-    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=flags)
+
+def _ask(
+    ctx: typer.Context,
+    etcd: str | None,
+    config_file: ConfigOption,
+    assignments: SetOption,
+    ask: Callable[[Coordinator], Awaitable[Answer]],
+) -> Answer:
+    settings = settings_of(ctx, config=config_file, assignments=assignments, flags=etcd_flags(etcd))
     if settings.coordination.kind != "etcd":
         raise InvalidSetting(
-            "storage nodes are looked up in etcd: give its address with --etcd host:port "
+            "the storage nodes are listed in etcd; give its address with --etcd host:port "
             "(coordination.kind and .endpoints)"
         )
-    return settings
-
-
-def _ask(settings: "Settings", ask: "Callable[[Coordinator], Awaitable[Answer]]") -> Answer:
-    from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-
-    coordination = settings.coordination
 
     async def run() -> Answer:
-        etcd = EtcdSettings.of(coordination)
-        async with await EtcdCoordinator.open(etcd) as coordinator:
-            return await ask(coordinator)
+        async with await EtcdCoordinator.open(EtcdSettings.of(settings.coordination)) as c:
+            return await ask(c)
 
     return asyncio.run(run())

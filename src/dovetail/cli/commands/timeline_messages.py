@@ -5,30 +5,32 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from dovetail.background import first_of
+from dovetail.cli.commands.consume import readable
 from dovetail.cli.commands.timeline import TimelineArgument, app
 from dovetail.cli.options import (
     BootstrapOption,
+    JsonLinesOption,
     JsonOption,
     TimeoutOption,
     examples,
     target_of,
 )
 from dovetail.cli.outcome import ExitCode
-from dovetail.cli.timeline_client import connect_to, run
+from dovetail.cli.output import plural, print_done, print_rows
+from dovetail.cli.timeline_client import ask, connect_to
 from dovetail.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from dovetail.timeline.client import Message
-    from dovetail.timeline.message import Shown
+from dovetail.timeline.client import Dovetail, Draft, Message, Scheduled
+from dovetail.timeline.message import Shown, Status
 
 __all__ = ["app"]
 
 LimitOption = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most so many.")
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most this many.")
 ]
 
 #: Dead letters that one request replays.
@@ -40,17 +42,21 @@ BodyArgument = Annotated[
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", "-k", metavar="KEY", help="Unique key: stored once while it is there."),
+    typer.Option(
+        "--key", "-k", metavar="KEY", help="Unique key: stored once while its message exists."
+    ),
 ]
 CronOption = Annotated[
-    str | None, typer.Option("--cron", metavar="LINE", help="Again and again; needs --name.")
+    str | None,
+    typer.Option("--cron", metavar="LINE", help="Repeat by this cron line; needs --name."),
 ]
 EveryOption = Annotated[
-    str | None, typer.Option("--every", metavar="DURATION", help="The same, every so often.")
+    str | None,
+    typer.Option("--every", metavar="DURATION", help="Repeat at this interval; needs --name."),
 ]
 ZoneOption = Annotated[str, typer.Option("--zone", metavar="ZONE", help="Time zone of --cron.")]
 NameOption = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="Of a recurring schedule.")
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the recurring schedule.")
 ]
 
 
@@ -67,13 +73,16 @@ def schedule(
     timeline: TimelineArgument,
     body: BodyArgument,
     after: Annotated[
-        str | None, typer.Option("--in", metavar="DURATION", help="Due after this, such as 90s.")
+        str | None,
+        typer.Option("--in", metavar="DURATION", help="Due after this time, such as 90s."),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Due then: 2026-12-24T18:00.")
+        str | None, typer.Option("--at", metavar="TIME", help="Due at this time: 2026-12-24T18:00.")
     ] = None,
     key: KeyOption = None,
-    priority: Annotated[int, typer.Option("--priority", min=0, max=9, help="9 goes first.")] = 0,
+    priority: Annotated[
+        int, typer.Option("--priority", min=0, max=9, help="0 to 9; 9 goes first.")
+    ] = 0,
     cron: CronOption = None,
     every: EveryOption = None,
     zone: ZoneOption = "UTC",
@@ -83,42 +92,38 @@ def schedule(
     as_json: JsonOption = False,
 ) -> None:
     """Schedule a message, or a recurring one."""
-    from dovetail.cli.output import note, plural, print_json
-    from dovetail.timeline.client import Draft, Scheduled
-
     target = target_of(ctx, bootstrap, timeout)
     recurring = cron is not None or every is not None
     if recurring != (name is not None):
-        raise InvalidInput("a recurring schedule has --name and one of --cron and --every")
+        raise InvalidInput("a recurring schedule needs --name and one of --cron and --every")
     if recurring and (after or at or key):
-        raise InvalidInput("a recurring schedule has no --in, --at and --key")
+        raise InvalidInput("a recurring schedule takes no --in, --at or --key")
     bodies = [line.rstrip("\n") for line in sys.stdin] if body == "-" else [body]
     moment = _moment(at)
 
-    async def work() -> "list[Scheduled]":
-        async with connect_to(target) as d:
-            found = d.timeline(timeline)
-            if recurring:
-                await found.put_schedule(
-                    name or "", bodies[0].encode(), cron=cron or "", zone=zone, every=every
-                )
-                return []
-            drafts = [
-                Draft(text.encode(), at=moment, delay=after, key=key, priority=priority)
-                for text in bodies
-            ]
-            return await found.schedule_many(drafts)
+    async def store(client: Dovetail) -> list[Scheduled]:
+        found = client.timeline(timeline)
+        if recurring:
+            await found.put_schedule(
+                name or "", bodies[0].encode(), cron=cron or "", zone=zone, every=every
+            )
+            return []
+        drafts = [
+            Draft(text.encode(), at=moment, delay=after, key=key, priority=priority)
+            for text in bodies
+        ]
+        return await found.schedule_many(drafts)
 
-    done = run(target, work())
-    if as_json:
-        print_json([{"id": item.id, "created": item.created} for item in done])
-    elif recurring:
-        note(f"schedule {name!r} is set")
-    else:
-        new = sum(item.created for item in done)
-        there = len(done) - new
-        known = f"; {plural(there, 'message')} with this key was there" if there else ""
-        note(f"scheduled {plural(new, 'message')}{known}")
+    done = ask(target, store)
+    new = sum(item.created for item in done)
+    there = len(done) - new
+    known = f"; {plural(there, 'message')} with this key existed already" if there else ""
+    text = f"scheduled {plural(new, 'message')}{known}"
+    print_done(
+        as_json,
+        [{"id": item.id, "created": item.created} for item in done],
+        f"schedule {name!r} is set" if recurring else text,
+    )
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -128,7 +133,7 @@ def _moment(text: str | None) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is no time; write it like 2026-12-24T18:00 or 2026-12-24T18:00:00Z"
+            f"{text!r} is not a time; write it like 2026-12-24T18:00 or 2026-12-24T18:00:00Z"
         ) from error
 
 
@@ -143,12 +148,8 @@ def peek(
 ) -> None:
     """Show the next messages without taking them."""
     target = target_of(ctx, bootstrap, timeout)
-
-    async def work() -> "list[Shown]":
-        async with connect_to(target) as d:
-            return await d.timeline(timeline).peek(limit)
-
-    _print_messages(run(target, work()), as_json=as_json)
+    found = ask(target, lambda client: client.timeline(timeline).peek(limit))
+    _print_messages(found, as_json=as_json)
 
 
 @app.command("dead", epilog=examples("dovetail timeline dead reminders --limit 100 --json"))
@@ -160,20 +161,13 @@ def dead(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show dead letters: messages that failed for the last time, with the reason."""
+    """Show dead letters: messages that have failed for the last time, with the reason."""
     target = target_of(ctx, bootstrap, timeout)
-
-    async def work() -> "list[Shown]":
-        async with connect_to(target) as d:
-            return await d.timeline(timeline).dead(limit=limit)
-
-    _print_messages(run(target, work()), as_json=as_json, dead=True)
+    found = ask(target, lambda client: client.timeline(timeline).dead(limit=limit))
+    _print_messages(found, as_json=as_json, dead=True)
 
 
-def _print_messages(messages: "Sequence[Shown]", *, as_json: bool, dead: bool = False) -> None:
-    from dovetail.cli.commands.consume import readable
-    from dovetail.cli.output import note, print_json, print_table
-
+def _print_messages(messages: Sequence[Shown], *, as_json: bool, dead: bool = False) -> None:
     rows = [
         {
             "id": shown.id,
@@ -187,19 +181,12 @@ def _print_messages(messages: "Sequence[Shown]", *, as_json: bool, dead: bool = 
         }
         for shown in messages
     ]
-    if as_json:
-        print_json(rows)
-        return
-    if not rows:
-        note("no dead letters" if dead else "no message waits")
-        return
     columns = ["id", "due", "attempts", "key", "reason" if dead else "state", "body"]
-    print_table(columns, ([row[column] for column in columns] for row in rows))
+    empty = "no dead letters" if dead else "no message waits"
+    print_rows(as_json, rows, columns=columns, empty=empty)
 
 
-def _line(message: "Message") -> bytes:
-    from dovetail.cli.commands.consume import readable
-
+def _line(message: Message) -> bytes:
     shown = {
         "id": message.id,
         "due": _time(message.due_ms),
@@ -228,37 +215,35 @@ def replay(
     ids: Annotated[
         list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to replay.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make messages of dead letters again, due now, from their first attempt on."""
-    from dovetail.cli.output import note, plural, print_json
-    from dovetail.timeline.message import Status
-
+    """Turn dead letters into messages again, due now, with all their attempts."""
     target = target_of(ctx, bootstrap, timeout)
     if bool(ids) == everything:
-        raise InvalidInput("name the ids of dead letters, or give --all")
+        raise InvalidInput("give the ids of dead letters, or --all")
 
-    async def work() -> list[Status]:
-        async with connect_to(target) as d:
-            found = d.timeline(timeline)
-            wanted = list(ids or [])
-            if everything:
-                wanted = [shown.id async for shown in found.all_dead()]
-            statuses: list[Status] = []
-            for start in range(0, len(wanted), _REPLAY_BATCH):
-                statuses += await found.replay(*wanted[start : start + _REPLAY_BATCH])
-            return statuses
+    async def replay_all(client: Dovetail) -> list[Status]:
+        found = client.timeline(timeline)
+        wanted = list(ids or [])
+        if everything:
+            wanted = [shown.id async for shown in found.all_dead()]
+        statuses: list[Status] = []
+        for start in range(0, len(wanted), _REPLAY_BATCH):
+            statuses += await found.replay(*wanted[start : start + _REPLAY_BATCH])
+        return statuses
 
-    statuses = run(target, work())
+    statuses = ask(target, replay_all)
     done = statuses.count(Status.OK)
     left = len(statuses) - done
-    if as_json:
-        print_json({"replayed": done, "left": left})
-    else:
-        note(f"replayed {plural(done, 'message')}" + (f"; {left} could not be" if left else ""))
+    rest = f"; {left} could not be replayed" if left else ""
+    print_done(
+        as_json,
+        {"replayed": done, "left": left},
+        f"replayed {plural(done, 'message')}{rest}",
+    )
     if left:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -273,25 +258,23 @@ def consume(
     ctx: typer.Context,
     timeline: TimelineArgument,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="Stop after so many.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many.")
     ] = None,
     lease: Annotated[
-        str, typer.Option("--lease", metavar="DURATION", help="Lease of each message.")
+        str, typer.Option("--lease", metavar="DURATION", help="How long each message is leased.")
     ] = "30s",
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per line, for programs.")
-    ] = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
-    """Print messages as they become due, and delete each; Ctrl-C ends it."""
+    """Print messages as they become due, and delete each. Ctrl-C stops it."""
     target = target_of(ctx, bootstrap, timeout)
 
     async def work() -> None:
         enough = asyncio.Event()
         printed = 0
 
-        async def show(message: "Message") -> None:
+        async def show(message: Message) -> None:
             nonlocal printed
             sys.stdout.buffer.write(_line(message) if as_json else message.body + b"\n")
             sys.stdout.buffer.flush()
@@ -299,16 +282,11 @@ def consume(
             if count is not None and printed >= count:
                 enough.set()
 
-        async with connect_to(target) as d:
-            await d.timeline(timeline).describe()
+        async with connect_to(target) as client:
+            await client.timeline(timeline).describe()
             # One at a time, or more than `count` would be taken.
-            d.consumer(timeline, lease=lease, concurrency=1)(show)
-            running = asyncio.create_task(d.run())
-            waiting = asyncio.create_task(enough.wait())
-            await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
-            running.cancel()
+            client.consumer(timeline, lease=lease, concurrency=1)(show)
+            await first_of(client.run(), enough.wait())
 
     try:
         asyncio.run(work())

@@ -1,31 +1,32 @@
 """`dovetail topic`: create, list, describe, alter and delete topics."""
 
-import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from dovetail.admin import topics as admin
+from dovetail.admin.kafka import check_not_internal
+from dovetail.cli.client import kafka_of
 from dovetail.cli.completing import topic_names
+from dovetail.cli.confirming import confirm
 from dovetail.cli.options import (
     BootstrapOption,
     JsonOption,
     TimeoutOption,
+    YesOption,
     examples,
+    named_values,
     target_of,
 )
-from dovetail.cli.outcome import ExitCode
+from dovetail.cli.output import plural, print_done, print_json, print_rows, print_table
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-    from dovetail.cli.options import Target
+from dovetail.settings import parse_bytes, parse_duration_ms
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Topics: create, list, describe, alter, delete.",
     epilog=examples("dovetail topic create orders --partitions 4", "dovetail topic list"),
 )
 
@@ -34,15 +35,15 @@ TopicArgument = Annotated[
 ]
 TopicConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="Kafka topic setting; repeatable."),
+    typer.Option("--config", metavar="NAME=VALUE", help="Setting of the topic; repeatable."),
 ]
 RetentionOption = Annotated[
     str | None,
-    typer.Option("--retention", metavar="DURATION", help="Age at which records go; or none."),
+    typer.Option("--retention", metavar="DURATION", help="Time that records are kept; or none."),
 ]
 RetentionBytesOption = Annotated[
     str | None,
-    typer.Option("--retention-bytes", metavar="SIZE", help="Bytes kept per partition; or none."),
+    typer.Option("--retention-bytes", metavar="SIZE", help="Size kept per partition; or none."),
 ]
 
 
@@ -58,7 +59,7 @@ def create(
     ctx: typer.Context,
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="Default: the node's setting.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number; default: the node's.")
     ] = None,
     config: TopicConfigOption = None,
     retention: RetentionOption = None,
@@ -68,23 +69,14 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a topic. Exit code 4 if it exists."""
-    from dovetail.cli.client import NewTopic, call, connect, topic_of, wait_for
-    from dovetail.cli.output import note, plural, print_json
-
-    target = target_of(ctx, bootstrap, timeout)
     wanted = _topic_config(config, retention, retention_bytes)
-    admin = connect(target)
-    doing = f"creating topic {topic!r}"
-    new = NewTopic(topic, num_partitions=partitions or -1, replication_factor=-1, config=wanted)
-    futures = call(
-        doing, target, lambda: admin.create_topics([new], request_timeout=target.timeout_s)
+    kafka = kafka_of(ctx, bootstrap, timeout)
+    count = admin.create_topic(kafka, topic, partitions=partitions, config=wanted)
+    print_done(
+        as_json,
+        {"topic": topic, "partitions": count, "config": wanted},
+        f"created topic {topic!r} with {plural(count, 'partition')}",
     )
-    wait_for(doing, target, futures[topic])
-    count = partitions or len(topic_of(admin, target, topic).partitions)
-    if as_json:
-        print_json({"topic": topic, "partitions": count, "config": wanted})
-    else:
-        note(f"created topic {topic!r} with {plural(count, 'partition')}")
 
 
 @app.command(
@@ -96,43 +88,24 @@ def create(
 def list_topics(
     ctx: typer.Context,
     with_internal: Annotated[
-        bool, typer.Option("--all", "-a", help="Also those that the node keeps for itself.")
+        bool, typer.Option("--all", "-a", help="Include internal topics.")
     ] = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the topics with their partitions and records."""
-    from dovetail.cli.client import bounds_of, connect, is_internal, partitions_of, topics_of
-    from dovetail.cli.output import note, print_json, print_table
-
-    target = target_of(ctx, bootstrap, timeout)
-    admin = connect(target)
-    topics = {
-        name: metadata
-        for name, metadata in topics_of(admin, target).items()
-        if with_internal or not is_internal(name)
-    }
-    bounds = bounds_of(
-        admin,
-        target,
-        [partition for metadata in topics.values() for partition in partitions_of(metadata)],
-    )
-    records = dict.fromkeys(topics, 0)
-    for (name, _), (first, end) in bounds.items():
-        records[name] += end - first
     columns = ["topic", "partitions", "records", "internal"]
     rows = [
-        (name, len(topics[name].partitions), records[name], is_internal(name))
-        for name in sorted(topics)
+        {column: getattr(found, column) for column in columns}
+        for found in admin.list_topics(kafka_of(ctx, bootstrap, timeout), internal=with_internal)
     ]
-    if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-    elif rows:
-        shown = len(columns) if with_internal else len(columns) - 1
-        print_table(columns[:shown], (row[:shown] for row in rows))
-    else:
-        note(f"no topics yet; create one: {program()} topic create hello")
+    print_rows(
+        as_json,
+        rows,
+        columns=columns if with_internal else columns[:-1],
+        empty=f"no topics yet; create one: {program()} topic create hello",
+    )
 
 
 @app.command(
@@ -147,52 +120,12 @@ def describe(
     as_json: JsonOption = False,
 ) -> None:
     """Show the partitions of a topic, their offsets, and the topic's settings."""
-    from dovetail.cli.client import (
-        ConfigResource,
-        ResourceType,
-        bounds_of,
-        call,
-        connect,
-        partitions_of,
-        topic_of,
-        wait_for,
-    )
-    from dovetail.cli.output import print_json, print_table
-
-    target = target_of(ctx, bootstrap, timeout)
-    admin = connect(target)
-    metadata = topic_of(admin, target, topic)
-    bounds = bounds_of(admin, target, partitions_of(metadata))
-    doing = f"reading the settings of topic {topic!r}"
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    futures = call(
-        doing, target, lambda: admin.describe_configs([resource], request_timeout=target.timeout_s)
-    )
-    config = wait_for(doing, target, futures[resource])
-    partitions = [
-        {
-            "partition": number,
-            "leader": metadata.partitions[number].leader,
-            "replicas": list(metadata.partitions[number].replicas),
-            "first": first,
-            "end": end,
-            "records": end - first,
-        }
-        for (_, number), (first, end) in sorted(bounds.items())
-    ]
-    settings = [
-        {"name": name, "value": entry.value, "default": entry.is_default}
-        for name, entry in sorted(config.items())
-    ]
+    found = msgspec.to_builtins(admin.describe_topic(kafka_of(ctx, bootstrap, timeout), topic))
     if as_json:
-        print_json({"topic": topic, "partitions": partitions, "config": settings})
+        print_json(found)
         return
-    columns = ["partition", "leader", "replicas", "first", "end", "records"]
-    print_table(columns, ([row[column] for column in columns] for row in partitions), title=topic)
-    print_table(
-        ["setting", "value", "default"],
-        ([row["name"], row["value"], row["default"]] for row in settings),
-    )
+    for title, rows in ((topic, found["partitions"]), ("settings", found["config"])):
+        print_table(list(rows[0]), (row.values() for row in rows), title=title)
 
 
 @app.command(
@@ -207,12 +140,12 @@ def alter(
     ctx: typer.Context,
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="New number; only ever more.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="New number; it can only grow.")
     ] = None,
     config: TopicConfigOption = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option("--unset", metavar="NAME", help="Back to the node's default; repeatable."),
+        typer.Option("--unset", metavar="NAME", help="Reset to the node's default; repeatable."),
     ] = None,
     retention: RetentionOption = None,
     retention_bytes: RetentionBytesOption = None,
@@ -221,28 +154,19 @@ def alter(
     as_json: JsonOption = False,
 ) -> None:
     """Add partitions to a topic, or change its settings."""
-    from dovetail.cli.client import connect, topic_of
-    from dovetail.cli.output import note, print_json
-
-    target = target_of(ctx, bootstrap, timeout)
     wanted = _topic_config(config, retention, retention_bytes)
     if partitions is None and not wanted and not unset:
         raise InvalidInput(
             "nothing to alter; give --partitions, --retention, --retention-bytes, --config "
             "or --unset"
         )
-    admin = connect(target)
-    topic_of(admin, target, topic, advise_create=False)
-    if wanted or unset:
-        _alter_config(admin, target, topic, wanted, unset or [])
-    if partitions is not None:
-        _add_partitions(admin, target, topic, partitions)
-    if as_json:
-        print_json(
-            {"topic": topic, "partitions": partitions, "config": wanted, "unset": unset or []}
-        )
-    else:
-        note(f"altered topic {topic!r}")
+    kafka = kafka_of(ctx, bootstrap, timeout)
+    admin.alter_topic(kafka, topic, partitions=partitions, config=wanted, unset=unset or [])
+    print_done(
+        as_json,
+        {"topic": topic, "partitions": partitions, "config": wanted, "unset": unset or []},
+        f"altered topic {topic!r}",
+    )
 
 
 @app.command(
@@ -255,104 +179,24 @@ def delete(
         list[str],
         typer.Argument(metavar="TOPIC...", help="Topics to delete.", autocompletion=topic_names),
     ],
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
-    ] = False,
+    yes: YesOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete topics with all their records. Asks first; where nobody can answer, give --yes."""
-    from dovetail.cli.client import call, connect, is_internal, topic_of, wait_for
-    from dovetail.cli.output import note, print_json
-
+    """Delete topics with all their records. Asks first, unless --yes is given."""
     target = target_of(ctx, bootstrap, timeout)
-    internal = [topic for topic in topics if is_internal(topic)]
-    if internal:
-        raise InvalidInput(
-            f"topic {internal[0]!r} is internal: the node keeps its own state in it, such as the "
-            "positions of groups, and it cannot be deleted"
-        )
-    if not yes and not sys.stdin.isatty():
-        raise InvalidInput(
-            f"deleting {', '.join(topics)} needs a yes, and there is no terminal to ask on; "
-            "give --yes"
-        )
-    admin = connect(target)
-    for topic in topics:
-        topic_of(admin, target, topic, advise_create=False)
-    question = f"Delete {', '.join(topics)} on {target.bootstrap} with all records?"
-    if not yes and not typer.confirm(question, err=True):
-        note("nothing was deleted")
-        raise typer.Exit(ExitCode.FAILED)
-    futures = call(
-        "deleting topics",
-        target,
-        lambda: admin.delete_topics(topics, request_timeout=target.timeout_s),
-    )
-    for topic, future in futures.items():
-        wait_for(f"deleting topic {topic!r}", target, future)
-        if not as_json:
-            note(f"deleted topic {topic!r}")
-    if as_json:
-        print_json({"deleted": topics})
-
-
-def _alter_config(
-    admin: "AdminClient", target: "Target", topic: str, wanted: dict[str, str], unset: list[str]
-) -> None:
-    from dovetail.cli.client import (
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
-        call,
-        wait_for,
-    )
-
-    changes = [
-        *(
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-            for name, value in wanted.items()
-        ),
-        *(
-            ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
-            for name in unset
-        ),
-    ]
-    doing = f"changing the settings of topic {topic!r}"
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
-    futures = call(
-        doing,
-        target,
-        lambda: admin.incremental_alter_configs([resource], request_timeout=target.timeout_s),
-    )
-    for future in futures.values():
-        wait_for(doing, target, future)
-
-
-def _add_partitions(admin: "AdminClient", target: "Target", topic: str, partitions: int) -> None:
-    from dovetail.cli.client import NewPartitions, call, wait_for
-
-    doing = f"adding partitions to topic {topic!r}"
-    new = NewPartitions(topic, partitions)
-    futures = call(
-        doing, target, lambda: admin.create_partitions([new], request_timeout=target.timeout_s)
-    )
-    wait_for(doing, target, futures[topic])
+    check_not_internal(topics)
+    confirm(f"Delete {', '.join(topics)} on {target.bootstrap} with all records?", yes=yes)
+    kafka = kafka_of(ctx, bootstrap, timeout)
+    admin.delete_topics(kafka, topics)
+    print_done(as_json, {"deleted": topics}, f"deleted {', '.join(map(repr, topics))}")
 
 
 def _topic_config(
     config: Iterable[str] | None, retention: str | None, retention_bytes: str | None
 ) -> dict[str, str]:
-    from dovetail.settings import parse_bytes, parse_duration_ms
-
-    wanted: dict[str, str] = {}
-    for text in config or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InvalidInput(f"--config {text!r} is no setting; write --config name=value")
-        wanted[name] = value
+    wanted = dict(named_values("--config", config))
     if retention is not None:
         wanted["retention.ms"] = str(parse_duration_ms(retention))
     if retention_bytes is not None:

@@ -1,20 +1,32 @@
 """`dovetail up`: a whole node in this process."""
 
-import json
 import socket
-import sys
 import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from dovetail.cli.options import ConfigOption, SetOption, examples, settings_of
+from dovetail.addresses import Address, parse_address
+from dovetail.background import start_thread
+from dovetail.cli.options import (
+    BOOTSTRAP_DEFAULT,
+    ConfigOption,
+    SetOption,
+    examples,
+    flags_of,
+    settings_of,
+)
+from dovetail.cli.output import print_json_line, print_panel
 from dovetail.cli.program import program
-
-if TYPE_CHECKING:
-    from dovetail.node import Endpoints
-    from dovetail.settings import Flag, Settings
+from dovetail.cli.starting import error_of_address, prepare_folder
+from dovetail.console import http_of
+from dovetail.errors import Unavailable
+from dovetail.logging import configure_logging
+from dovetail.node import Endpoints, Node, serve
+from dovetail.settings import Flag, Settings
 
 EPILOG = examples(
     "dovetail up",
@@ -22,9 +34,6 @@ EPILOG = examples(
     "dovetail up --host 0.0.0.0 --advertised-host queue.example.org",
     "dovetail up --set log.retention_ms=2d --set storage.durability=os",
 )
-
-#: Where a client command looks when nothing is said; examples then need no address.
-_ADDRESS_DEFAULT = "127.0.0.1:9092"
 
 #: A client on this machine reaches a node that listens everywhere here.
 _LOCAL_BY_WILDCARD = {"0.0.0.0": "127.0.0.1", "*": "127.0.0.1", "::": "::1"}
@@ -35,7 +44,7 @@ _RESOLVE_S_MAX = 1.0
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="FOLDER", help="Folder of everything the node stores."),
+    typer.Option("--data-dir", metavar="FOLDER", help="Folder for everything the node stores."),
 ]
 HostOption = Annotated[
     str | None,
@@ -47,18 +56,18 @@ PortOption = Annotated[
 ]
 AdvertisedHostOption = Annotated[
     str | None,
-    typer.Option("--advertised-host", metavar="HOST", help="Host that clients are told to use."),
+    typer.Option("--advertised-host", metavar="HOST", help="Host that clients connect to."),
 ]
 AdvertisedPortOption = Annotated[
     int | None,
-    typer.Option("--advertised-port", metavar="PORT", help="Port that clients are told to use."),
+    typer.Option("--advertised-port", metavar="PORT", help="Port that clients connect to."),
 ]
 HttpPortOption = Annotated[
     int | None,
     typer.Option("--http-port", metavar="PORT", help="Port for HTTP; 0 takes any free one."),
 ]
 NoHttpOption = Annotated[
-    bool, typer.Option("--no-http", help="Serve no health and metrics over HTTP.")
+    bool, typer.Option("--no-http", help="Do not serve health and metrics over HTTP.")
 ]
 ReadyJsonOption = Annotated[
     bool, typer.Option("--json", help="Print the addresses as one line of JSON when ready.")
@@ -78,11 +87,11 @@ def up(
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
 ) -> None:
-    """Run a node: no other service is needed. Ctrl-C stops it.
+    """Run a single node, with no other service beside it. Ctrl-C stops it.
 
     Everything acknowledged is on disk in the data folder, and is there again at the next start.
     """
-    flags = door_flags(
+    flags = listener_flags(
         data_dir=data_dir,
         host=host,
         port=port,
@@ -95,7 +104,7 @@ def up(
     run_node(settings, as_json=as_json)
 
 
-def door_flags(
+def listener_flags(
     *,
     data_dir: Path | None,
     host: str | None,
@@ -104,62 +113,64 @@ def door_flags(
     advertised_port: int | None,
     http_port: int | None,
     no_http: bool,
-) -> list["Flag"]:
-    """The settings behind the flags that every command that runs a node has."""
-    from dovetail.settings import Flag
+) -> list[Flag]:
+    """The settings behind the flags that `up` and `node` share."""
+    return flags_of(
+        {
+            "node.data_dir": ("--data-dir", data_dir),
+            "kafka.host": ("--host", host),
+            "kafka.port": ("--port", port),
+            "kafka.advertised_host": ("--advertised-host", advertised_host),
+            "kafka.advertised_port": ("--advertised-port", advertised_port),
+            "http.port": ("--http-port", http_port),
+            "http.enabled": ("--no-http", False if no_http else None),
+        }
+    )
 
-    given = {
-        "node.data_dir": ("--data-dir", data_dir),
-        "kafka.host": ("--host", host),
-        "kafka.port": ("--port", port),
-        "kafka.advertised_host": ("--advertised-host", advertised_host),
-        "kafka.advertised_port": ("--advertised-port", advertised_port),
-        "http.port": ("--http-port", http_port),
-        "http.enabled": ("--no-http", False if no_http else None),
-    }
-    return [Flag(name, value, flag) for name, (flag, value) in given.items() if value is not None]
 
-
-def run_node(settings: "Settings", *, as_json: bool) -> NoReturn:
-    """Runs a node in this process until it is told to stop, then exits with its code."""
-    from dovetail.logging import configure_logging
-
+def run_node(settings: Settings, *, as_json: bool) -> NoReturn:
+    """Runs a node in this process until a signal stops it, then exits with its code."""
     configure_logging(format=settings.logging.format, level=settings.logging.level)
-
-    from dovetail.cli.starting import error_of_address, http_with_flags, prepare_folder
-    from dovetail.node import serve
-
     prepare_folder(settings.node.data_dir)
 
-    def on_ready(endpoints: "Endpoints") -> None:
+    def on_ready(endpoints: Endpoints) -> None:
         if as_json:
             _print_line(settings, endpoints)
         else:
             _print_panel(settings, endpoints)
 
     try:
-        code = serve(settings, on_ready, http=http_with_flags)
+        code = serve(settings, on_ready, http=_http_with_flags)
     except OSError as error:
-        told = error_of_address(error, settings)
-        if told is None:
+        explained = error_of_address(error, settings)
+        if explained is None:
             raise
-        raise told from error
+        raise explained from error
     raise typer.Exit(code)
 
 
-def _advertised(settings: "Settings", endpoints: "Endpoints") -> tuple[str, int]:
-    port_bound = int(endpoints.kafka.rpartition(":")[2])
-    return settings.kafka.advertised(port_bound=port_bound)
+@asynccontextmanager
+async def _http_with_flags(node: Node, settings: Settings) -> AsyncIterator[str]:
+    """Serves HTTP; the error for an address in use names the flags of `up`."""
+    async with AsyncExitStack() as stack:
+        try:
+            url = await stack.enter_async_context(http_of(node, settings))
+        except Unavailable as error:
+            raise Unavailable(
+                f"{error}.\nOn the command line: --http-port, 0 for any free one, or --no-http."
+            ) from error
+        yield url
 
 
-def _address(host: str, port: int | str) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _advertised(settings: Settings, endpoints: Endpoints) -> Address:
+    port_bound = parse_address(endpoints.kafka).port
+    return Address(*settings.kafka.advertised(port_bound=port_bound))
 
 
 def local_address(kafka: str) -> str:
     """Where a client on this machine finds the node that listens on `kafka`."""
-    host, _, port = kafka.rpartition(":")
-    return _address(_LOCAL_BY_WILDCARD.get(host, host), port)
+    host, port = parse_address(kafka)
+    return str(Address(_LOCAL_BY_WILDCARD.get(host, host), port))
 
 
 def resolves(host: str) -> bool:
@@ -173,58 +184,49 @@ def resolves(host: str) -> bool:
             return
         found.set()
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(_RESOLVE_S_MAX)
-    return found.is_set()
+    start_thread(look, name="resolve-advertised-host")
+    return found.wait(_RESOLVE_S_MAX)
 
 
-def _print_line(settings: "Settings", endpoints: "Endpoints") -> None:
-    line = {
-        "kafka": endpoints.kafka,
-        "advertised": _address(*_advertised(settings, endpoints)),
-        "http": endpoints.http,
-        "data_dir": str(endpoints.data_dir.resolve()),
-    }
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
+def _print_line(settings: Settings, endpoints: Endpoints) -> None:
+    print_json_line(
+        {
+            "kafka": endpoints.kafka,
+            "advertised": str(_advertised(settings, endpoints)),
+            "http": endpoints.http,
+            "data_dir": str(endpoints.data_dir.resolve()),
+        }
+    )
 
 
-def _print_panel(settings: "Settings", endpoints: "Endpoints") -> None:
-    from rich.panel import Panel
-    from rich.text import Text
-
-    from dovetail.cli.output import answers
-
-    host, port = _advertised(settings, endpoints)
+def _print_panel(settings: Settings, endpoints: Endpoints) -> None:
+    advertised = _advertised(settings, endpoints)
     hint = "(change it with --advertised-host)"
-    if not resolves(host):
-        hint = "which this machine cannot find: give --advertised-host"
+    if not resolves(advertised.host):
+        hint = "which this machine cannot resolve: give --advertised-host"
     durability = "synced to disk before it is acknowledged"
     if settings.storage.durability == "os":
         durability = 'left to the kernel: a power cut can lose records (durability = "os")'
+
     rows = [
         *_place_in_cluster(settings),
         ("Kafka clients", endpoints.kafka),
-        ("clients are told", f"{_address(host, port)}  {hint}"),
+        ("advertised as", f"{advertised}  {hint}"),
         ("health, metrics", endpoints.http or "off"),
         ("data folder", str(endpoints.data_dir.resolve())),
         ("every write is", durability),
     ]
-    text = Text()
-    for name, value in rows:
-        text.append(f"{name:<17}", style="dim").append(f"{value}\n")
-    if "broker" in settings.node.roles.split(","):
-        text.append("\nTry it in another terminal:\n", style="dim")
-        for command in _commands_to_try(endpoints):
-            text.append(f"  {command}\n", style="bold")
-    text.append("\nCtrl-C stops the node; the data stays.", style="dim")
-    console = answers()
-    console.print(Panel(text, title="Dovetail is ready", title_align="left", expand=False))
-    console.file.flush()
+    commands = _commands_to_try(endpoints) if "broker" in settings.node.roles.split(",") else []
+    print_panel(
+        "Dovetail is ready",
+        rows,
+        heading="Try it in another terminal:",
+        commands=commands,
+        ending="Ctrl-C stops the node; the data stays.",
+    )
 
 
-def _place_in_cluster(settings: "Settings") -> list[tuple[str, str]]:
+def _place_in_cluster(settings: Settings) -> list[tuple[str, str]]:
     if settings.coordination.kind == "embedded":
         return []
     node = settings.node
@@ -234,9 +236,9 @@ def _place_in_cluster(settings: "Settings") -> list[tuple[str, str]]:
     ]
 
 
-def _commands_to_try(endpoints: "Endpoints") -> list[str]:
+def _commands_to_try(endpoints: Endpoints) -> list[str]:
     address, call = local_address(endpoints.kafka), program()
-    where = "" if address == _ADDRESS_DEFAULT else f" -b {address}"
+    where = "" if address == BOOTSTRAP_DEFAULT else f" -b {address}"
     return [
         f"{call} topic create hello{where}",
         f"echo 'hello, world' | {call} produce hello{where}",

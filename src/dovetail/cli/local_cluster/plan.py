@@ -1,4 +1,4 @@
-"""What a cluster on one machine consists of, decided before anything runs (U2).
+"""What a cluster on one machine consists of, decided before anything starts (U2).
 
 A `Plan` names every process with its number and its ports, and the sizes of the quorum. It is made
 once, written to `cluster.json` in the cluster's folder before the first process starts, and kept:
@@ -10,8 +10,8 @@ a start after a stop, or after the loss of every process, finds the same numbers
 Nothing is ever taken away from a plan: a storage node holds data, and etcd's members know each
 other by address. All of this is pure; ports come in as arguments.
 
-Not here: which processes run at the moment. The system is asked for that (cluster_processes.py), so
-there is no pid in the file that could be out of date.
+Not here: which processes run at the moment. `processes.py` asks the system, so no
+pid in a file can be out of date.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,7 +61,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A cluster: its processes in the order of starting, and what all of them are told."""
+    """A cluster: its processes in the order of starting, and the settings that they share."""
 
     processes: tuple[Planned, ...]
     ensemble: int
@@ -134,8 +134,8 @@ def grown(plan: Plan, wish: Wish, *, broker_ports: Sequence[int], ports: Sequenc
     counts = _counts(wish, plan)
     if wish.etcd and wish.etcd != plan.etcd:
         raise InvalidInput(
-            f"this cluster keeps its state in the etcd at {','.join(plan.etcd_endpoints)}, and not "
-            f"at {','.join(wish.etcd)}; for another one choose another --data-dir"
+            f"this cluster keeps its state in the etcd at {','.join(plan.etcd_endpoints)}, not at "
+            f"{','.join(wish.etcd)}; for another etcd choose another --data-dir"
         )
     asked = (wish.ensemble, wish.write_quorum, wish.ack_quorum)
     quorum = Quorum(
@@ -208,18 +208,18 @@ def _counts(wish: Wish, known: Plan | None) -> dict[Kind, int]:
             raise InvalidInput(f"{flag} {asked}: 1 to {NODES_MAX} can run on one machine")
         if known and asked < there:
             raise InvalidInput(
-                f"{flag} {asked}: this cluster has {there}, and none is taken away, because it may "
-                "hold what others need. For a smaller cluster choose another --data-dir"
+                f"{flag} {asked}: this cluster has {there}, and none can be taken away: each may "
+                "hold data that others need. For a smaller cluster choose another --data-dir"
             )
         return asked
 
     members = wish.etcd_members
     if wish.etcd and members is not None:
-        raise InvalidInput("--etcd names an etcd that runs already; leave --etcd-members away")
+        raise InvalidInput("--etcd names an etcd that runs already; leave out --etcd-members")
     if known and members is not None and members != len(known.of_kind("etcd")):
         raise InvalidInput(
-            f"--etcd-members {members}: this cluster began with {len(known.of_kind('etcd'))}, and "
-            "that stays; for another number choose another --data-dir"
+            f"--etcd-members {members}: this cluster was created with "
+            f"{len(known.of_kind('etcd'))}; for another number choose another --data-dir"
         )
     own_etcd = not (known.etcd if known else wish.etcd)
     return {

@@ -54,7 +54,7 @@ LOOK_S = 0.05
 #: One answer over HTTP on this machine.
 _HTTP_S_MAX = 1.0
 
-#: Lines of a log that a failure is told with.
+#: Lines of the log in the report of a failure.
 _LOG_LINES = 12
 
 _ARGUMENT = "--data-dir="
@@ -74,8 +74,8 @@ def system_processes() -> Any:
         import psutil
     except ModuleNotFoundError as error:
         raise InvalidSetting(
-            "looking after the processes of a cluster needs the module 'psutil': install dovetail "
-            "with its extra `cluster` (pip install 'dovetail[cluster]')"
+            "the processes of a cluster are managed with psutil, which is not installed; "
+            "pip install 'dovetail[cluster]'"
         ) from error
     return psutil
 
@@ -222,8 +222,8 @@ def stop(
     """Ends all: brokers, then storage nodes, then etcd, so that each finds what it needs.
 
     Paused ones are woken first: others may wait for them. One that does not end in time is killed,
-    which is as safe and only makes the next start recover; `on_stopped` is told the name and
-    whether so.
+    which is as safe and only makes the next start recover; `on_stopped` gets the name and whether
+    it was killed.
     """
     for process in processes.values():
         _send(process, signal.SIGCONT)
@@ -268,7 +268,7 @@ def last_lines(folder: ClusterFolder, name: str, *, lines: int) -> list[str]:
 
 def _last_words(folder: ClusterFolder, name: str) -> str:
     said = "\n".join(f"  {line}" for line in last_lines(folder, name, lines=_LOG_LINES))
-    return f"the end of {folder.log(name)}:\n{said}" if said else "it has said nothing"
+    return f"the end of {folder.log(name)}:\n{said}" if said else "its log is empty"
 
 
 def _send(process: Any, number: signal.Signals) -> None:

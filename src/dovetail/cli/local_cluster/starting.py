@@ -4,6 +4,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from dovetail.cli.local_cluster import processes
 from dovetail.cli.local_cluster.etcd import etcd_binary
@@ -24,6 +25,7 @@ from dovetail.cli.local_cluster.processes import Launched
 from dovetail.cli.program import program
 from dovetail.cli.starting import prepare_folder
 from dovetail.errors import InvalidInput, InvalidSetting, Refused, Unavailable
+from dovetail.settings import load_settings, parse_assignment
 
 #: Below the ports that the system gives to outgoing connections, so that they are still free
 #: when the cluster comes back.
@@ -36,9 +38,9 @@ _PORT_BACK_S_MAX = 3.0
 
 
 def start_cluster(
-    folder: ClusterFolder, wish: Wish, *, port: int | None = None, tell: Callable[[str], None]
+    folder: ClusterFolder, wish: Wish, *, port: int | None = None, on_step: Callable[[str], None]
 ) -> Plan:
-    """Starts what does not run; returns when all of it serves. `tell` hears of each step.
+    """Starts what does not run; returns when all of it serves. Calls `on_step` with each step.
 
     Raises `InvalidInput` for a wish that cannot be, with nothing changed, and `Unavailable` if a
     process does not come up; those that did are left running.
@@ -50,17 +52,19 @@ def start_cluster(
         running = processes.find(folder)
         if known is None:
             _check_is_new(folder, plan, running)
+
         missing = [planned for planned in plan.processes if planned.name not in running]
         _check_startable(folder, plan, missing)
         folder.write_plan(plan)
+
         for name, process in running.items():
             state = processes.state_of(process)
-            wake = f"; wake it: {program()} cluster resume {name}{folder.hint()}"
-            tell(f"{name:<12} is {state} already{wake if state == 'paused' else ''}")
+            resume = f"; resume it: {program()} cluster resume {name}{folder.hint()}"
+            on_step(f"{name:<12} is {state} already{resume if state == 'paused' else ''}")
         if missing:
-            _start(folder, plan, missing, tell)
+            _start(folder, plan, missing, on_step)
         else:
-            tell(f"the cluster in {folder.path} runs already")
+            on_step(f"the cluster in {folder.path} runs already")
     return plan
 
 
@@ -68,14 +72,15 @@ def _check_is_new(folder: ClusterFolder, plan: Plan, running: Collection[str]) -
     """Refuses a folder whose plan is lost: a new one would give old data to other numbers."""
     if running:
         raise Refused(
-            f"{', '.join(sorted(running))} of a cluster in {folder.path} run, and its cluster.json "
-            f"is lost; end them with `{program()} cluster stop{folder.hint()}`, then restore it"
+            f"{', '.join(sorted(running))} of a cluster in {folder.path} still run, but its "
+            f"cluster.json is lost; stop them with `{program()} cluster stop{folder.hint()}`, then "
+            "restore it"
         )
     left = [planned.name for planned in plan.processes if folder.data(planned.name).exists()]
     if left:
         raise Refused(
-            f"{folder.path} holds data of {', '.join(left)}, and the cluster.json that belongs to "
-            "it is lost; restore it, move the data away, or choose another --data-dir"
+            f"{folder.path} holds data of {', '.join(left)}, but its cluster.json is lost; restore "
+            "it, move the data away, or choose another --data-dir"
         )
 
 
@@ -95,7 +100,7 @@ def _broker_ports(count: int, first: int | None, known: Plan | None) -> list[int
         if first != listening[0]:
             raise InvalidInput(
                 f"--port {first}: the brokers of this cluster listen on "
-                f"{', '.join(map(str, listening))}, which clients know; that stays"
+                f"{', '.join(map(str, listening))}, which clients know, and keep these ports"
             )
     if first is None or known is not None:
         row = list(range(PORT_FIRST, PORT_FIRST + count))
@@ -155,17 +160,13 @@ def _check_startable(folder: ClusterFolder, plan: Plan, missing: Sequence[Planne
         for port in (planned.port, planned.side_port):
             if not _becomes_free(port):
                 raise Unavailable(
-                    f"{planned.name} needs {HOST}:{port}, as planned in {folder.path}, and another "
-                    "program listens there now; end that one, or start in another --data-dir"
+                    f"{planned.name} needs {HOST}:{port}, as planned in {folder.path}, but another "
+                    "program listens there; stop that program, or start in another --data-dir"
                 )
 
 
 def _check_settings(folder: ClusterFolder, plan: Plan, planned: Planned) -> None:
     """Raises `InvalidSetting` as the node itself would."""
-    from pathlib import Path
-
-    from dovetail.settings import load_settings, parse_assignment
-
     arguments = node_arguments(plan, planned, data_dir=str(folder.data(planned.name)))
     given = [a.removeprefix("--set=") for a in arguments if a.startswith("--set=")]
     settings = load_settings(
@@ -176,22 +177,22 @@ def _check_settings(folder: ClusterFolder, plan: Plan, planned: Planned) -> None
         origin = settings.origin(name)
         if origin.place == "flag":
             raise InvalidSetting(
-                f"{origin.name}: a cluster gives each of its nodes its own {name}; leave it away"
+                f"{origin.name}: a cluster gives each of its nodes its own {name}; leave it out"
             )
 
 
 def _start(
-    folder: ClusterFolder, plan: Plan, missing: Sequence[Planned], tell: Callable[[str], None]
+    folder: ClusterFolder, plan: Plan, missing: Sequence[Planned], on_step: Callable[[str], None]
 ) -> None:
     """etcd first; storage nodes and brokers together, because brokers wait for what they need."""
     etcd = [planned for planned in missing if planned.kind == "etcd"]
     if etcd and etcd_binary().bundled:
-        tell("etcd is the one that comes along, for trying out; one on the path is preferred")
+        on_step("etcd is the bundled one, for trials only; an etcd on the path is preferred")
     nodes = [planned for kind in KINDS[1:] for planned in missing if planned.kind == kind]
 
     def on_ready(one: Launched) -> None:
         seconds = time.monotonic() - one.started_s
-        tell(f"{one.planned.name:<12} ready on {one.planned.address} after {seconds:.1f} s")
+        on_step(f"{one.planned.name:<12} ready on {one.planned.address} after {seconds:.1f} s")
 
     for group in (etcd, nodes):
         launched = [processes.launch(folder, plan, planned) for planned in group]

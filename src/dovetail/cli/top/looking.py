@@ -11,7 +11,7 @@ from dovetail.admin.pipelines import Pipeline, PipelineReports
 from dovetail.admin.timelines import TimelineSummary, list_timelines
 from dovetail.admin.topics import list_topics
 from dovetail.cli.options import Target
-from dovetail.cli.timeline_client import connect_to, run
+from dovetail.cli.timeline_client import ask
 from dovetail.cli.top.picture import Look, Part, Row
 from dovetail.console.nouns.streams import StreamList, StreamRow
 from dovetail.errors import DovetailError, NotFound
@@ -86,12 +86,8 @@ class TimelineSource:
         self._target = target
 
     def look(self) -> Looks:
-        async def ask() -> list[TimelineSummary]:
-            async with connect_to(self._target) as node:
-                return await list_timelines(node)
-
         try:
-            found = run(self._target, ask())
+            found = ask(self._target, list_timelines)
         except DovetailError as error:
             return {"timelines": _trouble(error)}
         rows = tuple(_timeline(one) for one in found if one.state == "ready")

@@ -1,8 +1,8 @@
 """What a cluster looks like from outside: its processes, its members, its partitions (B2).
 
-Four places are asked, each on its own, so that one that does not answer hides nothing of the
-others: the system (which processes run, with what memory and processor time), etcd (who holds a
-lease, with its load; read only), the Kafka port of any broker (who leads which partition) and an
+The view asks four places independently, so that one without an answer hides nothing of the others:
+the system (which processes run, with what memory and processor time), etcd (which nodes hold a
+lease, with their load; read only), the Kafka port of any broker (who leads which partition) and an
 overseer (how long each node takes to answer).
 """
 
@@ -12,26 +12,28 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
+from dovetail.admin import cluster
+from dovetail.admin.kafka import Kafka
 from dovetail.cli.local_cluster import processes
 from dovetail.cli.local_cluster.folder import ClusterFolder
 from dovetail.cli.local_cluster.plan import Kind, Plan
 from dovetail.cli.local_cluster.processes import Health, State
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
-from dovetail.coordination.membership import NODES, Member
+from dovetail.coordination.membership import Member
 from dovetail.errors import CoordinationDown, DovetailError, Unavailable
 from dovetail.node.overseer import ClusterReport
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 #: Time over which processor time is measured, if there was no look before.
 SAMPLE_S = 0.3
 
-#: One member of etcd, and all of them together; who looks is a person who waits.
+#: For one member of etcd, and for all of them; a person waits for the answer.
 _ETCD_ATTEMPT_MS = 1_000
 _ETCD_REQUEST_MS = 3_000
 
@@ -57,7 +59,7 @@ class ProcessView:
     health: Health
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The state, with what the process itself adds to it."""
         if self.state != "running" or self.health.ready:
             return self.state
@@ -107,6 +109,7 @@ class Looker:
         if not self._times:
             self._sample(found)
             time.sleep(SAMPLE_S)
+
         with ThreadPoolExecutor() as pool:
             states = {name: processes.state_of(process) for name, process in found.items()}
             healths = {
@@ -117,6 +120,7 @@ class Looker:
             members = pool.submit(_members_of, plan, states)
             kafka = pool.submit(_kafka_of, plan, states)
             overseer = pool.submit(_overseer_of, plan, states)
+
         seconds, before = time.monotonic() - self._at, dict(self._times)
         self._sample(found)
         views = []
@@ -138,6 +142,7 @@ class Looker:
                     health,
                 )
             )
+
         return ClusterView(
             str(self._folder.path),
             plan.bootstrap,
@@ -187,29 +192,23 @@ async def _read_members(plan: Plan) -> tuple[Member, ...]:
         tls_key=given.get("coordination.tls_key", ""),
     )
     async with await EtcdCoordinator.open(settings) as coordinator:
-        snapshot = await coordinator.range(NODES)
-    return tuple(msgspec.json.decode(item.value, type=Member) for item in snapshot.items)
+        return await cluster.members(coordinator)
 
 
 def _kafka_of(plan: Plan, states: Mapping[str, State]) -> KafkaView | DovetailError:
-    from dovetail.cli.client import call, connect
-    from dovetail.cli.options import Target
-
     # A paused broker takes connections and answers nothing: only those that run are asked.
     asked = _running(plan, states, "broker")
     if not asked:
         return Unavailable("no broker runs")
-    target = Target(",".join(asked), _KAFKA_S_MAX)
+    kafka = Kafka(",".join(asked), _KAFKA_S_MAX, client_id="dovetail-cli")
     try:
-        admin = connect(target)
-        metadata = call("asking", target, lambda: admin.list_topics(timeout=target.timeout_s))
+        kafka.check()
+        metadata = kafka.metadata()
     except DovetailError as error:
-        # The lines behind the first advise somebody who runs one node.
-        return Unavailable(str(error).partition("\n")[0])
+        return error
     leaders = {
-        f"{topic}-{number}": int(partition.leader)
-        for topic, described in metadata.topics.items()
-        for number, partition in described.partitions.items()
+        f"{topic}-{number}": -1 if leader is None else leader
+        for (topic, number), leader in metadata.leaders().items()
     }
     return KafkaView(tuple(sorted(metadata.brokers)), leaders)
 
@@ -234,7 +233,7 @@ def _running(plan: Plan, states: Mapping[str, State], kind: Kind) -> list[str]:
     return [one.address for one in plan.of_kind(kind) if states.get(one.name) == "running"]
 
 
-def as_json(view: ClusterView) -> dict[str, object]:
+def as_document(view: ClusterView) -> dict[str, object]:
     """Everything in the view, for programs."""
     answer: dict[str, object] = {
         "folder": view.folder,
@@ -255,6 +254,7 @@ def as_json(view: ClusterView) -> dict[str, object]:
             for one in view.processes
         ],
     }
+
     errors: dict[str, str] = {}
     if isinstance(view.members, DovetailError):
         errors["members"] = str(view.members)
@@ -276,12 +276,8 @@ def as_json(view: ClusterView) -> dict[str, object]:
     return {**answer, "errors": errors}
 
 
-def rendered(view: ClusterView) -> "RenderableType":
+def rendered(view: ClusterView) -> RenderableType:
     """The view for people."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     members = {} if isinstance(view.members, DovetailError) else _by_number(view.members)
     kafka = None if isinstance(view.kafka, DovetailError) else view.kafka
     led = Counter[int]() if kafka is None else kafka.led_by()
@@ -293,7 +289,7 @@ def rendered(view: ClusterView) -> "RenderableType":
         member = members.get(one.number) if one.roles != "etcd" else None
         table.add_row(
             one.name,
-            Text(one.told, style=_STYLES.get(one.state, "")),
+            Text(one.summary, style=_STYLES.get(one.state, "")),
             one.roles,
             one.address,
             "-" if one.pid is None else str(one.pid),
@@ -303,6 +299,7 @@ def rendered(view: ClusterView) -> "RenderableType":
             latencies.get(one.number, "-") if member is not None else "",
             _load(one, member, led),
         )
+
     lines = [Text(f"bootstrap servers: {view.bootstrap}")]
     if isinstance(view.members, DovetailError):
         lines.append(Text(f"etcd: {view.members}", style="red"))
@@ -357,9 +354,7 @@ def _load(one: ProcessView, member: Member | None, led: Counter[int]) -> str:
     return ", ".join(parts)
 
 
-def _leaders_line(kafka: KafkaView) -> Any:
-    from rich.text import Text
-
+def _leaders_line(kafka: KafkaView) -> Text:
     missing = kafka.without_leader
     if not missing:
         return Text(f"{len(kafka.leaders)} partitions, all with a leader")
