@@ -7,11 +7,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dovetail.addresses import Address
-from dovetail.admin.kafka import CONNECT_S_MAX, Kafka
+from dovetail.addresses import Address, parse_addresses
+from dovetail.admin.kafka import CONNECT_S_MAX, PORT_DEFAULT, Kafka
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 from dovetail.cli.program import program
+from dovetail.clock import SystemClock
 from dovetail.errors import DovetailError, InvalidSetting, Unreachable
+from dovetail.wire.probe import probe
 
 if TYPE_CHECKING:
     from dovetail.cli.options import Target
@@ -225,27 +227,28 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
 
 
 def gather_clock(target: "Target") -> ClockFact:
-    """Asks the node for its time, over its own protocol."""
+    """Asks the first node that answers for its time, over its own protocol."""
+    fact = ClockFact(error="no address")
+    addresses = parse_addresses(
+        target.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT
+    )
+    for address in addresses:
+        try:
+            return asyncio.run(_clock_at(address, target))
+        except (DovetailError, TimeoutError, OSError) as error:
+            fact = ClockFact(error=str(error) or "no answer in time")
+    return fact
 
-    async def ask() -> ClockFact:
-        from dovetail.addresses import parse_addresses
-        from dovetail.cli.timeline_client import login_of
-        from dovetail.clock import SystemClock
-        from dovetail.wire.probe import probe
 
-        address = parse_addresses(target.bootstrap, what="bootstrap address")[0]
-        async with asyncio.timeout(target.timeout_s):
-            probed = await probe(
-                address, client_id="dovetail-doctor", clock=SystemClock(), login=login_of(target)
-            )
-        # Both clocks give whole milliseconds, and cut off the rest.
-        half_ms = probed.latency_ms / 2
-        return ClockFact(probed.theirs_ms - (probed.sent_ms + half_ms), half_ms + 1)
+async def _clock_at(address: Address, target: "Target") -> ClockFact:
+    from dovetail.cli.timeline_client import login_of
 
-    try:
-        return asyncio.run(ask())
-    except (DovetailError, TimeoutError, OSError) as error:
-        return ClockFact(error=str(error) or "no answer in time")
+    login = login_of(target)
+    async with asyncio.timeout(target.timeout_s):
+        probed = await probe(address, client_id="dovetail-doctor", clock=SystemClock(), login=login)
+    # Both clocks give whole milliseconds, and cut off the rest.
+    half_ms = probed.latency_ms / 2
+    return ClockFact(probed.theirs_ms - (probed.sent_ms + half_ms), half_ms + 1)
 
 
 def judge_clock(fact: ClockFact, *, drift_ms_max: int) -> Finding:
