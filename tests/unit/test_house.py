@@ -37,6 +37,9 @@ ONE_OF_EACH = {
     "dispatcher of timelines": (r"frames\.\w+: Route\(", {"timeline/dispatch.py"}),
     "table of Kafka's error codes": (r"^class ErrorCode\b", {"kafka/codec/error_codes.py"}),
     "Kafka client of our own": (r"\baiokafka\b", set()),
+    "format of record batches": (r"qiibI", {"record_batch.py"}),
+    "home of the codecs of record batches": (r"^import cramjam", {"compression.py"}),
+    "hash of keys": (r"0x5BD1E995", {"kafka/client/partitioner.py"}),
 }
 
 #: Words of our own for which the field has a word (docs/glossary.md).
