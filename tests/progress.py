@@ -8,6 +8,7 @@ every other test counts for a moment. The same table puts long files first, so t
 left alone with one at the end.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -100,11 +101,12 @@ class Progress:
         if not self._weights:
             return f"  0 %  {passed}   looking for tests"
 
-        done = sum(self._weights[test] for test in self._ended)
-        share = 100 * done / sum(self._weights.values())
+        # Rounded down, so that 100 % means all.
+        left = sum(weight for test, weight in self._weights.items() if test not in self._ended)
+        share = 100 - math.ceil(100 * left / sum(self._weights.values()))
         at = ", ".join(file_of(test).removeprefix("tests/") for test in self._running)
         return (
-            f"{share:3.0f} %  {passed}   {len(self._ended):,} of {len(self._weights):,} tests,"
+            f"{share:3d} %  {passed}   {len(self._ended):,} of {len(self._weights):,} tests,"
             f" {self.failed} failed" + (f"; at {at}" if at else "")
         )
 

@@ -44,8 +44,8 @@ def inflate(data: Buffer, codec: int) -> Buffer:
         return _inflate_stream(_module(codec), bytes(data))
     except (cramjam.DecompressionError, ValueError) as error:
         raise InvalidBatch(
-            f"a batch does not inflate as {CODECS[codec]}, or to more than {INFLATED_BYTES_MAX} "
-            f"bytes: {error}"
+            f"cannot decompress a batch as {CODECS[codec]}, or it has more than "
+            f"{INFLATED_BYTES_MAX} bytes: {error}"
         ) from error
 
 
@@ -94,5 +94,5 @@ def _inflate_snappy(data: bytes) -> bytes:
 
 def _inflate_block(block: bytes, bytes_max: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
-        raise InvalidBatch(f"a batch inflates to more than {INFLATED_BYTES_MAX} bytes")
+        raise InvalidBatch(f"a batch decompresses to more than {INFLATED_BYTES_MAX} bytes")
     return bytes(cramjam.snappy.decompress_raw(block))

@@ -116,7 +116,7 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
     header = read_header(batch)
     if header.length != len(batch) - _LENGTH_FROM:
         raise InvalidBatch(
-            f"batch length {header.length} in {len(batch)} bytes; one batch to a partition is taken"
+            f"batch length {header.length} in {len(batch)} bytes; send one batch to a partition"
         )
     if header.checksum != crc32c(batch[CHECKED_FROM:]):
         raise ChecksumMismatch("the batch fails its checksum: it changed on its way")
@@ -287,5 +287,5 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     if length < 0:
         return None, at
     if at + length > len(data):
-        raise InvalidBatch(f"{length} bytes at {at} in {len(data)}")
+        raise InvalidBatch(f"{length} bytes at byte {at} of {len(data)}")
     return data[at : at + length], at + length

@@ -8,7 +8,7 @@ import pytest
 from tests.sim.test_broker_scenes import delete_behind_the_owner
 from tests.sim.test_brokers_sim import run
 
-from dovetail.coordination.protocol import ABSENT, Put, Unchanged
+from dovetail.coordination.protocol import ABSENT, KeyValue, Put, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
 from dovetail.log import owned as owned
 from dovetail.log import ownership, partition, topic_work
@@ -31,16 +31,20 @@ def replace_claim(monkeypatch: pytest.MonkeyPatch, claim: Any) -> None:
     monkeypatch.setattr(topic_work, "claim", claim)
 
 
+async def stored(coordinator: Any, key: str) -> KeyValue:
+    found: KeyValue | None = await coordinator.get(key)
+    if found is None:
+        raise TopicUnknown(key)
+    return found
+
+
 def claim_without_compare_and_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who claims overwrites what is there, whatever happened since it was read."""
 
     async def claim(
         coordinator: Any, key: str, *, owner: int, may_claim: Any, only_if: Any = None
     ) -> ChainKeeper:
-        found = await coordinator.get(key)
-        if found is None:
-            raise TopicUnknown(key)
-        before = chain.decode(found.value)
+        before = chain.decode((await stored(coordinator, key)).value)
         if not may_claim(before):
             raise NotOwner(key)
         claimed = msgspec.structs.replace(before, term=before.term + 1, owner=owner)
@@ -141,9 +145,7 @@ def deleted_without_a_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     async def claim(
         coordinator: Any, key: str, *, owner: int, may_claim: Any, only_if: Any = None
     ) -> ChainKeeper:
-        found = await coordinator.get(key)
-        if found is None:
-            raise TopicUnknown(key)
+        found = await stored(coordinator, key)
         return ChainKeeper(coordinator, key, chain.decode(found.value), found.revision)
 
     monkeypatch.setattr(topic_work, "claim", claim)

@@ -21,11 +21,20 @@ MODULES_MAX = 25
 ONE_OF_EACH = {
     "start of a background task or thread": (
         r"\bcreate_task\(|\bensure_future\(|\bThread\(",
-        {"background.py"},
+        # Two make a task for every request or message, which their owner keeps and sees end.
+        {"background.py", "wire/connection.py", "timeline/client/consumer.py"},
     ),
     "parser of addresses": (r"partition\(\":\"\)|\.rsplit\(\":\"", {"addresses.py"}),
     "logger": (r"logging\.getLogger|^import logging", {"logging.py"}),
     "membership": (r"\"/nodes/\"", {"coordination/membership.py"}),
+    # A candidate's lease is the election's own: it ends with the campaign, not with the process.
+    "lease of a process": (
+        r"\bLeaseKeeper\(",
+        {"coordination/membership.py", "election/campaign.py"},
+    ),
+    "probe of a peer": (r"\bhello\(\)", {"wire/calls.py", "wire/probe.py"}),
+    "codec of private calls": (r"^class Failure\(", {"wire/calls.py"}),
+    "dispatcher of timelines": (r"frames\.\w+: Route\(", {"timeline/dispatch.py"}),
     "table of Kafka's error codes": (r"^class ErrorCode\b", {"kafka/codec/error_codes.py"}),
     "Kafka client of our own": (r"\baiokafka\b", set()),
 }

@@ -79,6 +79,7 @@ GROUND = {
     "buffers",
     "clock",
     "compression",
+    "durable_files",
     "errors",
     "exposition",
     "logging",

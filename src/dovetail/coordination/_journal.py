@@ -28,6 +28,7 @@ from typing import NoReturn
 import crc32c
 
 from dovetail.coordination.protocol import KeyValue, LeaseId, Revision
+from dovetail.durable_files import sync_folder
 from dovetail.errors import CoordinationDown, Damaged, DiskFull, InvalidSetting, Uncertain
 
 #: "DVTC": tells our file from any other SQLite database.
@@ -208,11 +209,7 @@ def _create(path: Path) -> None:
         connection.close()
 
     draft_path.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(path.parent)
 
 
 def _prepare(path: Path, connection: sqlite3.Connection, file_bytes_max: int) -> Loaded:

@@ -165,13 +165,11 @@ class EmbeddedCoordinator:
         return self._commits
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key as it is now, or None."""
         self._check_up()
         check_key(key)
         return self._keyspace.get(key)
 
     async def range(self, prefix: str) -> Snapshot:
-        """All keys that begin with `prefix`, as of one revision."""
         self._check_up()
         check_prefix(prefix)
         return self._keyspace.range(prefix)
@@ -191,14 +189,12 @@ class EmbeddedCoordinator:
     async def watch(
         self, prefix: str, *, after: Revision
     ) -> AsyncIterator[AsyncIterator[tuple[WatchEvent, ...]]]:
-        """Changes below `prefix` with a revision greater than `after`, one tuple a revision."""
         self._check_up()
         check_prefix(prefix)
         with self._history.watching(prefix, after=after) as watch:
             yield watch
 
     async def grant(self, *, ttl_ms: int) -> LeaseId:
-        """A new lease that ends `ttl_ms` from now unless kept alive."""
         self._check_up()
         check_ttl(ttl_ms)
         if len(self._leases) >= self._limits.leases_max:
@@ -206,13 +202,11 @@ class EmbeddedCoordinator:
         return self._leases.grant(ttl_ms=ttl_ms, now_ms=self._clock.monotonic_ms())
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        """Starts the lease's time anew. Raises `LeaseLost` if it has ended."""
         self._check_up()
         if not self._leases.renew(lease, now_ms=self._clock.monotonic_ms()):
             raise LeaseLost(f"lease {lease} cannot be kept alive: it has ended")
 
     async def revoke(self, lease: LeaseId) -> None:
-        """Ends the lease and its keys now; no error if it has ended."""
         await self._request(lambda draft: draft.end_lease(lease))
 
     async def end_expired(self) -> None:

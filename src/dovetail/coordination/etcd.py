@@ -222,13 +222,11 @@ class EtcdCoordinator:
         await self.close()
 
     async def get(self, key: str) -> KeyValue | None:
-        """The key as it is now, or None."""
         check_key(key)
         answer = await self._read(self._messages.get(key), what=f"get of {key!r}")
         return self._messages.item(answer.kvs[0]) if answer.kvs else None
 
     async def range(self, prefix: str) -> Snapshot:
-        """All keys that begin with `prefix`, as of one revision."""
         check_prefix(prefix)
         for _ in range(RANGE_ATTEMPTS_MAX):
             try:
@@ -301,7 +299,6 @@ class EtcdCoordinator:
         return LeaseId(answer.ID)
 
     async def keep_alive(self, lease: LeaseId) -> None:
-        """Starts the lease's time anew. Raises `LeaseLost` if it has ended."""
         request = self._messages.keep_alive(lease)
         answer: Any = await self._members.request(
             lambda member, timeout_s: member.keep_alive(request, timeout_s),
@@ -312,7 +309,6 @@ class EtcdCoordinator:
             raise LeaseLost(f"lease {lease} cannot be kept alive: it has ended")
 
     async def revoke(self, lease: LeaseId) -> None:
-        """Ends the lease and its keys now; no error if it has ended."""
         request = self._messages.revoke(lease)
         try:
             await self._members.request(

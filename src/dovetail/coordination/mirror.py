@@ -9,6 +9,7 @@ Survives: the service being away (the mirror stays as it was), gaps and compacti
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from dovetail.background import start_task
 from dovetail.coordination.protocol import Coordinator, Revision, Snapshot
@@ -22,6 +23,41 @@ RETRY_MS = 200
 
 #: Gets a key with its value, or None when it is gone.
 Apply = Callable[[str, bytes | None, Revision], None]
+
+
+V = TypeVar("V")
+
+
+class NumberedMirror(Generic[V]):
+    """What stands below a prefix under `<prefix><number>`, as last seen."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        prefix: str,
+        decode: Callable[[bytes], V],
+        *,
+        settled: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._prefix = prefix
+        self._decode = decode
+        self._mirror = Mirror(coordinator, prefix, apply=self._apply, settled=settled)
+        self.values: dict[int, V] = {}
+
+    async def start(self) -> None:
+        """Reads all, then follows. Raises `CoordinationDown`."""
+        await self._mirror.start()
+
+    async def stop(self) -> None:
+        """Follows no more."""
+        await self._mirror.stop()
+
+    def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
+        number = int(key.removeprefix(self._prefix))
+        if value is None:
+            self.values.pop(number, None)
+        else:
+            self.values[number] = self._decode(value)
 
 
 class Mirror:

@@ -6,12 +6,12 @@ leaves the one before. A file that does not check is refused, never read as "no 
 Survives: a crash at any line. The draft is synced before it takes the name, and the folder after.
 """
 
-import os
 from pathlib import Path
 
 import msgspec
 from crc32c import crc32c
 
+from dovetail.durable_files import replace_file
 from dovetail.election.effects import Vote
 from dovetail.election.identifiers import MemberName, Term
 from dovetail.errors import Damaged
@@ -50,18 +50,8 @@ class VoteFile:
     def write(self, vote: Vote) -> None:
         """Replaces the vote. Raises `OSError`; then nothing may be said that rests on it."""
         payload = msgspec.json.encode(_Form(vote.term, vote.candidate))
-        draft = self._path.with_name(self._path.name + ".draft")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            file.write(payload + b" " + _checksum(payload) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(self._path)
-        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_file(self._path, payload + b" " + _checksum(payload) + b"\n")
 
 
 def _checksum(payload: bytes) -> bytes:

@@ -17,8 +17,7 @@
     groups/         consumer groups
 
 An entry of a ledger is one record batch (`dovetail.record_batch`), as its producer sent it, or a
-checkpoint. Offsets are
-those in the batches; where an offset lies is found by the sparse index that the ledger carries in
-its checkpoints. So a ledger explains itself, and the coordination service holds a few numbers for
-each ledger and nothing for each record.
+checkpoint. Offsets are those in the batches; the sparse index that the ledger carries in its
+checkpoints says where an offset lies. So a ledger explains itself, and the coordination service
+holds a few numbers for each ledger and nothing for each record.
 """

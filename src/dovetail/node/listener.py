@@ -12,7 +12,7 @@ from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.membership import Membership
 from dovetail.errors import ProtocolViolation
-from dovetail.kafka.handlers import FrontDoor
+from dovetail.kafka.handlers import KafkaDispatch
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.node.metrics import Metrics
 from dovetail.node.security import Security
@@ -49,7 +49,7 @@ class Listener:
         self._refusals = RateLimitedLog(get_logger("wire"), clock)
         self._tasks = Tasks("listener")
         self._server: WireServer | None = None
-        self.kafka: FrontDoor | None = None
+        self.kafka: KafkaDispatch | None = None
         self.storage: StorageService | None = None
         #: Of the disk of `storage`.
         self.identity = ""

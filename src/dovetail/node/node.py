@@ -11,7 +11,7 @@ import asyncio
 import gc
 import random
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from dovetail.coordination.membership import (
     Membership,
 )
 from dovetail.errors import InvalidSetting
-from dovetail.kafka.handlers import BrokerAddress, FrontDoor
+from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
 from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
@@ -170,8 +170,6 @@ class Node:
 
     async def _start(self) -> Endpoints:
         settings = self._settings
-
-        self._stack.push_async_callback(self._tasks.stop)
         _raise_file_limit()
         data_dir = settings.node.data_dir
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -245,7 +243,12 @@ class Node:
         self._storage = await self._start_storage(folder)
         upkeep = StorageUpkeep(self._storage, node_id, coordinator)
         await upkeep.once()
-        self._tasks.start(upkeep.run(), name="storage upkeep")
+        self._start_task(upkeep.run(), name="storage upkeep")
+
+    def _start_task(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        """Starts a task that ends before what was started before it."""
+        self._tasks.start(work, name=name)
+        self._stack.push_async_callback(self._tasks.stop)
 
     async def _listen(self) -> tuple[Listener, int]:
         """Serves storage from now on, the rest when it is there; also returns the port."""
@@ -350,7 +353,7 @@ class Node:
             sentry.start()
             self._stack.push_async_callback(sentry.stop)
         self._stack.push_async_callback(membership.leave)
-        self._tasks.start(watch_number(), name="number")
+        self._start_task(watch_number(), name="number")
 
     def _describe(self, here: BrokerAddress, http_url: str | None) -> Member:
         return Member(
@@ -427,7 +430,7 @@ class Node:
         await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        listener.kafka = FrontDoor(
+        listener.kafka = KafkaDispatch(
             broker.backend(brokers, brokers_gone, self._count_storage, self._security.registry),
             self._security.authenticator,
         )

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from dovetail.coordination import ABSENT, Coordinator, Put, Revision, Unchanged
-from dovetail.coordination.mirror import Mirror
+from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
+from dovetail.coordination.mirror import NumberedMirror
+from dovetail.durable_files import replace_file
 from dovetail.errors import Damaged, InvalidSetting, Unavailable
 
 _NAME = "identity"
@@ -52,34 +53,18 @@ async def bind_disk(
         )
 
 
-class Disks:
+class Disks(NumberedMirror[str]):
     """The storage nodes that ever joined, with the identities of their disks, as last seen."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self._identities: dict[int, str] = {}
-        self._mirror = Mirror(coordinator, STORAGE, apply=self._apply, settled=lambda: None)
-
-    async def start(self) -> None:
-        """Reads all, then follows. Raises `CoordinationDown`."""
-        await self._mirror.start()
-
-    async def stop(self) -> None:
-        """Follows no more."""
-        await self._mirror.stop()
+        super().__init__(coordinator, STORAGE, bytes.decode)
 
     def numbers(self) -> frozenset[int]:
-        return frozenset(self._identities)
+        return frozenset(self.values)
 
     def identity(self, number: int) -> str | None:
         """Who must answer for this number; None if it never joined."""
-        return self._identities.get(number)
-
-    def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
-        number = int(key.removeprefix(STORAGE))
-        if value is None:
-            self._identities.pop(number, None)
-        else:
-            self._identities[number] = value.decode()
+        return self.values.get(number)
 
 
 def lock_folder(folder: Path) -> Callable[[], None]:
@@ -126,15 +111,5 @@ def disk_identity(folder: Path) -> str:
 def _make(path: Path) -> str:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     identity = uuid.uuid4().hex
-    draft = path.with_suffix(".draft")
-    with draft.open("w") as file:
-        file.write(f"{identity} {crc32c(identity.encode()):08x}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(path, f"{identity} {crc32c(identity.encode()):08x}\n".encode())
     return identity

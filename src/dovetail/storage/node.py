@@ -181,23 +181,19 @@ class LocalStorageNode:
             self._readers, lambda: self._store.held(ledger, first=first, last=last)
         )
 
-    # Damage, seen from this node alone (storage/repair/wholeness.py)
+    # Damage, seen from this node alone (`DamagedNode` in storage/repair/wholeness.py)
 
     @property
     def damaged(self) -> bool:
-        """Whether something on the disk does not check, be it known what or not."""
         return self._store.damaged
 
     def doubted(self) -> set[LedgerId] | None:
-        """The ledgers that may have lost entries, or have; None while nothing was examined."""
         return self._store.doubts.ledgers()
 
     def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
-        """Only these can have lost something; True where other nodes hold copies."""
         self._store.doubts.examine({int(ledger): copied for ledger, copied in ledgers.items()})
 
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
-        """Everything that should be here can be read: damaged segments go (`LetDamageGo`)."""
         await self._ask(LetDamageGo(settled))
 
     async def close(self) -> None:

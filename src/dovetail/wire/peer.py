@@ -99,7 +99,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The first request on a connection; `judge` says why the answer to it is refused, if it is."""
+    """The first request on a connection; `judge` says why the answer to it is refused, if it is.
+
+    What it returns fails the calls that wait. What it raises may pass: the peer tries again.
+    """
 
     request: Request
     judge: Callable[[memoryview], DovetailError | None]

@@ -201,7 +201,7 @@ def test_the_client_of_spark_shows_a_certificate(
 def test_the_client_of_spark_trusts_nobody_else(
     guarded: RunningNode, authority: Authority, tmp_path: Path
 ) -> None:
-    """R4, T9: neither a certificate of another authority, nor a door without the lock it wants."""
+    """R4, T9: neither another authority, nor a listener without what it asks for."""
     settings = {**admin_settings(authority), "ssl.ca.location": Authority(tmp_path).file}
     with (
         closing(KafkaClient(Brokers.at(guarded.bootstrap, settings))) as client,
@@ -378,7 +378,7 @@ async def test_timelines_want_a_login_and_a_rule(
             await frank.timeline("due").look_up_key("k")
 
 
-def test_the_console_comes_in_at_its_own_door(
+def test_the_console_comes_in_at_its_own_listener(
     guarded: RunningNode, authority: Authority, dovetail: Any
 ) -> None:
     """R4, U5: the node's own clients log in too; its user is nobody else's."""

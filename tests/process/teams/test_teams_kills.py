@@ -31,7 +31,7 @@ from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
 from dovetail.teams import FrontEnd, create_topics
 
-JOBS = int(os.environ.get("TEAM_JOBS", "1200"))
+JOBS = int(os.environ.get("TEAM_JOBS", "600"))
 #: Beyond one fault of each kind.
 FAULTS = int(os.environ.get("TEAM_FAULTS", "0"))
 SEED = int(os.environ.get("TEAM_SEED", "1"))

@@ -15,6 +15,7 @@ from dovetail.coordination import (
     ABSENT,
     EmbeddedCoordinator,
     EmbeddedLimits,
+    Outcome,
     Put,
     Revision,
     Unchanged,
@@ -132,14 +133,19 @@ async def test_waiting_requests_are_limited(path: Path) -> None:
             await coordinator.grant(ttl_ms=60_000)
 
 
+async def begin_put(coordinator: EmbeddedCoordinator, key: str) -> "asyncio.Task[Outcome]":
+    """A transaction that has reached the coordinator."""
+    task = asyncio.create_task(coordinator.transact([Put(key, b"")]))
+    await asyncio.wait({task}, timeout=0.01)
+    return task
+
+
 async def test_closing_answers_who_waits(path: Path) -> None:
     """R: at closing, what is being committed is acknowledged, and what waits is refused."""
     coordinator = await open_file(path)
     with busy_disk(coordinator):
-        under_way = asyncio.create_task(coordinator.transact([Put("under-way", b"")]))
-        await asyncio.wait({under_way}, timeout=0.01)
-        waiting = asyncio.create_task(coordinator.transact([Put("waiting", b"")]))
-        await asyncio.wait({waiting}, timeout=0.01)
+        under_way = await begin_put(coordinator, "under-way")
+        waiting = await begin_put(coordinator, "waiting")
         closing_it = asyncio.create_task(coordinator.close())
         with pytest.raises(CoordinationDown):
             await waiting
@@ -154,10 +160,8 @@ async def test_nobody_waits_for_a_coordinator_that_stopped(path: Path) -> None:
     """R: if its task is cancelled, as at the end of a loop, who waits is told at once."""
     coordinator = await open_file(path)
     with busy_disk(coordinator):
-        under_way = asyncio.create_task(coordinator.transact([Put("under-way", b"")]))
-        await asyncio.wait({under_way}, timeout=0.01)
-        waiting = asyncio.create_task(coordinator.transact([Put("waiting", b"")]))
-        await asyncio.wait({waiting}, timeout=0.01)
+        under_way = await begin_put(coordinator, "under-way")
+        waiting = await begin_put(coordinator, "waiting")
         coordinator._committer.cancel()
         with pytest.raises(Uncertain):
             await under_way

@@ -64,7 +64,7 @@ def dumb_first(owners: dict[Place, Ownership], takers: set[int], place: Place) -
 
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS)
-def test_dealing_is_what_a_dumb_version_does(
+def test_assigning_is_what_a_dumb_version_does(
     owners: dict[Place, Ownership], takers: set[int]
 ) -> None:
     """L3, L9, L12: each vacant partition, in order, goes to whoever has least by then."""
@@ -80,7 +80,7 @@ def test_dealing_is_what_a_dumb_version_does(
 
 @settings(deadline=None)
 @given(HOLDINGS, TAKERS, st.randoms(use_true_random=False))
-def test_every_broker_deals_alike(
+def test_every_broker_assigns_alike(
     owners: dict[Place, Ownership], takers: set[int], rng: random.Random
 ) -> None:
     """L9: the order in which a broker learnt of things does not matter."""
@@ -96,7 +96,7 @@ def test_every_broker_deals_alike(
 
 @settings(deadline=None)
 @given(st.integers(1, 200), TAKERS)
-def test_what_is_dealt_from_nothing_is_even(count: int, takers: set[int]) -> None:
+def test_what_is_assigned_from_nothing_is_even(count: int, takers: set[int]) -> None:
     """L3: within one of each other, in all and topic by topic."""
     places = [Place(f"t{n % 3}", n) for n in range(count)]
     assigned = assign(places, {}, takers, least_loaded)
@@ -105,7 +105,7 @@ def test_what_is_dealt_from_nothing_is_even(count: int, takers: set[int]) -> Non
     assert max(loads) - min(loads) <= 1
 
 
-def test_nobody_to_deal_to() -> None:
+def test_nobody_to_assign_to() -> None:
     """L9: without brokers nothing is assigned."""
     assert assign([Place("a", 0)], {}, [], least_loaded) == {}
 

@@ -132,7 +132,7 @@ def test_what_can_not_be_written_through_is_refused() -> None:
         producer.publish("x", on=object())
     with pytest.raises(InvalidInput, match="no topic"):
         Producer(backend="db").publish("x")
-    with pytest.raises(InvalidInput, match="no Message"):
+    with pytest.raises(InvalidInput, match="not a Message"):
         producer.publish_list(["x"], on=object())  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="no backend 'kafak'"):
         producer.publish("x", backend="kafak")

@@ -217,5 +217,5 @@ def test_a_team_that_cannot_work_is_refused(more: dict[str, Any], said: str) -> 
         Team("a", same, **more)
     with pytest.raises(InvalidInput, match="a team's name"):
         Team("a b", same)
-    with pytest.raises(InvalidSetting, match="no duration"):
+    with pytest.raises(InvalidSetting, match="is not a duration"):
         Team("a", same, timeout="soon")

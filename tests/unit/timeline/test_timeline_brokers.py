@@ -1,4 +1,4 @@
-"""Several brokers on one PostgreSQL, each behind a door of its own, in one process.
+"""Several brokers on one PostgreSQL, each behind a listener of its own, in one process.
 
 `BROKER_MESSAGES` sets how many messages the long one sends (default 600).
 """
@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.database_servers import PostgresServer
+from tests.unit.storage.remote.storage_door import Door as Listener
 
 from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
-from dovetail.errors import NotFound, ProtocolViolation, Unavailable
+from dovetail.errors import NotFound, Unavailable
 from dovetail.timeline import Draft, Message, connect
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.engine.health import Condition
@@ -31,7 +32,7 @@ from dovetail.timeline.service import TimelineService
 from dovetail.timeline.stores.postgres import PostgresStore
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import LeaseResult
-from dovetail.wire import ByteBudget, Connection, Limits, Reply, WireServer, calls
+from dovetail.wire import Connection, Reply, calls
 from dovetail.wire.probe import Prober
 
 MESSAGES = int(os.environ.get("BROKER_MESSAGES", "600"))
@@ -48,7 +49,7 @@ class ShiftedClock(SystemClock):
         return super().wall_ms() + self.shift_ms
 
 
-class Door:
+class Broker:
     """A broker that listens, and can be stopped without a goodbye."""
 
     def __init__(
@@ -66,14 +67,11 @@ class Door:
         self._dsn = dsn
         self._clock = clock or SystemClock()
         self.registry = CollectorRegistry()
-        self.violations: list[str] = []
+        self._listener = Listener(self._dispatch)
 
     async def start(self) -> str:
-        limits = Limits(
-            frame_bytes_max=2**24, frame_read_ms=10_000, idle_ms=60_000, connections_max=100
-        )
-        self._server = WireServer(self._dispatch, limits, ByteBudget(2**26), self)
-        address = f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}"
+        await self._listener.open()
+        address = f"127.0.0.1:{self._listener.port}"
         self._prober = Prober(self._other_brokers, client_id=self._name, clock=self._clock)
         self.service = TimelineService(
             self._coordinator,
@@ -105,22 +103,13 @@ class Door:
 
     async def stop(self) -> None:
         await self._prober.stop()
-        await self._server.stop()
+        await self._listener.stop()
         await self.service.__aexit__(None, None, None)
+        assert not self._listener.failures
 
-    # What the wire room tells
-
-    def opened(self, connection: Connection) -> None: ...
-
-    def closed(self, connection: Connection) -> None: ...
-
-    def violation(self, connection: Connection, error: ProtocolViolation) -> None:
-        self.violations.append(str(error))
-
-    def failed(self, connection: Connection, error: Exception) -> None:
-        raise error
-
-    def moved(self, bytes_in: int, bytes_out: int) -> None: ...
+    @property
+    def violations(self) -> list[str]:
+        return self._listener.violations
 
 
 @asynccontextmanager
@@ -152,7 +141,7 @@ async def test_three_brokers_and_consumers_that_come_and_go(
 ) -> None:
     """B5, B8, B11, B13: whichever broker a client is at; each message by one, on its attempt."""
     rng = random.Random(5)
-    doors = [Door(coordinator, dsn) for _ in range(3)]
+    doors = [Broker(coordinator, dsn) for _ in range(3)]
     addresses = [await door.start() for door in doors]
     spans: dict[MessageId, list[tuple[int, int]]] = {}
     done: set[MessageId] = set()
@@ -207,7 +196,7 @@ async def test_what_was_leased_first_leaves_first(
     coordinator: Coordinator, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B12: of two leases under way at once, also when the second is answered before the first."""
-    door = Door(coordinator, dsn)
+    door = Broker(coordinator, dsn)
     address = await door.start()
     answers: list[list[MessageId]] = []
     second = asyncio.Event()
@@ -251,7 +240,7 @@ async def test_a_broker_with_a_wrong_clock_stops_and_says_so(
     """B15: 30 s off against the store: nothing is pushed, dated writes are refused, metrics and
     the report say why; when the clock is right again it goes on by itself."""
     clock = ShiftedClock(30_000)
-    door = Door(coordinator, dsn, clock=clock)
+    door = Broker(coordinator, dsn, clock=clock)
     address = await door.start()
     async with connect(address) as d:
         await d.timeline("t").create(TimelineConfig(window_ms=50))
@@ -292,7 +281,7 @@ async def test_a_client_goes_on_at_another_broker_when_its_own_is_gone(
 
     What was in work when the broker went may come again after its lease, and nothing else.
     """
-    doors = [Door(coordinator, dsn) for _ in range(2)]
+    doors = [Broker(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
     done: dict[bytes, int] = {}
     async with connect(",".join(addresses)) as d:
@@ -327,7 +316,7 @@ async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B18: frames that are none of ours, in the middle of good ones."""
-    door = Door(coordinator, dsn)
+    door = Broker(coordinator, dsn)
     address = await door.start()
     host, _, port = address.rpartition(":")
     rng = random.Random(3)
@@ -354,8 +343,8 @@ async def test_brokers_assign_alike_and_know_each_other(coordinator: Coordinator
         joined(coordinator, 2, ttl_ms=5_000) as two,
     ):
         doors = [
-            Door(coordinator, dsn, name="a", leases=one),
-            Door(coordinator, dsn, name="b", leases=two),
+            Broker(coordinator, dsn, name="a", leases=one),
+            Broker(coordinator, dsn, name="b", leases=two),
         ]
         addresses = [await door.start() for door in doors]
         async with connect(addresses[0]) as first, connect(addresses[1]) as second:
@@ -406,8 +395,8 @@ async def test_consumers_move_to_a_broker_with_room_and_lose_nothing(
         joined(coordinator, 2, ttl_ms=5_000) as two,
         AsyncExitStack() as stack,
     ):
-        crowded = Door(coordinator, dsn, name="a", leases=one)
-        roomy = Door(coordinator, dsn, name="b", leases=two)
+        crowded = Broker(coordinator, dsn, name="a", leases=one)
+        roomy = Broker(coordinator, dsn, name="b", leases=two)
         address = await crowded.start()
         await roomy.start()
         attempts: list[int] = []
@@ -445,7 +434,7 @@ async def test_both_ways_of_a_consumer_lead_to_one_broker(
 ) -> None:
     """B5, B13: commands went on to another broker, so pushes come from there too; each message on
     its first attempt."""
-    doors = [Door(coordinator, dsn) for _ in range(2)]
+    doors = [Broker(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
     attempts: list[int] = []
     async with connect(",".join(addresses)) as d:
@@ -470,7 +459,7 @@ async def test_a_consumer_that_is_refused_asks_the_next_broker(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B16, B5: one that may be cut off takes no new consumers, and says why to whoever asks."""
-    doors = [Door(coordinator, dsn) for _ in range(2)]
+    doors = [Broker(coordinator, dsn) for _ in range(2)]
     addresses = [await door.start() for door in doors]
     seen: list[int] = []
     async with connect(",".join(addresses)) as d:
@@ -497,8 +486,8 @@ async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
         joined(coordinator, 2, ttl_ms=2_000) as two,
     ):
         doors = [
-            Door(coordinator, dsn, name="a", leases=one),
-            Door(coordinator, dsn, name="b", leases=two),
+            Broker(coordinator, dsn, name="a", leases=one),
+            Broker(coordinator, dsn, name="b", leases=two),
         ]
         addresses = [await door.start() for door in doors]
         async with connect(addresses[1]) as d, asyncio.timeout(DEADLINE_S):
@@ -532,7 +521,7 @@ async def test_a_lease_that_was_given_up_is_not_taken_up_again(
 ) -> None:
     """B13, B6: though the store still has it under this consumer's id: the handler that was told to
     end may still be at it. It comes again when the lease is over, as the next attempt."""
-    door = Door(coordinator, dsn)
+    door = Broker(coordinator, dsn)
     address = await door.start()
     attempts: list[int] = []
 
@@ -564,7 +553,7 @@ async def test_a_schedule_fires_once_in_the_whole_cluster_also_when_a_broker_goe
 ) -> None:
     """B19, B18: three brokers see the same schedules; one message for each time, whoever fires it.
     A timeline whose tables are gone is no reason not to serve the others."""
-    doors = [Door(coordinator, dsn) for _ in range(3)]
+    doors = [Broker(coordinator, dsn) for _ in range(3)]
     addresses = [await door.start() for door in doors]
     due: list[int] = []
     async with connect(",".join(addresses[1:])) as d, asyncio.timeout(DEADLINE_S):
@@ -595,7 +584,7 @@ async def test_busy_consumers_stop_a_timeline_that_is_set_so(
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B16: an idle one gets nothing either, until most of them have room again."""
-    door = Door(coordinator, dsn)
+    door = Broker(coordinator, dsn)
     address = await door.start()
     go_on = asyncio.Event()
     begun: list[bytes] = []
@@ -630,7 +619,7 @@ async def test_busy_consumers_stop_a_timeline_that_is_set_so(
 async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, dsn: str) -> None:
     """B14, B16: busy is told to the broker, in its report and to clients; the broker is ready for
     everybody else, and it ends when there is room again."""
-    door = Door(coordinator, dsn)
+    door = Broker(coordinator, dsn)
     address = await door.start()
     go_on = asyncio.Event()
 

@@ -22,6 +22,6 @@ the item that it concerns. Handlers know no bytes.
 """
 
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call, KafkaMetrics
-from dovetail.kafka.handlers.front import FrontDoor
+from dovetail.kafka.handlers.front import KafkaDispatch
 
-__all__ = ["Backend", "BrokerAddress", "Call", "FrontDoor", "KafkaMetrics"]
+__all__ = ["Backend", "BrokerAddress", "Call", "KafkaDispatch", "KafkaMetrics"]

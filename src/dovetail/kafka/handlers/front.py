@@ -80,7 +80,7 @@ _API_VERSIONS = m.ApiVersionsResponse(
 )
 
 
-class FrontDoor:
+class KafkaDispatch:
     """The `Dispatch` of the Kafka port."""
 
     def __init__(self, backend: Backend, authenticator: Authenticator | None = None) -> None:

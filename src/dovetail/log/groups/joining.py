@@ -210,7 +210,7 @@ class GroupJoining(GroupPhases):
             skip = self.leader == new.member_id
             self._answer_join(write.token, new, skip_assignment=skip)
         else:
-            # A client that cannot skip must not think that it leads, for nobody would be told
+            # A client that cannot skip must not think that it leads, for nobody would get
             # what it assigns: it hears the old leader's id, which is not its own.
             self._answer_join(write.token, new, leader=led_by)
 

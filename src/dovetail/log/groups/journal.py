@@ -96,7 +96,9 @@ class _GroupForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_key_decoder = msgspec.msgpack.Decoder(GroupKey | OffsetKey)
+_key_decoder: msgspec.msgpack.Decoder[GroupKey | OffsetKey] = msgspec.msgpack.Decoder(
+    GroupKey | OffsetKey
+)
 _group_decoder = msgspec.msgpack.Decoder(_GroupForm)
 _offset_decoder = msgspec.msgpack.Decoder(CommittedOffset)
 _VERSION_PREFIX = bytes([FORMAT_VERSION])

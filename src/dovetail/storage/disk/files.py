@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dovetail.buffers import Buffer
+from dovetail.durable_files import sync_folder
 
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
@@ -137,11 +138,7 @@ class RealDisk:
         (self._folder / name).unlink(missing_ok=True)
 
     def sync_names(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self._folder)
 
     def bytes_free(self) -> int:
         found = os.statvfs(self._folder)

@@ -134,10 +134,10 @@ class EntryIndex:
                 if not self._is_here(ledger, entry)
             )
         more = EntryId(found[-1].first) if len(found) > HELD_SPANS_MAX else None
-        told = without(found[:HELD_SPANS_MAX], lost)
-        if len(told) > HELD_SPANS_MAX:  # What was lost has cut spans in two.
-            more = EntryId(told[HELD_SPANS_MAX].first)
-        return Held(tuple(told[:HELD_SPANS_MAX]), more)
+        whole = without(found[:HELD_SPANS_MAX], lost)
+        if len(whole) > HELD_SPANS_MAX:  # What was lost has cut spans in two.
+            more = EntryId(whole[HELD_SPANS_MAX].first)
+        return Held(tuple(whole[:HELD_SPANS_MAX]), more)
 
     def _spans(self, run: Run, first: int, last: int) -> Iterator[Span]:
         if run.last - run.first + 1 == run.count:
@@ -265,13 +265,14 @@ class EntryIndex:
     def _rebuilt(self, wanted: Run) -> Rows:
         """The rows of a run whose index file does not check: its segment is the truth.
 
-        Raises `Damaged` if the segment does not tell them any more.
+        Raises `Damaged` if the segment no longer shows them.
         """
         segment = self._segments[wanted.segment]
         found, _ = scan_runs(segment)
-        told = {(run.ledger, run.first, run.last, run.count): run.rows for run in found}
+        scanned = {(run.ledger, run.first, run.last, run.count): run.rows for run in found}
         rows = {
-            id(run): told.get((run.ledger, run.first, run.last, run.count)) for run in segment.runs
+            id(run): scanned.get((run.ledger, run.first, run.last, run.count))
+            for run in segment.runs
         }
         if any(one is None for one in rows.values()):
             segment.damaged = True
@@ -284,8 +285,8 @@ class EntryIndex:
         mine = rows.get(id(wanted))
         if mine is None:
             raise Damaged(
-                f"{index_name(wanted.segment)} does not check, and {segment_name(wanted.segment)} "
-                "does not tell any more what it said"
+                f"{index_name(wanted.segment)} fails its checksum, and "
+                f"{segment_name(wanted.segment)} no longer holds what it listed"
             )
         return mine
 

@@ -2,7 +2,7 @@
 
 Promises:
 - Of the newest segment exactly the intact prefix is kept; a torn tail is cut and reported.
-- Damage (frame.py says how it is told from a torn tail) is never cut: what is intact around it
+- Damage (frame.py says how it differs from a torn tail) is never cut: what is intact around it
   stays readable, and the report says where it is. It stops no other ledger: also where the head of
   a segment, or the state that it starts with, does not check.
 - What is served after a start is on the disk: the last group is written once more and synced,

@@ -28,8 +28,7 @@ import msgspec
 
 from dovetail.coordination import Coordinator, KeyValue
 from dovetail.coordination.membership import Membership
-from dovetail.coordination.mirror import Mirror
-from dovetail.coordination.protocol import Revision
+from dovetail.coordination.mirror import NumberedMirror
 from dovetail.errors import InvalidInput
 from dovetail.storage import StorageNode
 from dovetail.storage.quorum.ensembles import Nodes
@@ -58,35 +57,20 @@ async def check_may_start(coordinator: Coordinator, node_id: int) -> None:
     check_not_removed(node_id, decode_state(await coordinator.get(state_key(node_id))))
 
 
-class StorageStates:
+class StorageStates(NumberedMirror[StoredState]):
     """The nodes that are being drained or were removed, as last seen."""
 
     def __init__(self, coordinator: Coordinator, *, on_change: Callable[[], None]) -> None:
-        self._states: dict[int, StorageState] = {}
-        self._mirror = Mirror(coordinator, STATES, apply=self._apply, settled=on_change)
-
-    async def start(self) -> None:
-        """Reads all, then follows. Raises `CoordinationDown`."""
-        await self._mirror.start()
-
-    async def stop(self) -> None:
-        """Follows no more."""
-        await self._mirror.stop()
+        decode = msgspec.json.Decoder(StoredState).decode
+        super().__init__(coordinator, STATES, decode, settled=on_change)
 
     def given_up(self) -> frozenset[int]:
         """Nodes that are to hold nothing in the end: draining, or removed."""
-        return frozenset(self._states)
+        return frozenset(self.values)
 
     def removed(self) -> frozenset[int]:
         """Nodes that left for good."""
-        return frozenset(n for n, s in self._states.items() if s is StorageState.REMOVED)
-
-    def _apply(self, key: str, value: bytes | None, revision: Revision) -> None:
-        number = int(key.removeprefix(STATES))
-        if value is None:
-            self._states.pop(number, None)
-        else:
-            self._states[number] = msgspec.json.decode(value, type=StoredState).state
+        return frozenset(n for n, s in self.values.items() if s.state is StorageState.REMOVED)
 
 
 class SeenStorage:

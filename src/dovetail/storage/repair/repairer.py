@@ -48,7 +48,7 @@ from dovetail.storage.quorum.ensembles import Nodes
 from dovetail.storage.repair import plan
 from dovetail.storage.repair.plan import Attendance, Copy, Presence, Progress
 
-_log = get_logger("repair")
+_log = get_logger("storage")
 
 #: Pause between two passes over all partitions. A pass with nothing to do looks at each partition
 #: once: 1000 take some milliseconds.
