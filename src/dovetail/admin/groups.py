@@ -121,8 +121,7 @@ def list_groups(kafka: Kafka) -> list[Group]:
 def describe_group(kafka: Kafka, name: str) -> Group:
     """One group. Raises `NotFound`."""
     for group in describe_groups(kafka, [name]):
-        if group.partitions or group.members or group.state not in _UNKNOWN_STATES:
-            return group
+        return group
     raise NotFound(f"no group {name!r}; a consumer creates one when it joins or commits")
 
 
@@ -133,6 +132,7 @@ def describe_groups(kafka: Kafka, names: Sequence[str]) -> list[Group]:
     if not names:
         return []
     committed = _committed(kafka, names)
+    names = [name for name in names if committed[name] or _exists(described[name])]
     owners = {name: _owners(described[name]) for name in names}
     metadata = kafka.metadata()
     shown = {
@@ -315,6 +315,10 @@ def _owners(description: Any) -> dict[Partition, Any]:
         for member in description.members
         for item in member.assignment.topic_partitions
     }
+
+
+def _exists(description: Any) -> bool:
+    return bool(description.members) or _state_of(description) not in _UNKNOWN_STATES
 
 
 def _state_of(description: Any) -> str:

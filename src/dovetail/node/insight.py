@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dovetail.clock import Clock
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
-from dovetail.errors import TopicUnknown, Unavailable
+from dovetail.errors import Unavailable
 from dovetail.log.service import Log
 from dovetail.log.topic import CONFIG_KEYS, TopicRecord
 from dovetail.node.broker import Broker
@@ -128,16 +128,6 @@ class Insight:
             TopicSetting(key, value, key not in record.config, CONFIG_KEYS[key].doc)
             for key, value in sorted(self._log.config(record).as_strings().items())
         ]
-
-    def owned(self, name: str, number: int) -> bool:
-        """Whether somebody alive owns a partition; not if there is no such partition."""
-        try:
-            record = self._log.topic(name)
-        except TopicUnknown:
-            return False
-        if not 0 <= number < record.partitions:
-            return False
-        return self._log.ownership(record, number).owner in self._alive()
 
     def _alive(self) -> frozenset[int]:
         return frozenset(m.node_id for m in self.members().values() if BROKER_ROLE in m.roles)

@@ -5,11 +5,9 @@ a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of t
 claim to lead, the one with the higher term does.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import msgspec
 
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.picture import label_of
@@ -90,57 +88,6 @@ def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
             "dead": topics.dead,
         }
     return found
-
-
-def newest(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[dict[str, Any]]:
-    """The current reports among all records of the topic, by pipeline and driver.
-
-    Skipped are foreign records, standbys that have left (unless nothing else is known of their
-    pipeline), and what a driver reported before it led.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in records:
-        try:
-            document = msgspec.json.decode(value or b"")
-            name = (key or b"").decode()
-            leads = name == document["pipeline"]
-            current = found.get(name)
-            older = current is not None and document["term"] < current["term"]
-            if document["format"] == FORMAT and not (leads and older):
-                found[name] = document
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-            continue
-
-    left = {
-        name
-        for name, one in found.items()
-        if name != one["pipeline"]
-        and (one["state"] == PipelineState.STOPPED.value or _led_later(one, found))
-    }
-    there = {one["pipeline"] for name, one in found.items() if name not in left}
-    return [
-        one
-        for name, one in sorted(found.items())
-        if name not in left or one["pipeline"] not in there
-    ]
-
-
-def _led_later(stood_by: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a standby became the master later."""
-    master = found.get(stood_by["pipeline"])
-    return (
-        master is not None
-        and master["driver"] == stood_by["driver"]
-        and master["at_ms"] >= stood_by["at_ms"]
-    )
-
-
-def shown_state(document: Mapping[str, Any], *, now_ms: int) -> str:
-    """The state to show: a driver that is silent for too long is not what it last reported."""
-    state = str(document["state"])
-    silent_s = (now_ms - int(document["at_ms"])) / 1000
-    ended = state in (PipelineState.STOPPED.value, PipelineState.FAILED.value)
-    return state if ended or silent_s < SILENT_S_MAX else f"silent for {silent_s:.0f} s"
 
 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[object, ...]]:

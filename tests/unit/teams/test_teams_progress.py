@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
+from dovetail.admin.pipelines import Reports
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.metrics import PipelineMetrics
 from dovetail.teams.progress import (
@@ -22,10 +24,8 @@ from dovetail.teams.report import (
     COLUMNS,
     Report,
     edges_of,
-    newest,
     parts_of,
     rows_of,
-    shown_state,
 )
 from dovetail.teams.team import Team
 
@@ -146,21 +146,12 @@ def test_the_report_of_the_highest_term_counts() -> None:
     old = report_of(PipelineState.RETRYING, term=1, at_ms=2_000)
     waiting = replace(report_of(PipelineState.WAITING, term=0), driver="another")
     strange = [(b"p", b"no json"), (b"p", b"[]"), (None, None), (b"q", b'{"format": 9}')]
-    found = newest([record(new), record(old), record(waiting), *strange])
-    assert [(one["state"], one["term"]) for one in found] == [
-        ("running", 2),
-        ("waiting for election", 0),
-    ]
-    key, _ = record(waiting)
-    gone = json.dumps({**waiting.as_document(), "state": "stopped"}).encode()
-    assert [one["state"] for one in newest([record(new), (key, gone)])] == ["running"]
-    before_it_led = replace(waiting, driver=new.driver)
-    assert [one["state"] for one in newest([record(before_it_led), record(new)])] == ["running"]
-    assert [one["state"] for one in newest([(key, gone)])] == ["stopped"]
-    assert shown_state(found[0], now_ms=2_000) == "running"
-    assert shown_state(found[0], now_ms=61_000) == "silent for 60 s"
-    stopped = report_of(PipelineState.STOPPED).as_document()
-    assert shown_state(stopped, now_ms=10**9) == "stopped"
+    reports = Reports()
+    for key, value in [record(new), record(old), record(waiting), *strange]:
+        reports.take(key, value, at_ms=2_000)
+    (found,) = reports.pipelines(now_ms=2_000)
+    assert (found.state, found.term, found.standbys) == ("running", 2, ["another"])
+    assert msgspec.to_builtins(found.teams[0]).items() >= new.as_document()["teams"][0].items()
 
 
 def test_metrics_show_one_state_and_count_on() -> None:

@@ -1,4 +1,4 @@
-"""The rule for lag, without a cluster; `process/console_api/test_lag.py` has it from every side."""
+"""The rule for lag, without a cluster; `console_api/test_console_lag.py` has it from every side."""
 
 import pytest
 
