@@ -125,7 +125,7 @@ def test_everything_is_killed_and_comes_back(shell: Shell) -> None:
     # A plan that is lost, with its whole folder even, leaves nothing that could not be ended.
     (shell.cluster.path / "cluster.json").unlink()
     done = shell.run("cluster", "start", code=ExitCode.FAILED)
-    assert "its cluster.json is lost; end them with" in done.stderr
+    assert "its cluster.json is lost; stop them with" in done.stderr
     shell.cluster.path.rename(shell.folder / "elsewhere")
     shell.run("cluster", "stop")
     assert cluster_processes.find(shell.cluster) == {}
