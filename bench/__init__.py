@@ -6,7 +6,7 @@ timeline.py       timelines
 outbox.py         the outbox
 stream.py         the shared stream
 pipeline.py       Spark tables and teams
-deals.py          the assignment of buckets at scale
+assignments.py    the assignment of buckets at scale
 program.py        what every such program does: options, cases, table, JSON
 table.py          a measured value with its rule, as a table and as JSON
 run.py            what a case gets: rounds, folders, progress

@@ -16,7 +16,7 @@ from bench.table import Line
 _PARTITIONS = 1000
 #: What the issue asks for, in cores.
 _CORES_MAX = 0.15
-#: Before counting: checkpoints, announcements and collectors come to rest.
+#: Before counting: checkpoints, registrations and collectors come to rest.
 _REST_S = 5.0
 _COUNT_S = 30.0
 

@@ -24,7 +24,7 @@ ONE_OF_EACH = {
         # Two make a task for every request or message, which their owner keeps and sees end.
         {"background.py", "wire/connection.py", "timeline/client/consumer.py"},
     ),
-    "parser of addresses": (r"partition\(\":\"\)|\.rsplit\(\":\"", {"addresses.py"}),
+    "parser of addresses": (r"\.rpartition\(\":\"\)|\.rsplit\(\":\"", {"addresses.py"}),
     "logger": (r"logging\.getLogger|^import logging", {"logging.py"}),
     "membership": (r"\"/nodes/\"", {"coordination/membership.py"}),
     # A candidate's lease is the election's own: it ends with the campaign, not with the process.
@@ -37,6 +37,9 @@ ONE_OF_EACH = {
     "dispatcher of timelines": (r"frames\.\w+: Route\(", {"timeline/dispatch.py"}),
     "table of Kafka's error codes": (r"^class ErrorCode\b", {"kafka/codec/error_codes.py"}),
     "Kafka client of our own": (r"\baiokafka\b", set()),
+    "format of record batches": (r"qiibI", {"record_batch.py"}),
+    "home of the codecs of record batches": (r"^import cramjam", {"compression.py"}),
+    "hash of keys": (r"0x5BD1E995", {"kafka/client/partitioner.py"}),
 }
 
 #: Words of our own for which the field has a word (docs/glossary.md).
@@ -44,7 +47,10 @@ RETIRED = {
     r"\bcarriers?\b": "broker",
     r"\bcan not\b": "cannot",
     r"\bdoorm[ae]n\b": "authenticator",
-    r"\bfront door\b": "listener",
+    r"\b(front ?)?doors?\b": "listener",
+    r"\bannounce[ds]?\b": "registered",
+    r"\b(Holdings?|Standings?)\b(?! (a|the|by|for))": "ownership, presence",
+    r"\bdeals?\b": "assignment",
     r"\bwork_ids?\b": "job id",
     r"\bWorkFailed\b": "JobFailed",
 }
@@ -52,10 +58,6 @@ RETIRED = {
 
 def _name(path: Path) -> str:
     return str(path.relative_to(HOUSE))
-
-
-def _walk(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(ast.parse(path.read_text()))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=_name)
@@ -83,7 +85,7 @@ def test_the_walks_name_functions_that_exist() -> None:
     """U9: the ways through the house name files and functions; each is there."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([\w/]+\.py):([\w.]+)`", text)
-    assert len(named) >= 60
+    assert len(named) >= 50
     for file, name in named:
         path = HOUSE / file
         assert path.exists(), f"architecture.md names {file}"

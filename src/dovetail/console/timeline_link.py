@@ -19,11 +19,11 @@ class TimelineLink:
     """Timelines by name."""
 
     def __init__(
-        self, door: Callable[[], str], way: Callable[[], OwnWay], settings: Settings
+        self, address: Callable[[], str], way: Callable[[], OwnWay], settings: Settings
     ) -> None:
-        """`door` gives the address of the node's door, `way` how to come in; both raise
+        """`address` is the node's listener, `way` how to log in to it; both raise
         `Unavailable`."""
-        self._door = door
+        self._address = address
         self._way = way
         self.missing = missing_of(settings)
         self._client: Dovetail | None = None
@@ -37,7 +37,7 @@ class TimelineLink:
 
             way = self._way()
             client = connect(
-                self._door(),
+                self._address(),
                 client_id="dovetail-console",
                 tls=way.tls,
                 user=way.user,

@@ -20,7 +20,7 @@ HEAVY = {
     "aiohttp",
     "asyncpg",
     "dovetail.console",
-    "dovetail.kafka.codec",
+    "dovetail.kafka.codec.messages",
     "dovetail.kafka.handlers",
     "dovetail.log",
     "dovetail.node",
@@ -75,8 +75,8 @@ def commands_in(modules: set[str]) -> set[str]:
 def test_help_imports_no_command(tmp_path: Path) -> None:
     """U4: `dovetail --help` imports neither a command nor a client."""
     found = imported(tmp_path, "--help")
-    assert not found & (HEAVY | CLIENT)
-    assert not commands_in(found)
+    assert found & (HEAVY | CLIENT) == set()
+    assert commands_in(found) == set()
 
 
 def test_topic_list_imports_what_a_client_needs(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_topic_list_imports_what_a_client_needs(tmp_path: Path) -> None:
     # Nothing listens on port 1; all that the command needs is imported by then.
     found = imported(tmp_path, "topic", "list", "--bootstrap", "127.0.0.1:1", "--timeout", "1s")
     assert "confluent_kafka" in found
-    assert not found & HEAVY
+    assert found & HEAVY == set()
     assert commands_in(found) == {"dovetail.cli.commands.topic"}
 
 

@@ -157,8 +157,8 @@ async def _deal_with(
         return await do(await desk.timelines.client(), choice.name, choice.ids)
     if choice.source == "topic":
         dead = desk.dead_topics
-        deal = partial(dead.replay if action == "replay" else dead.drop, who=asked.caller.who)
-        return await desk.kafka.run(deal, desk.topic_ids(), choice.name, choice.ids)
+        act = partial(dead.replay if action == "replay" else dead.drop, who=asked.caller.who)
+        return await desk.kafka.run(act, desk.topic_ids(), choice.name, choice.ids)
 
     def change(engine: "Engine") -> DeadDone:
         from dovetail.admin.dead import outbox

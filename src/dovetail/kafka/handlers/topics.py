@@ -135,7 +135,7 @@ def _check_assignment(backend: Backend, wanted: tuple[int, ...]) -> None:
     if len(backend.brokers()) > 1 or wanted != (backend.node_id,):
         raise _Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"partitions on brokers {list(wanted)}: they are dealt by load here; leave it out",
+            f"partitions on brokers {list(wanted)}: brokers are chosen by load here; leave it out",
         )
 
 

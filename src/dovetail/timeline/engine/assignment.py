@@ -47,7 +47,7 @@ _NUMBER_MASK: Final = (1 << _NUMBER_BITS) - 1
 _HASH_SHIFT: Final = 64 - (53 - _NUMBER_BITS)
 _RING_END: Final = float(1 << 53)
 #: How much more than the average a consumer may have. Less is more even and moves more buckets
-#: (`python -m bench.deals` prints both).
+#: (`python -m bench.assignments` prints both).
 _SLACK: Final = 1.25
 
 

@@ -1,6 +1,6 @@
 """Dealing at scale: 65,536 buckets, 10,000 consumers, 100 racks, with churn. One seed, one result.
 
-    python -m bench.deals [--seed 1] [--buckets 65536] [--consumers 10000] [--racks 100]
+    python -m bench.assignments [--seed 1] [--buckets 65536] [--consumers 10000] [--racks 100]
 
 Prints for each round of churn how even the assignment is, how many buckets moved, how many had to,
 and how much processor time it took. Exit code 1 if half of the assignments took 100 ms or longer.
@@ -14,7 +14,7 @@ import time
 
 from dovetail.timeline.engine.assignment import Assignment, Member, assign, loads
 
-#: A broker deals on its event loop at the end of each window.
+#: A broker assigns on its event loop at the end of each window.
 DEAL_MS_MAX = 100.0
 ROUNDS = 20
 #: Part of the consumers that goes, and as many come, in each round.
@@ -26,8 +26,8 @@ def _owners(assignment: Assignment) -> list[str]:
 
 
 def main() -> int:
-    """Deals, prints; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="bench.deals", description=__doc__.splitlines()[0])
+    """Assigns, prints; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="bench.assignments", description=__doc__.splitlines()[0])
     for name, default in (("seed", 1), ("buckets", 65_536), ("consumers", 10_000), ("racks", 100)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
