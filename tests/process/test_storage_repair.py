@@ -89,7 +89,7 @@ def test_storage_nodes_are_replaced_repaired_and_drained(cluster: ClusterProcess
     cluster.launch("storage-2")
     cluster.await_ready("storage-2")  # It is not, as long as it is damaged.
     assert "damaged on disk" in cluster.log("storage-2")
-    assert "damaged segments go" in cluster.log("storage-2")
+    assert "deleting damaged segments" in cluster.log("storage-2")
     workload.wait_for(workload.acknowledged_count + 500)
 
     refused = storage(cluster, "remove", "3")

@@ -60,7 +60,7 @@ def selection_named(name: str) -> Selection:
     """The strategy of this name. Raises `InvalidSetting` if there is none."""
     if name in _NAMED:
         return _NAMED[name]
-    module, _, attribute = name.partition(":")
+    module, attribute = name.split(":", 1) if ":" in name else ("", "")
     if not module or not attribute:
         known = ", ".join(_NAMED)
         raise InvalidSetting(
