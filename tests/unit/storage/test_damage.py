@@ -106,6 +106,31 @@ def test_doubt_about_the_only_copy_ends_at_what_came_later(disk: FaultyDisk) -> 
         read(store, 2, 2)
 
 
+def test_an_old_entry_that_was_moved_behind_the_damage_bounds_nothing(disk: FaultyDisk) -> None:
+    """L6: compaction writes old entries again; that says nothing of what came after them."""
+    store = open_store(disk, SMALL)
+    for entry in range(3):
+        store_entry(store, 1, entry)
+    for entry in range(9):
+        store_entry(store, 2, entry)
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    store_entry(store, 1, 3)
+    store_entry(store, 1, 4)
+    store.commit([DeleteLedger(LedgerId(2))])
+    compact(store)
+    assert SEGMENT not in disk.names()
+    store.close()
+    damage(disk, 1, 4, name=newest)
+
+    store = open_store(disk, SMALL)
+    assert [read(store, 1, entry) for entry in range(4)] == [payload(1, e) for e in range(4)]
+    with pytest.raises(Damaged):
+        read(store, 1, 4)
+    store.doubts.examine({1: False})
+    with pytest.raises(Damaged):
+        read(store, 1, 4)
+
+
 def test_an_entry_that_does_not_check_is_not_held_and_can_be_stored_anew(disk: FaultyDisk) -> None:
     """L5, L10: found by a read; also in the segment that is being written."""
     store = open_store(disk)

@@ -12,7 +12,8 @@ that is settled, "not here" would be a lie that a recovery believes, so the node
 How far a ledger is in doubt. Where others hold copies: all that is missing, for they can answer.
 Where this node holds the only copy nobody else can, and the doubt should not go further than it
 must: its one writer sends entries in order, so an intact one *behind* the damage proves that what
-was lost lies below it. The same rule holds as long as nothing was examined.
+was lost lies below it; not so an old one that was moved there. The same rule holds as long as
+nothing was examined.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Doubts:
     ) -> None:
         """`damage_end` is the segment of the last damage, and where it ends there."""
         self._index = index
-        #: The ledgers with an intact entry behind all damage.
+        #: The ledgers with an intact entry behind all damage that their writer sent last.
         self._behind = frozenset() if damage_end is None else _behind(segments, *damage_end)
         #: The ledgers in doubt, True where others hold copies; None is all of them.
         self._ledgers: Mapping[int, bool] | None = None if damage_end is not None else {}
@@ -63,12 +64,11 @@ class Doubts:
 
 
 def _behind(segments: Mapping[int, Segment], number: int, position: int) -> frozenset[int]:
-    """The ledgers that have an entry behind this place."""
-    behind = {run.ledger for s in segments.values() if s.number > number for run in s.runs}
-    if number in segments:
-        behind.update(
-            run.ledger
-            for run in segments[number].runs
-            if run.rows is not None and run.rows.positions[-1] >= position
-        )
-    return frozenset(behind)
+    """The ledgers that have an entry behind this place which was written in its turn."""
+    in_turn = [run for s in segments.values() for run in s.runs if not run.again]
+    return frozenset(
+        run.ledger
+        for run in in_turn
+        if run.segment > number
+        or (run.segment == number and run.rows is not None and run.rows.positions[-1] >= position)
+    )

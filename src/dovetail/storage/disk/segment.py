@@ -125,7 +125,7 @@ def note_entry(runs: RunSet, found: Scanned) -> None:
     """Adds the row of a record that is an entry."""
     if found.record.kind is Kind.ENTRY:
         row = Row(found.record.entry, found.position, len(found.payload))
-        runs.add(found.record.ledger, row)
+        runs.add(found.record.ledger, row, again=found.record.again)
 
 
 def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:

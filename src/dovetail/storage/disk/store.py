@@ -306,7 +306,7 @@ class LedgerStore:
         self.marked = records[-1][0].kind is Kind.MARK
         with self._index.lock:
             for record, row in rows:
-                created = self._active_runs.add(record.ledger, row)
+                created = self._active_runs.add(record.ledger, row, again=record.again)
                 if created is not None:
                     self._index.add(created)
         report = self.group_report
@@ -337,19 +337,38 @@ class LedgerStore:
             self._reserved = active.position + room
         buffers: list[Buffer] = []
         rows: list[tuple[Record, Row]] = []
+        newest: dict[int, int] = {}
         position, last = active.position, len(records) - 1
-        for at, (record, payload) in enumerate(records):
+        for at, (plain, payload) in enumerate(records):
+            record = plain
+            if plain.kind is Kind.ENTRY:
+                record = self._in_turn_or_again(plain, newest)
+                rows.append((record, Row(record.entry, position, len(payload))))
             buffers.append(
                 encode_record(
                     record, payload, salt=active.salt, group=self._group, group_last=at == last
                 )
             )
             buffers.append(payload)
-            if record.kind is Kind.ENTRY:
-                rows.append((record, Row(record.entry, position, len(payload))))
             position += RECORD_BYTES + len(payload)
         active.file.write(active.position, buffers)
         return rows
+
+    def _in_turn_or_again(self, record: Record, newest: dict[int, int]) -> Record:
+        """The record of an entry that says whether it is its ledger's newest.
+
+        `newest` are the newest entries of the ledgers in this group.
+        """
+        ledger = record.ledger
+        known = newest.get(ledger)
+        if known is None:
+            known = self._active_runs.newest(ledger)
+        if known is None:
+            known = self._index.entry_last(ledger)
+        again = known is not None and record.entry <= known
+        if not again:
+            newest[ledger] = record.entry
+        return record if again is record.again else record._replace(again=again)
 
     def _take_back(self, error: OSError) -> DovetailError:
         """After a failed write: nothing of the group may stay."""
