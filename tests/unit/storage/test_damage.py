@@ -393,3 +393,113 @@ def test_too_many_open_files_at_a_roll_pass(
     assert [store_entry(store, 1, entry) for entry in refused] == [None] * len(refused)
     store = open_store(disk, SMALL)
     assert [read(store, 1, entry) for entry in range(15)] == [payload(1, n) for n in range(15)]
+
+
+def test_an_index_and_its_segment_damaged_at_once_lose_the_damaged_entry_alone(
+    disk: FaultyDisk,
+) -> None:
+    """F19, L10: the others are read, the node works on, and what was copied ends the damage."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    index = "0000000001.index"
+    disk.flip(index, disk.open(index).size() - 1)
+    store = open_store(disk, SMALL)
+    damage(disk, 1, 2)
+
+    assert [read(store, 1, entry) for entry in (0, 1, 3)] == [payload(1, e) for e in (0, 1, 3)]
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == [Span(0, 1), Span(3, 29)]
+    assert store.commit([LetDamageGo()]) == [None]
+    compact(store)
+    assert SEGMENT in disk.names(), "nobody said that what was lost is here again"
+
+    for restarted in (False, True):
+        store = open_store(disk, SMALL) if restarted else store
+        assert store.damaged
+        assert store_entry(store, 1, 2) is None
+        assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+    store.doubts.examine({1: True})
+    store.commit([LetDamageGo(frozenset({LedgerId(1)}))])
+    compact(store)
+    assert not store.damaged
+    store = open_store(disk, SMALL)
+    assert not store.damaged
+    assert held(store, 1) == [Span(0, 29)]
+
+
+def test_what_is_found_unreadable_only_when_it_is_moved_is_not_let_go(disk: FaultyDisk) -> None:
+    """L10: it was told to be held, so whoever settled its ledger did not know."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    for entry in (1, 3, 5):
+        damage(disk, 1, entry)
+    with pytest.raises(Damaged):
+        read(store, 1, 1)
+    assert store_entry(store, 1, 1) is None
+    settled = LetDamageGo(frozenset({LedgerId(1)}))
+    store.commit([settled])
+    compact(store)
+    assert store.damaged
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == [Span(0, 2), Span(4, 4), Span(6, 29)], "all are found at once"
+    for entry in (3, 5):
+        assert store_entry(store, 1, entry) is None
+    store.commit([settled])
+    compact(store)
+    assert not store.damaged
+    assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+
+
+def test_a_segment_without_its_head_holds_nothing(disk: FaultyDisk) -> None:
+    """F38, L10: its index would say that entries are held that nobody can read."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    for at in (4, 13):
+        disk.flip(SEGMENT, at)
+    store = open_store(disk, SMALL)
+    assert held(store, 1)[0].first > 0
+    store.doubts.examine({1: False})
+    store.commit([LetDamageGo()])
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 0)
+    compact(store)
+    assert not store.damaged
+
+
+def test_a_segment_that_is_shorter_than_its_index_says_is_damaged(disk: FaultyDisk) -> None:
+    """L10: the end of a sealed segment is known."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    content = disk.open(SEGMENT).read(0, 1 << 20)
+    last = max(e for e in range(30) if payload(1, e) in content)
+    disk.open(SEGMENT).truncate(content.find(payload(1, last)) - 52)
+    store = open_store(disk, SMALL)
+    assert store.report.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, last)
+
+
+def test_a_start_without_room_for_an_index_reads_the_segment(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F19: an index makes a start faster; it is not needed."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    disk.remove("0000000001.index")
+    plenty = disk.open
+
+    def full(name: str, *, create: bool = False) -> File:
+        if create:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return plenty(name)
+
+    monkeypatch.setattr(disk, "open", full)
+    store = open_store(disk, SMALL)
+    assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]

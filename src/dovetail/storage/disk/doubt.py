@@ -38,6 +38,8 @@ class Doubts:
 
     def may_have_lost(self, ledger: int, entry: int) -> bool:
         """Whether an entry that is not here may be among what is damaged."""
+        if self._index.in_hole(ledger, entry):
+            return True
         ledgers = self._ledgers
         if ledgers is not None and ledger not in ledgers:
             return False

@@ -17,7 +17,7 @@ segment, which is the truth.
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -68,8 +68,18 @@ class Rows:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.row, range(len(self)))
+
     def to_bytes(self) -> bytes:
         return self.entries.tobytes() + self.positions.tobytes() + self.lengths.tobytes()
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> "Rows":
+        made = Rows()
+        for row in rows:
+            made.add(row)
+        return made
 
     @staticmethod
     def from_bytes(data: bytes, count: int) -> "Rows":
@@ -94,6 +104,11 @@ class Run:
     again: bool = False
     rows_at: int = 0
     rows_checksum: int = 0
+
+    @property
+    def what(self) -> tuple[int, int, int, int, bool]:
+        """What it says of its entries, wherever they lie."""
+        return self.first, self.last, self.count, self.payload_bytes, self.again
 
 
 def new_run(ledger: int, segment: int, *, again: bool) -> Run:

@@ -25,6 +25,7 @@ from dovetail.storage.disk.frame import (
     encode_record,
 )
 from dovetail.storage.disk.run import Row, Run, RunSet, encode_index
+from dovetail.storage.held import Span
 
 #: Deletions that are remembered although nothing is left to hide: a writer that slept through the
 #: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
@@ -58,6 +59,8 @@ class Segment:
     dropped: bool = False
     #: Set when an entry in it does not check; it is kept as it is for repair.
     damaged: bool = False
+    #: By ledger: between which entries some lay here of which neither index nor segment tells.
+    holes: dict[int, list[Span]] = field(default_factory=dict)
 
     def read_entry(self, row: Row) -> tuple[Record, memoryview]:
         """The entry at `row`. Raises `Damaged` if it does not check."""
