@@ -1,16 +1,28 @@
 """A damaged store: what it says meanwhile, and how it becomes whole again."""
 
 import errno
+import os
 import random
+from dataclasses import replace
+from typing import cast
 
 import pytest
 
-from dovetail.errors import Damaged, EntryUnknown, Fenced, LedgerUnknown, Unavailable
+from dovetail.errors import (
+    Damaged,
+    DiskFull,
+    EntryUnknown,
+    Fenced,
+    LedgerUnknown,
+    StorageOut,
+    Unavailable,
+)
 from dovetail.storage.disk.faulty_disk import FaultyDisk
 from dovetail.storage.disk.files import File
 from dovetail.storage.disk.store import (
     Append,
     DeleteLedger,
+    Durability,
     Fence,
     LedgerStore,
     LetDamageGo,
@@ -503,3 +515,120 @@ def test_a_start_without_room_for_an_index_reads_the_segment(
     monkeypatch.setattr(disk, "open", full)
     store = open_store(disk, SMALL)
     assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+
+
+def test_a_damaged_state_is_not_taken_for_a_segment_that_was_never_born(disk: FaultyDisk) -> None:
+    """F38: the older segments are gone, so nothing else tells the fences."""
+    store = open_store(disk, SMALL)
+    store_entry(store, 1, 0)
+    store_entry(store, 1, 1)
+    store.commit([Fence(LedgerId(7), Term(5)), DeleteLedger(LedgerId(8))])
+    damage(disk, 1, 1)
+    store = open_store(disk, SMALL)
+    store.commit([DeleteLedger(LedgerId(1))])
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert disk.names() == ["0000000002.segment"]
+    disk.flip("0000000002.segment", 24 + 20)
+    store = open_store(disk, SMALL)
+    assert store.damaged
+    assert store.doubts.ledgers() is None
+
+
+class Failing:
+    """A file whose calls fail as they are told to."""
+
+    def __init__(self, file: File, **failures: int) -> None:
+        self._file = file
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> object:
+        if name in self._failures:
+            raise OSError(self._failures[name], os.strerror(self._failures[name]))
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.ENOSPC, errno.EIO])
+def test_a_segment_that_cannot_be_synced_when_it_is_sealed_takes_the_store_out(
+    disk: FaultyDisk, code: int
+) -> None:
+    """L6: it is no passing want of files; what was not synced may be gone."""
+    store = open_store(disk, replace(SMALL, durability=Durability.OS))
+    for entry in range(10):
+        assert store_entry(store, 1, entry) is None
+    store._active.file = cast("File", Failing(store._active.file, sync=code))
+    outcomes = [store_entry(store, 1, entry) for entry in range(10, 13)]
+    assert any(isinstance(outcome, StorageOut) for outcome in outcomes)
+    assert store.out_because is not None
+
+
+def test_a_segment_that_was_not_born_does_not_come_back(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, L6: it knows nothing of the fences that were written behind it into the older one."""
+    store = open_store(disk, SMALL)
+    plenty = disk.open
+
+    def no_room_at_the_last_sync(name: str, *, create: bool = False) -> File:
+        file, syncs = plenty(name, create=create), iter(range(3))
+        original = file.sync
+
+        def sync() -> None:
+            original()
+            if next(syncs, None) == 1:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+        if create:
+            monkeypatch.setattr(file, "sync", sync)
+        return file
+
+    monkeypatch.setattr(disk, "open", no_room_at_the_last_sync)
+    outcomes = [store_entry(store, 1, entry) for entry in range(12)]
+    assert isinstance(outcomes[-1], DiskFull)
+    assert store.commit([Fence(LedgerId(1), Term(5))]) != [None]
+    disk._files = {**disk._durable_names}  # The power is cut: no removal was synced.
+    monkeypatch.setattr(disk, "open", plenty)
+    store = open_store(disk, SMALL)
+    assert isinstance(store_entry(store, 1, 12, term=4), Fenced)
+
+
+def test_too_many_open_files_refuse_what_needs_one_and_take_nothing_out(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35: also where an old entry must be found, for an append, a fence or a move."""
+    store = open_store(disk, SMALL)
+    for entry in range(12):
+        store_entry(store, 1, entry)
+        store_entry(store, 2, entry)
+    store.commit([DeleteLedger(LedgerId(2))])
+    store = open_store(disk, SMALL)
+    plenty = disk.open
+
+    def too_many(name: str, *, create: bool = False) -> File:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(disk, "open", too_many)
+    assert isinstance(store_entry(store, 1, 0), Unavailable)
+    assert not store.compact_step()
+    assert store.out_because is None
+    monkeypatch.setattr(disk, "open", plenty)
+    assert store_entry(store, 1, 0) is None
+    compact(store)
+    assert [read(store, 1, entry) for entry in range(12)] == [payload(1, e) for e in range(12)]
+
+
+def test_a_place_that_the_disk_cannot_read_is_damaged_and_can_be_stored_anew(
+    disk: FaultyDisk,
+) -> None:
+    """L10: most disks say so, rather than give other bytes."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    whole = store._active.file
+    store._active.file = cast("File", Failing(whole, read=errno.EIO))
+    with pytest.raises(Damaged):
+        read(store, 1, 0)
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == []
+    assert store_entry(store, 1, 0) is None
+    store._active.file = whole
+    assert read(store, 1, 0) == payload(1, 0)

@@ -344,7 +344,7 @@ def _read_stretch(stretch: Stretch) -> list[Entry]:
     segment, rows = stretch
     start = rows[0].position
     end = rows[-1].position + RECORD_BYTES + rows[-1].length
-    data = memoryview(segment.file.read(start, end - start))
+    data = segment.read(start, end - start)
     entries = []
     for row in rows:
         record, payload = segment.decode(data, row.position - start, row)

@@ -52,6 +52,7 @@ from dovetail.storage.disk.index import EntryIndex
 from dovetail.storage.disk.recovery import RecoveryReport, recover_segments
 from dovetail.storage.disk.run import Row, RunSet
 from dovetail.storage.disk.segment import (
+    MARK,
     Segment,
     create_segment,
     index_name,
@@ -248,7 +249,10 @@ class LedgerStore:
         ledger, entry, payload = command.ledger, command.entry, command.payload
         if not 0 < len(payload) <= PAYLOAD_BYTES_MAX or entry < 0:
             return InvalidInput(f"entry {entry} of {len(payload)} bytes does not fit a segment")
-        known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
+        try:
+            known = group.entries.get((ledger, entry)) or self._stored(ledger, entry)
+        except OSError as error:
+            return Unavailable(f"entry {entry} of ledger {ledger} cannot be compared: {error}")
         if known is not None:
             if bytes(known) == bytes(payload):
                 return None
@@ -289,6 +293,8 @@ class LedgerStore:
             if error.errno in _PASSING:  # Nothing was written, and the old segment is as it was.
                 return Unavailable(f"no new segment ({error.strerror}); it is tried again")
             return self._take_back(error)
+        if self.out_because is not None:
+            return StorageOut(self.out_because)
         try:
             rows = self._write_records(records, size)
         except OSError as error:
@@ -298,7 +304,7 @@ class LedgerStore:
             if self._settings.durability is Durability.SYNC:
                 self._active.file.sync()
         except OSError as error:
-            self._go_out(f"a sync failed ({error.strerror}); check the disk, then restart the node")
+            self._go_out_because_of_sync(error)
             return Uncertain(f"may or may not be stored: {self.out_because}")
         synced = perf_counter()
         self._active.position += size
@@ -322,7 +328,7 @@ class LedgerStore:
         if self.marked or self.out_because is not None:
             return
         if self._synced_for_sure() and self._has_room():
-            self._write([(Record(Kind.MARK, 0, 0, 0, 0), b"")])
+            self._write([(MARK, b"")])
 
     def _has_room(self) -> bool:
         return self._disk.bytes_free() >= self._settings.disk_free_bytes_min
@@ -387,13 +393,19 @@ class LedgerStore:
     def _go_out(self, because: str) -> None:
         self.out_because = because
 
+    def _go_out_because_of_sync(self, error: OSError) -> None:
+        self._go_out(f"a sync failed ({error.strerror}); check the disk, then restart the node")
+
     def _apply(self, command: Fence | DeleteLedger | LetDamageGo) -> Outcome:
         if isinstance(command, LetDamageGo):
             return self._let_damage_go(command.settled)
         if isinstance(command, Fence):
             known = self._state.fences.get(command.ledger, 0)
             self._state.fences[command.ledger] = max(known, command.term)
-            return self.state(command.ledger)
+            try:
+                return self.state(command.ledger)
+            except OSError as error:
+                return Unavailable(f"ledger {command.ledger} cannot be read: {error}")
         self._state.deleted[command.ledger] = self._group
         self._state.fences.pop(command.ledger, None)
         for number in self._index.forget_ledger(command.ledger):
@@ -411,11 +423,15 @@ class LedgerStore:
             group=self._group,
             reserve_bytes=self._settings.reserve_bytes,
         )
-        self._group += 1
+        self._group += 2
+        self.marked = True
         return segment
 
     def _roll(self) -> None:
-        """Goes on in a new segment. The new one is born before the old one is sealed."""
+        """Goes on in a new segment. The new one is born before the old one is sealed.
+
+        Raises `OSError` if it cannot be; then nothing has changed.
+        """
         lying = {run.ledger for segment in self._segments.values() for run in segment.runs}
         self._state.forget_deleted(lying)
         old = self._active
@@ -424,8 +440,12 @@ class LedgerStore:
         self._segments[self._active.number] = self._active
         self._active_runs = RunSet(self._active.number)
         self._active.runs = self._active_runs.runs
-        old.file.truncate(old.position)
-        old.file.sync()
+        try:
+            old.file.truncate(old.position)
+            old.file.sync()
+        except OSError as error:
+            self._go_out_because_of_sync(error)
+            return
         try:
             if not old.damaged:  # Else the next start must find the damage again.
                 with self._index.lock:
@@ -466,7 +486,7 @@ class LedgerStore:
             try:
                 self._active.file.sync()
             except OSError as error:
-                self._go_out(f"a sync failed ({error.strerror}); restart the node")
+                self._go_out_because_of_sync(error)
                 return False
         return True
 
@@ -483,6 +503,8 @@ class LedgerStore:
                 self._roll()
         except OSError as error:
             return Unavailable(f"no new segment ({error.strerror}); tried again later")
+        if self.out_because is not None:
+            return StorageOut(self.out_because)
         self.doubts.settle()
         self._compaction.lets_damage_go = True
         self._compaction.settled = settled
