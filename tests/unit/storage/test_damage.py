@@ -632,3 +632,20 @@ def test_a_place_that_the_disk_cannot_read_is_damaged_and_can_be_stored_anew(
     assert store_entry(store, 1, 0) is None
     store._active.file = whole
     assert read(store, 1, 0) == payload(1, 0)
+
+
+def test_what_was_moved_never_looks_torn(disk: FaultyDisk) -> None:
+    """L6, F3: it was acknowledged long ago, and the place that it came from is gone."""
+    store = open_store(disk, SMALL)
+    store_entry(store, 1, 0)
+    for entry in range(12):
+        store_entry(store, 2, entry)
+    store.commit([DeleteLedger(LedgerId(2))])
+    compact(store)
+    assert SEGMENT not in disk.names()
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    damage(disk, 1, 0, name=newest)
+    store = open_store(disk, SMALL)
+    assert store.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, 0)

@@ -34,7 +34,7 @@ class Compaction:
         settle: Callable[[], bool],
         drop: Callable[[Segment], None],
     ) -> None:
-        """`write` stores records; `settle` is true when they are on the disk for sure."""
+        """`write` stores records; `settle` is true when they are on the disk and marked so."""
         self._index = index
         self._segments = segments
         self._live_ratio = live_ratio

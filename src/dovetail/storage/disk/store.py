@@ -196,7 +196,7 @@ class LedgerStore:
             self._segments,
             live_ratio=settings.compaction_live_ratio,
             write=self._write,
-            settle=self._synced_for_sure,
+            settle=self._settle,
             drop=self._drop_if_dead,
         )
         for segment in list(self._segments.values()):
@@ -480,8 +480,16 @@ class LedgerStore:
             self.report.damaged.clear()
         return more
 
+    def _settle(self) -> bool:
+        """What was moved must be on the disk before the place that it came from goes.
+
+        It must not look torn either: it was acknowledged long ago.
+        """
+        self.mark()
+        return self.out_because is None
+
     def _synced_for_sure(self) -> bool:
-        """What was moved must be on the disk before the place that it came from goes."""
+        """Whether all that was written is on the disk, be it asked for by each group or not."""
         if self._settings.durability is Durability.OS:
             try:
                 self._active.file.sync()
