@@ -649,3 +649,34 @@ def test_what_was_moved_never_looks_torn(disk: FaultyDisk) -> None:
     assert store.damaged
     with pytest.raises(Damaged):
         read(store, 1, 0)
+
+
+@pytest.mark.parametrize("place", ["state", "mark", "fence"])
+def test_damage_where_no_entry_can_have_lain_denies_none_and_doubts_none(
+    disk: FaultyDisk, place: str
+) -> None:
+    """F38, B18: else a byte of a mark would take every idle partition out of service."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    at = {"state": 24 + 54}
+    for name, write in (
+        ("mark", store.mark),
+        ("fence", lambda: store.commit([Fence(LedgerId(1), Term(5))])),
+    ):
+        at[name] = store.bytes_on_disk() + 5
+        write()
+        assert store.bytes_on_disk() == at[name] - 5 + 52
+    store_entry(store, 2, 0, term=9)
+    store.close()
+    disk.flip(SEGMENT, at[place])
+
+    store = open_store(disk)
+    assert store.damaged
+    assert store.doubts.ledgers() is None, "fences are in doubt"
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 1)
+    store.doubts.examine({1: False, 2: False})
+    assert store.doubts.ledgers() == set()
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert not open_store(disk).damaged

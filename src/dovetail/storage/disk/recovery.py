@@ -27,6 +27,8 @@ from dovetail.errors import Damaged
 from dovetail.storage.disk.files import Disk
 from dovetail.storage.disk.frame import (
     HEAD,
+    RECORD,
+    RECORD_BYTES,
     Kind,
     ScanEnd,
     Scanned,
@@ -55,7 +57,7 @@ class RecoveryReport:
     segments_scanned: int = 0
     torn_bytes: int = 0
     damaged: list[str] = field(default_factory=list)
-    #: The segment of the last damage, and where it ends there.
+    #: The segment of the last damage in which entries may have lain, and where it ends there.
     damage_end: tuple[int, int] | None = None
 
 
@@ -255,4 +257,15 @@ def _note_damage(segment: Segment, end: ScanEnd, report: RecoveryReport) -> None
     for first, beyond in end.damaged_ranges:
         segment.damaged = True
         report.damaged.append(f"{segment_name(segment.number)}: bytes {first} to {beyond}")
-        report.damage_end = (segment.number, beyond)
+        if _may_hold_entries(segment, first, beyond):
+            report.damage_end = (segment.number, beyond)
+
+
+def _may_hold_entries(segment: Segment, first: int, beyond: int) -> bool:
+    """Whether entries may have lain there: a mark, a fence, a deletion and a state are none."""
+    if beyond - first == RECORD_BYTES:  # Too small for an entry, which is never empty.
+        return False
+    if first == HEAD.size:  # The state, if its length is believable.
+        length = RECORD.unpack_from(segment.file.read(first, RECORD_BYTES))[1]
+        return bool(first + RECORD_BYTES + length != beyond)
+    return True

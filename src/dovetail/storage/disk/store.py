@@ -190,7 +190,7 @@ class LedgerStore:
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
         self._index = EntryIndex(disk, self._segments, deleted=self._state.deleted)
-        self.doubts = Doubts(self._index, self._segments, self.report.damage_end)
+        self.doubts = Doubts(self._index, self._segments, self.report)
         self._compaction = Compaction(
             self._index,
             self._segments,
