@@ -18,7 +18,8 @@ from tests.faulty_disk import FaultyDisk
 
 from dovetail.errors import DovetailError, EntryUnknown, Fenced, LedgerUnknown, Unavailable
 from dovetail.storage.disk.commands import Append, Fence
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 from dovetail.storage.placement import Fragment, Placement
 from dovetail.storage.quorum import recovery

@@ -36,7 +36,8 @@ from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encod
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.disk.commands import LetDamageGo
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term
 from dovetail.storage.repair.repairer import Repairer, RepairSettings

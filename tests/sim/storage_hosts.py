@@ -16,7 +16,8 @@ from tests.sim.world import PowerCut, SimStorageNode
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Unavailable, Uncertain
 from dovetail.storage import StorageNode
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, LedgerState, Term
 

@@ -29,7 +29,8 @@ from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.record_batch import check_batch, decode_batch, encode_batch, read_header
 from dovetail.storage import Ensembles, OneNode
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.repair.sweeping import sweep
 
 STORE = StoreSettings(segment_bytes=20_000, disk_free_bytes_min=0, reserve_bytes=8_000)

@@ -13,9 +13,9 @@ from tests.sim import cluster, test_cluster_sim, test_log_sim, test_store_sim
 from dovetail.log import ownership
 from dovetail.log.producers import ProducerTable
 from dovetail.storage import Ensembles
-from dovetail.storage.disk import commands, store
+from dovetail.storage.disk import commands, options, store
 from dovetail.storage.disk.frame import SegmentScan
-from dovetail.storage.disk.store import Durability, StoreSettings
+from dovetail.storage.disk.options import Durability, StoreSettings
 from dovetail.storage.placement import Fragment, Placement
 from dovetail.storage.quorum.arithmetic import Quorum
 from dovetail.storage.quorum.recovery import QuorumRecovery
@@ -78,7 +78,7 @@ def mark_before_it_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(self: Any, records: list[Any]) -> Any:
         careful = self._settings
         if records[-1][0].kind is store.Kind.MARK:
-            self._settings = replace(careful, durability=store.Durability.OS)
+            self._settings = replace(careful, durability=options.Durability.OS)
         try:
             return original(self, records)
         finally:

@@ -23,7 +23,8 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.storage.disk.commands import Append, DeleteLedger, Fence
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 SETTINGS = StoreSettings(segment_bytes=6_000, disk_free_bytes_min=0, reserve_bytes=2_000)

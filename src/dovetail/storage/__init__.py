@@ -25,7 +25,8 @@ From the bottom up:
 """
 
 from dovetail.storage.disk.files import Disk, RealDisk
-from dovetail.storage.disk.store import Durability, LedgerStore, StoreSettings
+from dovetail.storage.disk.options import Durability, StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
 from dovetail.storage.node import LocalStorageNode, StorageNode
 from dovetail.storage.placement import Placement

@@ -12,8 +12,9 @@ import asyncio
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from dovetail.background import start_thread
 from dovetail.buffers import Buffer
@@ -51,6 +52,7 @@ READ_THREADS = 4
 _MAKES_ROOM = (DeleteLedger, LetDamageGo)
 
 Answer = Callable[[DovetailError | None], None]
+Found = TypeVar("Found")
 
 
 class StorageNode(Protocol):
@@ -155,16 +157,9 @@ class LocalStorageNode:
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
     ) -> list[Entry]:
-        try:
-            return await self._loop.run_in_executor(
-                self._readers,
-                lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max),
-            )
-        except OSError as error:
-            what = f"cannot read entry {first} of ledger {ledger}: {error}"
-            if error.errno == errno.EIO:
-                raise Damaged(what) from error
-            raise Unavailable(what) from error
+        return await self._reading(
+            ledger, lambda: self._store.read(ledger, first, last=last, bytes_max=bytes_max)
+        )
 
     async def read_for_recovery(self, ledger: LedgerId, entry: EntryId, term: Term) -> Entry | None:
         await self.fence(ledger, term)
@@ -177,9 +172,16 @@ class LocalStorageNode:
         return self._store.ledgers()
 
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held:
-        return await self._loop.run_in_executor(
-            self._readers, lambda: self._store.held(ledger, first=first, last=last)
-        )
+        return await self._reading(ledger, lambda: self._store.held(ledger, first=first, last=last))
+
+    async def _reading(self, ledger: LedgerId, ask: Callable[[], Found]) -> Found:
+        try:
+            return await self._loop.run_in_executor(self._readers, ask)
+        except OSError as error:
+            what = f"ledger {ledger} cannot be read: {error}"
+            if error.errno == errno.EIO:
+                raise Damaged(what) from error
+            raise Unavailable(what) from error
 
     # Damage, seen from this node alone (`DamagedNode` in storage/repair/wholeness.py)
 
@@ -232,7 +234,7 @@ class LocalStorageNode:
         while True:
             group, stop = self._gather(wait=not may_compact)
             if not group and not stop and not may_compact:
-                self._mark()
+                self._upkeep(self._store.mark)
             if group:
                 commands = [command for command, _ in group]
                 outcomes = self._commit(commands)
@@ -241,7 +243,7 @@ class LocalStorageNode:
             if stop:
                 return
             if may_compact:
-                may_compact = self._compact()
+                may_compact = bool(self._upkeep(self._store.compact_step))
 
     def _gather(
         self, *, wait: bool
@@ -249,11 +251,11 @@ class LocalStorageNode:
         """Everything that waits, up to a group's size, and whether to stop after it."""
         group: list[tuple[Command, Callable[[Outcome], None]]] = []
         size = 0
+        store = self._store
+        timeout_s = None if store.marked or store.out_because is not None else MARK_AFTER_S
         while size < GROUP_BYTES_MAX:
             try:
-                item = self._waiting.get(
-                    block=wait and not group, timeout=None if self._store.marked else MARK_AFTER_S
-                )
+                item = self._waiting.get(block=wait and not group, timeout=timeout_s)
             except Empty:
                 break
             if item is None:
@@ -270,18 +272,16 @@ class LocalStorageNode:
             because = self._fail(error)
             return [StorageOut(because) for _ in commands]
 
-    def _compact(self) -> bool:
+    def _upkeep(self, step: Callable[[], bool | None]) -> bool | None:
+        """Does what nobody waits for; if that takes the node out, it is reported all the same."""
         try:
-            return self._store.compact_step()
+            return step()
         except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
             self._fail(error)
             return False
-
-    def _mark(self) -> None:
-        try:
-            self._store.mark()
-        except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
-            self._fail(error)
+        finally:
+            if self._store.out_because is not None:
+                self._call_on_loop(partial(self._on_out, self._store.out_because))
 
     def _fail(self, error: Exception) -> str:
         because = f"the storage node has failed: {error!r}; restart it"
@@ -300,7 +300,10 @@ class LocalStorageNode:
             for (_, respond), outcome in zip(group, outcomes, strict=True):
                 respond(outcome)
 
+        self._call_on_loop(answer)
+
+    def _call_on_loop(self, call: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(answer)
+            self._loop.call_soon_threadsafe(call)
         except RuntimeError:  # The loop is closed: nobody waits for answers any more.
             self._closed = True

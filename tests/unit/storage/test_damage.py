@@ -1,15 +1,27 @@
 """A damaged store: what it says meanwhile, and how it becomes whole again."""
 
 import errno
+import os
 import random
+from dataclasses import replace
+from typing import cast
 
 import pytest
 from tests.faulty_disk import FaultyDisk
 
-from dovetail.errors import Damaged, EntryUnknown, Fenced, LedgerUnknown, Unavailable
+from dovetail.errors import (
+    Damaged,
+    DiskFull,
+    EntryUnknown,
+    Fenced,
+    LedgerUnknown,
+    StorageOut,
+    Unavailable,
+)
 from dovetail.storage.disk.commands import Append, DeleteLedger, Fence, LetDamageGo
 from dovetail.storage.disk.files import File
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import Durability, StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Span
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
 
@@ -98,6 +110,31 @@ def test_doubt_about_the_only_copy_ends_at_what_came_later(disk: FaultyDisk) -> 
         read(store, 2, 1)
     with pytest.raises(Damaged):
         read(store, 2, 2)
+
+
+def test_an_old_entry_that_was_moved_behind_the_damage_bounds_nothing(disk: FaultyDisk) -> None:
+    """L6: compaction writes old entries again; that says nothing of what came after them."""
+    store = open_store(disk, SMALL)
+    for entry in range(3):
+        store_entry(store, 1, entry)
+    for entry in range(9):
+        store_entry(store, 2, entry)
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    store_entry(store, 1, 3)
+    store_entry(store, 1, 4)
+    store.commit([DeleteLedger(LedgerId(2))])
+    compact(store)
+    assert SEGMENT not in disk.names()
+    store.close()
+    damage(disk, 1, 4, name=newest)
+
+    store = open_store(disk, SMALL)
+    assert [read(store, 1, entry) for entry in range(4)] == [payload(1, e) for e in range(4)]
+    with pytest.raises(Damaged):
+        read(store, 1, 4)
+    store.doubts.examine({1: False})
+    with pytest.raises(Damaged):
+        read(store, 1, 4)
 
 
 def test_an_entry_that_does_not_check_is_not_held_and_can_be_stored_anew(disk: FaultyDisk) -> None:
@@ -362,3 +399,278 @@ def test_too_many_open_files_at_a_roll_pass(
     assert [store_entry(store, 1, entry) for entry in refused] == [None] * len(refused)
     store = open_store(disk, SMALL)
     assert [read(store, 1, entry) for entry in range(15)] == [payload(1, n) for n in range(15)]
+
+
+def test_an_index_and_its_segment_damaged_at_once_lose_the_damaged_entry_alone(
+    disk: FaultyDisk,
+) -> None:
+    """F19, L10: the others are read, the node works on, and what was copied ends the damage."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    index = "0000000001.index"
+    disk.flip(index, disk.open(index).size() - 1)
+    store = open_store(disk, SMALL)
+    damage(disk, 1, 2)
+
+    assert [read(store, 1, entry) for entry in (0, 1, 3)] == [payload(1, e) for e in (0, 1, 3)]
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == [Span(0, 1), Span(3, 29)]
+    assert store.commit([LetDamageGo()]) == [None]
+    compact(store)
+    assert SEGMENT in disk.names(), "nobody said that what was lost is here again"
+
+    for restarted in (False, True):
+        store = open_store(disk, SMALL) if restarted else store
+        assert store.damaged
+        assert store_entry(store, 1, 2) is None
+        assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+    store.doubts.examine({1: True})
+    store.commit([LetDamageGo(frozenset({LedgerId(1)}))])
+    compact(store)
+    assert not store.damaged
+    store = open_store(disk, SMALL)
+    assert not store.damaged
+    assert held(store, 1) == [Span(0, 29)]
+
+
+def test_what_is_found_unreadable_only_when_it_is_moved_is_not_let_go(disk: FaultyDisk) -> None:
+    """L10: it was told to be held, so whoever settled its ledger did not know."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    for entry in (1, 3, 5):
+        damage(disk, 1, entry)
+    with pytest.raises(Damaged):
+        read(store, 1, 1)
+    assert store_entry(store, 1, 1) is None
+    settled = LetDamageGo(frozenset({LedgerId(1)}))
+    store.commit([settled])
+    compact(store)
+    assert store.damaged
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == [Span(0, 2), Span(4, 4), Span(6, 29)], "all are found at once"
+    for entry in (3, 5):
+        assert store_entry(store, 1, entry) is None
+    store.commit([settled])
+    compact(store)
+    assert not store.damaged
+    assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+
+
+def test_a_segment_without_its_head_holds_nothing(disk: FaultyDisk) -> None:
+    """F38, L10: its index would say that entries are held that nobody can read."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    for at in (4, 13):
+        disk.flip(SEGMENT, at)
+    store = open_store(disk, SMALL)
+    assert held(store, 1)[0].first > 0
+    store.doubts.examine({1: False})
+    store.commit([LetDamageGo()])
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 0)
+    compact(store)
+    assert not store.damaged
+
+
+def test_a_segment_that_is_shorter_than_its_index_says_is_damaged(disk: FaultyDisk) -> None:
+    """L10: the end of a sealed segment is known."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    content = disk.open(SEGMENT).read(0, 1 << 20)
+    last = max(e for e in range(30) if payload(1, e) in content)
+    disk.open(SEGMENT).truncate(content.find(payload(1, last)) - 52)
+    store = open_store(disk, SMALL)
+    assert store.report.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, last)
+
+
+def test_a_start_without_room_for_an_index_reads_the_segment(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F19: an index makes a start faster; it is not needed."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    disk.remove("0000000001.index")
+    plenty = disk.open
+
+    def full(name: str, *, create: bool = False) -> File:
+        if create:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return plenty(name)
+
+    monkeypatch.setattr(disk, "open", full)
+    store = open_store(disk, SMALL)
+    assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+
+
+def test_a_damaged_state_is_not_taken_for_a_segment_that_was_never_born(disk: FaultyDisk) -> None:
+    """F38: the older segments are gone, so nothing else tells the fences."""
+    store = open_store(disk, SMALL)
+    store_entry(store, 1, 0)
+    store_entry(store, 1, 1)
+    store.commit([Fence(LedgerId(7), Term(5)), DeleteLedger(LedgerId(8))])
+    damage(disk, 1, 1)
+    store = open_store(disk, SMALL)
+    store.commit([DeleteLedger(LedgerId(1))])
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert disk.names() == ["0000000002.segment"]
+    disk.flip("0000000002.segment", 24 + 20)
+    store = open_store(disk, SMALL)
+    assert store.damaged
+    assert store.doubts.ledgers() is None
+
+
+class Failing:
+    """A file whose calls fail as they are told to."""
+
+    def __init__(self, file: File, **failures: int) -> None:
+        self._file = file
+        self._failures = failures
+
+    def __getattr__(self, name: str) -> object:
+        if name in self._failures:
+            raise OSError(self._failures[name], os.strerror(self._failures[name]))
+        return getattr(self._file, name)
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.ENOSPC, errno.EIO])
+def test_a_segment_that_cannot_be_synced_when_it_is_sealed_takes_the_store_out(
+    disk: FaultyDisk, code: int
+) -> None:
+    """L6: it is no passing want of files; what was not synced may be gone."""
+    store = open_store(disk, replace(SMALL, durability=Durability.OS))
+    for entry in range(10):
+        assert store_entry(store, 1, entry) is None
+    store._active.file = cast("File", Failing(store._active.file, sync=code))
+    outcomes = [store_entry(store, 1, entry) for entry in range(10, 13)]
+    assert any(isinstance(outcome, StorageOut) for outcome in outcomes)
+    assert store.out_because is not None
+
+
+def test_a_segment_that_was_not_born_does_not_come_back(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, L6: it knows nothing of the fences that were written behind it into the older one."""
+    store = open_store(disk, SMALL)
+    plenty = disk.open
+
+    def no_room_at_the_last_sync(name: str, *, create: bool = False) -> File:
+        file, syncs = plenty(name, create=create), iter(range(3))
+        original = file.sync
+
+        def sync() -> None:
+            original()
+            if next(syncs, None) == 1:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+        if create:
+            monkeypatch.setattr(file, "sync", sync)
+        return file
+
+    monkeypatch.setattr(disk, "open", no_room_at_the_last_sync)
+    outcomes = [store_entry(store, 1, entry) for entry in range(12)]
+    assert isinstance(outcomes[-1], DiskFull)
+    assert store.commit([Fence(LedgerId(1), Term(5))]) != [None]
+    disk._files = {**disk._durable_names}  # The power is cut: no removal was synced.
+    monkeypatch.setattr(disk, "open", plenty)
+    store = open_store(disk, SMALL)
+    assert isinstance(store_entry(store, 1, 12, term=4), Fenced)
+
+
+def test_too_many_open_files_refuse_what_needs_one_and_take_nothing_out(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35: also where an old entry must be found, for an append, a fence or a move."""
+    store = open_store(disk, SMALL)
+    for entry in range(12):
+        store_entry(store, 1, entry)
+        store_entry(store, 2, entry)
+    store.commit([DeleteLedger(LedgerId(2))])
+    store = open_store(disk, SMALL)
+    plenty = disk.open
+
+    def too_many(name: str, *, create: bool = False) -> File:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(disk, "open", too_many)
+    assert isinstance(store_entry(store, 1, 0), Unavailable)
+    assert not store.compact_step()
+    assert store.out_because is None
+    monkeypatch.setattr(disk, "open", plenty)
+    assert store_entry(store, 1, 0) is None
+    compact(store)
+    assert [read(store, 1, entry) for entry in range(12)] == [payload(1, e) for e in range(12)]
+
+
+def test_a_place_that_the_disk_cannot_read_is_damaged_and_can_be_stored_anew(
+    disk: FaultyDisk,
+) -> None:
+    """L10: most disks say so, rather than give other bytes."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    whole = store._active.file
+    store._active.file = cast("File", Failing(whole, read=errno.EIO))
+    with pytest.raises(Damaged):
+        read(store, 1, 0)
+    assert store.doubts.ledgers() == {1}
+    assert held(store, 1) == []
+    assert store_entry(store, 1, 0) is None
+    store._active.file = whole
+    assert read(store, 1, 0) == payload(1, 0)
+
+
+def test_what_was_moved_never_looks_torn(disk: FaultyDisk) -> None:
+    """L6, F3: it was acknowledged long ago, and the place that it came from is gone."""
+    store = open_store(disk, SMALL)
+    store_entry(store, 1, 0)
+    for entry in range(12):
+        store_entry(store, 2, entry)
+    store.commit([DeleteLedger(LedgerId(2))])
+    compact(store)
+    assert SEGMENT not in disk.names()
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    damage(disk, 1, 0, name=newest)
+    store = open_store(disk, SMALL)
+    assert store.damaged
+    with pytest.raises(Damaged):
+        read(store, 1, 0)
+
+
+@pytest.mark.parametrize("place", ["state", "mark", "fence"])
+def test_damage_where_no_entry_can_have_lain_denies_none_and_doubts_none(
+    disk: FaultyDisk, place: str
+) -> None:
+    """F38, B18: else a byte of a mark would take every idle partition out of service."""
+    store = open_store(disk)
+    store_entry(store, 1, 0)
+    at = {"state": 24 + 54}
+    for name, write in (
+        ("mark", store.mark),
+        ("fence", lambda: store.commit([Fence(LedgerId(1), Term(5))])),
+    ):
+        at[name] = store.bytes_on_disk() + 5
+        write()
+        assert store.bytes_on_disk() == at[name] - 5 + 52
+    store_entry(store, 2, 0, term=9)
+    store.close()
+    disk.flip(SEGMENT, at[place])
+
+    store = open_store(disk)
+    assert store.damaged
+    assert store.doubts.ledgers() is None, "fences are in doubt"
+    with pytest.raises(EntryUnknown):
+        read(store, 1, 1)
+    store.doubts.examine({1: False, 2: False})
+    assert store.doubts.ledgers() == set()
+    store.commit([LetDamageGo()])
+    compact(store)
+    assert not open_store(disk).damaged

@@ -147,3 +147,21 @@ async def test_a_disk_that_fails_in_compaction_leaves_nobody_waiting(
                 await node.fence(LedgerId(1), Term(1))
     assert node.out_because is not None
     await node.close()
+
+
+async def test_a_node_that_goes_out_while_nobody_writes_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F3, L6: the sync of a mark fails; whoever looks at the node must not learn it at a write."""
+    monkeypatch.setattr("dovetail.storage.node.MARK_AFTER_S", 0.01)
+    disk = FaultyDisk(random.Random(1))
+    store = LedgerStore(disk, StoreSettings(disk_free_bytes_min=0), random.Random(1))
+    out: asyncio.Queue[str] = asyncio.Queue()
+    node = LocalStorageNode(store, on_out=out.put_nowait)
+    disk.syncs_until_failure = 1
+    await node.fence(LedgerId(1), Term(1))
+    async with asyncio.timeout(10):
+        assert "a sync failed" in await out.get()
+    await asyncio.sleep(0.1)
+    assert out.empty(), "once is enough"
+    await node.close()

@@ -9,7 +9,8 @@ from tests.sim.cluster import fenced_read
 
 from dovetail.errors import Fenced, InvalidInput, Unavailable
 from dovetail.storage.disk.commands import Append, Fence
-from dovetail.storage.disk.store import LedgerStore, StoreSettings
+from dovetail.storage.disk.options import StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
 from dovetail.storage.quorum.arithmetic import Quorum, check_quorum, write_set
 from dovetail.storage.quorum.recovery import (

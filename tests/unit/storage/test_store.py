@@ -17,7 +17,8 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence, Outcome
-from dovetail.storage.disk.store import Durability, LedgerStore, StoreSettings
+from dovetail.storage.disk.options import Durability, StoreSettings
+from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import NO_ENTRY, EntryId, LedgerId, LedgerState, Term
 
 SMALL = StoreSettings(segment_bytes=4_000, disk_free_bytes_min=0, reserve_bytes=1_000)

@@ -165,6 +165,8 @@ class GroupRegistry:
     def _on_gone(self, name: str, number: int) -> None:
         if name == GROUPS_TOPIC and number in self._here:
             self._tasks.start(self._here.pop(number)[0].close(), name="close")
+            self._unreadable.pop(number, None)
+            self._tried.set()
 
     async def _load(
         self,
@@ -175,17 +177,22 @@ class GroupRegistry:
     ) -> None:
         """Reads the journal, however often it takes; meanwhile nothing of it is touched."""
         again_ms = _AGAIN_MS
-        while partition.serving:
+        while partition.serving and not coordinator.loaded:
+            error: Exception | None = None
             try:
                 await coordinator.load(journal.replay())
-            except DovetailError as error:
-                _log.error("cannot read groups", journal=partition.name, error=str(error))
+            except Exception as met:  # noqa: BLE001 - one journal must not stop the node
+                error = met
+            if self._here.get(number) != (coordinator, journal):
+                return  # It has gone meanwhile, and may be here again with another coordinator.
+
+            if error is None:
+                coordinator.start()
+                self._unreadable.pop(number, None)
+            else:
+                _log.error("cannot read groups", journal=partition.name, error=repr(error))
                 self._unreadable[number] = str(error)
-                self._tried.set()
+            self._tried.set()
+            if error is not None:
                 await asyncio.sleep(again_ms / 1000)
                 again_ms = min(2 * again_ms, _AGAIN_MS_MAX)
-            else:
-                coordinator.start()
-                break
-        self._unreadable.pop(number, None)
-        self._tried.set()

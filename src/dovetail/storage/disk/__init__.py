@@ -13,6 +13,7 @@ is moved (compaction).
     recovery.py     from files back to state, at start
     doubt.py        what a damaged node may have lost without knowing what it was
     compaction.py   gives room back, and lets damaged segments go
+    options.py      how a store keeps its files: durability and sizes
     commands.py     what a store is asked for, and what it answers
     store.py        the storage node's deciding and writing core; one thread, no asyncio
 """

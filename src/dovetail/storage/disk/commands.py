@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
+from dovetail.storage.disk.frame import Record
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 
@@ -56,3 +57,13 @@ class GroupReport:
     payload_bytes: int = 0
     write_s: float = 0.0
     sync_s: float = 0.0
+
+
+class Group:
+    """Commands that share one sync, while they are decided."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[Record, Buffer]] = []
+        self.entries: dict[tuple[int, int], Buffer] = {}
+        self.fences: dict[int, int] = {}
+        self.deleted: set[int] = set()

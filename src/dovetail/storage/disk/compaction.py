@@ -8,13 +8,13 @@ Survives: a crash at any point. What was moved is on the disk before the place t
 goes; until then it lies in two places, and the newer one is read.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged, DovetailError
 from dovetail.storage.disk.frame import Record
 from dovetail.storage.disk.index import EntryIndex
-from dovetail.storage.disk.run import Run, bytes_in_file
+from dovetail.storage.disk.run import Row, Run, bytes_in_file
 from dovetail.storage.disk.segment import Segment
 
 #: Bytes that one step moves, so that appends wait little behind it.
@@ -34,7 +34,7 @@ class Compaction:
         settle: Callable[[], bool],
         drop: Callable[[Segment], None],
     ) -> None:
-        """`write` stores records; `settle` is true when they are on the disk for sure."""
+        """`write` stores records; `settle` is true when they are on the disk and marked so."""
         self._index = index
         self._segments = segments
         self._live_ratio = live_ratio
@@ -42,7 +42,7 @@ class Compaction:
         self._settle = settle
         self._drop = drop
         self._victim: Segment | None = None
-        self._moving: list[tuple[Run, int]] = []
+        self._moving: list[tuple[Run, Iterator[Row] | None]] = []
         #: Damaged segments go too, with what cannot be read of these ledgers.
         self.lets_damage_go = False
         self.settled: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class Compaction:
         assert victim is not None
         try:
             records = self._next_records(victim)
-        except Damaged:
+        except (Damaged, OSError):
             self._give_up()
             self.lets_damage_go = False
             return False
@@ -68,6 +68,10 @@ class Compaction:
             self._give_up()
             return False
         if not self._moving:
+            if self._has_needed_holes(victim):
+                self._give_up()
+                self.lets_damage_go = False
+                return False
             if not self._settle():
                 return False
             self._give_up()
@@ -80,38 +84,53 @@ class Compaction:
         records: list[tuple[Record, Buffer]] = []
         moved = 0
         while self._moving and moved < COMPACTION_STEP_BYTES:
-            run, at = self._moving.pop()
+            run, rows = self._moving.pop()
             if not self._index.has(run.ledger):
                 continue
-            if at + 1 < run.count:
-                self._moving.append((run, at + 1))
-            row = self._index.row(run, at)
+            rows = iter(self._index.rows(run)) if rows is None else rows
+            row = next(rows, None)
+            if row is None:
+                continue
+            self._moving.append((run, rows))
             place = self._index.place(run.ledger, row.entry) if victim.damaged else None
             if place is not None and place != (victim, row):
                 continue  # It was stored anew.
             try:
                 record, payload = victim.read_entry(row)
             except Damaged:
-                if run.ledger in self.settled:
+                known = self._index.note_lost(run.ledger, row, segment=victim.number)
+                if known and run.ledger in self.settled:
                     continue
-                self._index.note_lost(run.ledger, row, segment=victim.number)
+                self._note_lost(victim)
                 raise
             records.append((record, payload))
             moved += len(payload)
         return records
 
+    def _note_lost(self, victim: Segment) -> None:
+        """Finds all that does not check, so that it is repaired at once and not one by one."""
+        for run in [run for run in victim.runs if self._index.has(run.ledger)]:
+            for row in self._index.rows(run):
+                if not victim.checks(row):
+                    self._index.note_lost(run.ledger, row, segment=victim.number)
+
     def _pick(self, active: Segment) -> bool:
         for segment in self._segments.values():
             if segment is active or segment.readers:
                 continue
-            if segment.damaged and not self.lets_damage_go:
+            if segment.damaged and (not self.lets_damage_go or self._has_needed_holes(segment)):
                 continue
             live = [run for run in segment.runs if self._index.has(run.ledger)]
             if segment.damaged or bytes_in_file(live) < self._live_ratio * segment.position:
                 self._victim = segment
-                self._moving = [(run, 0) for run in live]
+                self._moving = [(run, None) for run in live]
                 return True
         return False
+
+    def _has_needed_holes(self, segment: Segment) -> bool:
+        """Whether it may have lost what nobody said is not needed."""
+        live = (ledger for ledger in segment.holes if self._index.has(ledger))
+        return any(ledger not in self.settled for ledger in live)
 
     def _give_up(self) -> None:
         self._victim, self._moving = None, []

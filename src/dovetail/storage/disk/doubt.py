@@ -9,15 +9,20 @@ that is settled, "not here" would be a lie that a recovery believes, so the node
                  later is not in doubt at all.
     (gone)       all that should be here is here again (storage/repair/wholeness.py says so)
 
+Where no entry can have lain (recovery.py), fences and deletions are in doubt alone: nothing is
+denied wrongly, and the node is whole as soon as it was examined, which renews the fences.
+
 How far a ledger is in doubt. Where others hold copies: all that is missing, for they can answer.
 Where this node holds the only copy nobody else can, and the doubt should not go further than it
 must: its one writer sends entries in order, so an intact one *behind* the damage proves that what
-was lost lies below it. The same rule holds as long as nothing was examined.
+was lost lies below it; not so an old one that was moved there. The same rule holds as long as
+nothing was examined.
 """
 
 from collections.abc import Mapping
 
 from dovetail.storage.disk.index import EntryIndex
+from dovetail.storage.disk.recovery import RecoveryReport
 from dovetail.storage.disk.segment import Segment
 from dovetail.storage.identifiers import LedgerId
 
@@ -26,19 +31,22 @@ class Doubts:
     """What is in doubt on one node; asked from any thread, each answer by one reading of state."""
 
     def __init__(
-        self, index: EntryIndex, segments: Mapping[int, Segment], damage_end: tuple[int, int] | None
+        self, index: EntryIndex, segments: Mapping[int, Segment], report: RecoveryReport
     ) -> None:
-        """`damage_end` is the segment of the last damage, and where it ends there."""
+        damage_end = report.damage_end
         self._index = index
-        #: The ledgers with an intact entry behind all damage.
+        self._entries_lost = damage_end is not None
+        #: The ledgers with an intact entry behind all damage that their writer sent last.
         self._behind = frozenset() if damage_end is None else _behind(segments, *damage_end)
         #: The ledgers in doubt, True where others hold copies; None is all of them.
-        self._ledgers: Mapping[int, bool] | None = None if damage_end is not None else {}
+        self._ledgers: Mapping[int, bool] | None = None if report.damaged else {}
 
     def may_have_lost(self, ledger: int, entry: int) -> bool:
         """Whether an entry that is not here may be among what is damaged."""
+        if self._index.in_hole(ledger, entry):
+            return True
         ledgers = self._ledgers
-        if ledgers is not None and ledger not in ledgers:
+        if not self._entries_lost or (ledgers is not None and ledger not in ledgers):
             return False
         entry_last = self._index.entry_last(ledger)
         copied = ledgers is not None and ledgers[ledger]
@@ -55,7 +63,7 @@ class Doubts:
     def examine(self, ledgers: Mapping[int, bool]) -> None:
         """Only these can have lost something; True where other nodes hold copies."""
         if self._ledgers is None:
-            self._ledgers = dict(ledgers)
+            self._ledgers = dict(ledgers) if self._entries_lost else {}
 
     def settle(self) -> None:
         """Everything that should be here is here."""
@@ -63,12 +71,11 @@ class Doubts:
 
 
 def _behind(segments: Mapping[int, Segment], number: int, position: int) -> frozenset[int]:
-    """The ledgers that have an entry behind this place."""
-    behind = {run.ledger for s in segments.values() if s.number > number for run in s.runs}
-    if number in segments:
-        behind.update(
-            run.ledger
-            for run in segments[number].runs
-            if run.rows is not None and run.rows.positions[-1] >= position
-        )
-    return frozenset(behind)
+    """The ledgers that have an entry behind this place which was written in its turn."""
+    in_turn = [run for s in segments.values() for run in s.runs if not run.again]
+    return frozenset(
+        run.ledger
+        for run in in_turn
+        if run.segment > number
+        or (run.segment == number and run.rows is not None and run.rows.positions[-1] >= position)
+    )

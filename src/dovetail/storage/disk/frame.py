@@ -4,6 +4,7 @@
     head    = magic, segment number, salt, checksum                                    24 bytes
     record  = checksum, length, magic, kind, flags, ledger, entry, term, confirmed, group
               (52 bytes), then `length` bytes of payload
+    flags   = 1: the last of its group; 2: an entry that is written again (`Record.again`)
 
 The checksum is CRC-32C over everything behind it, seeded with the file's random salt: bytes that
 were copied out of a segment into a message cannot pass for a record of this file.
@@ -43,6 +44,7 @@ _AFTER_CHECKSUM = struct.Struct("<IHBBqqqqq")
 _MAGIC_BYTES = RECORD_MAGIC.to_bytes(2, "little")
 _MAGIC_AT = 8
 _GROUP_LAST = 1
+_AGAIN = 2
 
 #: Bytes that a scan reads at once: large enough for sequential speed, small beside 300 MB.
 SCAN_BYTES = 4 * 1024 * 1024
@@ -71,6 +73,9 @@ class Record(NamedTuple):
     entry: int
     term: int
     confirmed: int
+    #: An entry below the newest of its ledger: it was moved, stored anew, or copied late. That it
+    #: lies behind another says nothing about which of them its writer sent first.
+    again: bool = False
 
 
 class Scanned(NamedTuple):
@@ -122,7 +127,7 @@ def encode_record(
         len(payload),
         RECORD_MAGIC,
         record.kind,
-        _GROUP_LAST if group_last else 0,
+        (_GROUP_LAST if group_last else 0) | (_AGAIN if record.again else 0),
         record.ledger,
         record.entry,
         record.term,
@@ -146,7 +151,7 @@ def decode_record(data: memoryview, at: int, salt: int) -> Scanned | None:
     if checksum != crc32c(data[at + 4 : end], salt):
         return None
     return Scanned(
-        Record(_KINDS[kind], ledger, entry, term, confirmed),
+        Record(_KINDS[kind], ledger, entry, term, confirmed, bool(flags & _AGAIN)),
         at,
         data[at + RECORD_BYTES : end],
         group,

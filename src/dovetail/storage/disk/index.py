@@ -4,10 +4,11 @@ One lock covers the tables, never the reading of entries from the disk. A segmen
 while somebody reads it keeps its file open until the last reader is done.
 """
 
+import errno
 import threading
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import islice
@@ -21,7 +22,6 @@ from dovetail.storage.disk.segment import (
     Segment,
     index_name,
     scan_runs,
-    segment_name,
     write_index,
 )
 from dovetail.storage.held import HELD_SPANS_MAX, Held, Span, joined, without
@@ -117,10 +117,10 @@ class EntryIndex:
             run, rows, at = found
             return self._segments[run.segment], rows.row(at)
 
-    def row(self, run: Run, at: int) -> Row:
-        """A row of a run, from memory or from the index file."""
+    def rows(self, run: Run) -> Rows:
+        """The rows of a run, from memory or from the index file."""
         with self.lock:
-            return self._rows(run).row(at)
+            return self._rows(run)
 
     def held(self, ledger: int, *, first: int, last: int) -> Held:
         """What is here of the entries from `first` to `last`, `HELD_SPANS_MAX` spans at most."""
@@ -151,19 +151,35 @@ class EntryIndex:
 
     # Damage
 
-    def note_lost(self, ledger: int, row: Row, *, segment: int) -> None:
-        """The entry does not check any more where it lies."""
+    def note_lost(self, ledger: int, row: Row, *, segment: int) -> bool:
+        """The entry does not check any more where it lies; True if that was known."""
+        place = (segment, row.position)
         with self.lock:
-            self._lost.setdefault(ledger, {})[row.entry] = (segment, row.position)
+            lost = self._lost.setdefault(ledger, {})
+            known = lost.get(row.entry) == place
+            lost[row.entry] = place
+            return known
 
     def ledgers_with_loss(self) -> set[int]:
         """The ledgers of which an entry that was here cannot be read any more."""
         with self.lock:
-            return {
+            found = {
                 ledger
                 for ledger, entries in self._lost.items()
                 if any(not self._is_here(ledger, entry) for entry in entries)
             }
+            for segment in self._segments.values():
+                found |= segment.holes.keys() & self._ledgers.keys()
+            return found
+
+    def in_hole(self, ledger: int, entry: int) -> bool:
+        """Whether the entry may have lain where nothing tells any more what did."""
+        with self.lock:
+            return any(
+                hole.first <= entry <= hole.last
+                for segment in self._segments.values()
+                for hole in segment.holes.get(ledger, ())
+            )
 
     def _is_here(self, ledger: int, entry: int) -> bool:
         """Whether an entry that was lost in one place has been stored in another since."""
@@ -216,7 +232,7 @@ class EntryIndex:
                 break
             run, rows, at = found
             end = -1
-            while at < run.count and entry <= last and (taken < bytes_max or not taken):
+            while at < len(rows) and entry <= last and (taken < bytes_max or not taken):
                 row = rows.row(at)
                 if row.entry != entry:
                     break
@@ -248,11 +264,7 @@ class EntryIndex:
         if cached is not None:
             self._rows_cache.move_to_end(key)
             return cached
-        file = self._disk.open(index_name(run.segment))
-        try:
-            rows = load_rows(file, run)
-        finally:
-            file.close()
+        rows = self._load(run)
         if rows is None:
             return self._rebuilt(run)
         self._rows_cache[key] = rows
@@ -262,33 +274,69 @@ class EntryIndex:
             self._rows_cache_bytes -= 16 * len(dropped)
         return rows
 
+    def _load(self, run: Run) -> Rows | None:
+        """The rows as the index file tells them; None if it cannot be read or does not check."""
+        try:
+            file = self._disk.open(index_name(run.segment))
+            try:
+                return load_rows(file, run)
+            finally:
+                file.close()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.EIO):
+                return None
+            raise
+
     def _rebuilt(self, wanted: Run) -> Rows:
         """The rows of a run whose index file does not check: its segment is the truth.
 
-        Raises `Damaged` if the segment no longer shows them.
+        If that is damaged too, what it does not tell any more leaves a hole.
         """
         segment = self._segments[wanted.segment]
-        found, _ = scan_runs(segment)
-        scanned = {(run.ledger, run.first, run.last, run.count): run.rows for run in found}
-        rows = {
-            id(run): scanned.get((run.ledger, run.first, run.last, run.count))
-            for run in segment.runs
-        }
-        if any(one is None for one in rows.values()):
-            segment.damaged = True
-        elif segment.runs:
-            for run in segment.runs:
-                run.rows = rows[id(run)]
-            with suppress(OSError):  # Then they stay in memory, and the next start builds it.
-                write_index(self._disk, segment, segment.runs)
+        told = _by_ledger(scan_runs(segment)[0])
+        for ledger, runs in _by_ledger(segment.runs).items():
+            found = told.get(ledger, [])
+            if [run.what for run in found] == [run.what for run in runs]:
+                for run, same in zip(runs, found, strict=True):
+                    run.rows = same.rows
+            else:
+                segment.holes[ledger] = [Span(run.first, run.last) for run in runs]
+                _keep_told(runs, found)
 
-        mine = rows.get(id(wanted))
-        if mine is None:
-            raise Damaged(
-                f"{index_name(wanted.segment)} fails its checksum, and "
-                f"{segment_name(wanted.segment)} no longer holds what it listed"
-            )
-        return mine
+        rows = wanted.rows
+        assert rows is not None
+        with suppress(OSError):  # Then rows stay in memory, and the next start builds the index.
+            if segment.holes:
+                self._note_holes(segment)
+            else:
+                write_index(self._disk, segment, segment.runs)
+        return rows
+
+    def _note_holes(self, segment: Segment) -> None:
+        """Lets runs go of which nothing is left; the next start must find the damage again."""
+        segment.damaged = True
+        segment.runs[:] = [run for run in segment.runs if run.count]
+        for ledger in segment.holes.keys() & self._ledgers.keys():
+            self._ledgers[ledger] = [run for run in self._ledgers[ledger] if run.count]
+        self._disk.remove(index_name(segment.number))
+
+
+def _by_ledger(runs: Iterable[Run]) -> dict[int, list[Run]]:
+    found: dict[int, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.ledger, []).append(run)
+    return found
+
+
+def _keep_told(runs: Iterable[Run], told: Iterable[Run]) -> None:
+    """Leaves in the runs of a ledger what its segment still tells, wherever it lies there."""
+    known = {row.entry: row for run in told if run.rows is not None for row in run.rows}
+    for run in runs:
+        ids = sorted(entry for entry in known if run.first <= entry <= run.last)
+        run.rows = Rows.of(known[entry] for entry in ids)
+        run.count = len(ids)
+        run.first, run.last = (ids[0], ids[-1]) if ids else (0, -1)
+        run.payload_bytes = sum(run.rows.lengths)
 
 
 def _read_stretch(stretch: Stretch) -> list[Entry]:
@@ -296,7 +344,7 @@ def _read_stretch(stretch: Stretch) -> list[Entry]:
     segment, rows = stretch
     start = rows[0].position
     end = rows[-1].position + RECORD_BYTES + rows[-1].length
-    data = memoryview(segment.file.read(start, end - start))
+    data = segment.read(start, end - start)
     entries = []
     for row in rows:
         record, payload = segment.decode(data, row.position - start, row)

@@ -17,6 +17,8 @@ The order of things at a start:
     older segments   their index file is checked; without one they are scanned, and it is built
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,6 +27,8 @@ from dovetail.errors import Damaged
 from dovetail.storage.disk.files import Disk
 from dovetail.storage.disk.frame import (
     HEAD,
+    RECORD,
+    RECORD_BYTES,
     Kind,
     ScanEnd,
     Scanned,
@@ -53,7 +57,7 @@ class RecoveryReport:
     segments_scanned: int = 0
     torn_bytes: int = 0
     damaged: list[str] = field(default_factory=list)
-    #: The segment of the last damage, and where it ends there.
+    #: The segment of the last damage in which entries may have lain, and where it ends there.
     damage_end: tuple[int, int] | None = None
 
 
@@ -131,8 +135,9 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
     salt = _salt_of(disk, number)
     file = disk.open(segment_name(number))
     segment = Segment(number, file, salt or 0, file.size())
-    if salt is None:
+    if salt is None:  # An index would only tell what cannot be read.
         _note_lost(segment, "its head does not check", report)
+        return segment
 
     if index_name(number) in disk.names():
         index = disk.open(index_name(number))
@@ -143,8 +148,8 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
         if decoded is not None and decoded[1] <= file.size():
             segment.runs, segment.position = decoded
             return segment
-    if salt is None:
-        return segment
+        if decoded is not None:
+            _note_lost(segment, f"its end, {decoded[1] - file.size()} bytes", report)
 
     report.segments_scanned += 1
     runs, end = scan_runs(segment)
@@ -153,18 +158,34 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
     if end.torn_bytes:  # It was synced before the next one was born, so this is damage too.
         _note_lost(segment, f"end, {end.torn_bytes} bytes", report)
     if not segment.damaged:
-        write_index(disk, segment, segment.runs)
+        with suppress(OSError):  # Then its rows stay in memory.
+            write_index(disk, segment, segment.runs)
     return segment
 
 
 def _state_of_older(sealed: list[Segment]) -> tuple[StoreState, int]:
-    """What older segments tell of fences and deletions, and the next group."""
+    """What older segments tell of fences and deletions, and the next group.
+
+    Each begins with all that was known before it, so the newest of them is enough if that checks.
+    """
     state, group = StoreState({}, {}), 0
-    for segment in sealed:
-        for found in SegmentScan(segment.file.read, segment.file.size(), segment.salt):
+    for segment in sealed[_newest_with_state(sealed) :]:
+        for found in _records(segment):
             state = _after(state, found)
             group = max(group, found.group + 1)
     return state, group
+
+
+def _newest_with_state(sealed: list[Segment]) -> int:
+    for at in reversed(range(len(sealed))):
+        first = next(_records(sealed[at]), None)
+        if first is not None and first.record.kind is Kind.STATE:
+            return at
+    return 0
+
+
+def _records(segment: Segment) -> Iterator[Scanned]:
+    return iter(SegmentScan(segment.file.read, segment.file.size(), segment.salt))
 
 
 def _after(state: StoreState, found: Scanned) -> StoreState:
@@ -236,4 +257,15 @@ def _note_damage(segment: Segment, end: ScanEnd, report: RecoveryReport) -> None
     for first, beyond in end.damaged_ranges:
         segment.damaged = True
         report.damaged.append(f"{segment_name(segment.number)}: bytes {first} to {beyond}")
-        report.damage_end = (segment.number, beyond)
+        if _may_hold_entries(segment, first, beyond):
+            report.damage_end = (segment.number, beyond)
+
+
+def _may_hold_entries(segment: Segment, first: int, beyond: int) -> bool:
+    """Whether entries may have lain there: a mark, a fence, a deletion and a state are none."""
+    if beyond - first == RECORD_BYTES:  # Too small for an entry, which is never empty.
+        return False
+    if first == HEAD.size:  # The state, if its length is believable.
+        length = RECORD.unpack_from(segment.file.read(first, RECORD_BYTES))[1]
+        return bool(first + RECORD_BYTES + length != beyond)
+    return True

@@ -1,12 +1,13 @@
 """Where entries lie: rows of (entry, position, length), compact.
 
-A *run* is rows of one ledger in one segment with rising entry ids: 16 bytes a row, in arrays and
+A *run* is rows of one ledger in one segment with rising entry ids, all written in their turn or all
+written again (frame.py): 16 bytes a row, in arrays and
 not in objects, so that 10 million entries cost 160 MB at most while their segment is open, and
 next to nothing once it is sealed: then rows lie in the segment's index file and are read when
 needed.
 
     index file = magic, segment number, segment length, runs, checksum of the directory
-                 directory: (ledger, first, last, count, bytes, rows at, checksum of rows)
+                 directory: (ledger, first, last, count, bytes, rows at, checksum of rows, again)
                  rows: entry ids (8 bytes each), positions (4), lengths (4); a run at a time
 
 Survives: an index file that is missing, torn or damaged is noticed and built anew from the
@@ -16,7 +17,7 @@ segment, which is the truth.
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,8 +27,8 @@ from dovetail.storage.disk.files import File
 from dovetail.storage.disk.frame import RECORD_BYTES
 
 _HEAD = struct.Struct("<8sIQII")
-_HEAD_MAGIC = b"DVTLIDX1"
-_DIRECTORY = struct.Struct("<qqqIQQI")
+_HEAD_MAGIC = b"DVTLIDX2"
+_DIRECTORY = struct.Struct("<qqqIQQI?")
 
 
 class Row(NamedTuple):
@@ -67,8 +68,18 @@ class Rows:
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.row, range(len(self)))
+
     def to_bytes(self) -> bytes:
         return self.entries.tobytes() + self.positions.tobytes() + self.lengths.tobytes()
+
+    @staticmethod
+    def of(rows: Iterable[Row]) -> "Rows":
+        made = Rows()
+        for row in rows:
+            made.add(row)
+        return made
 
     @staticmethod
     def from_bytes(data: bytes, count: int) -> "Rows":
@@ -90,13 +101,19 @@ class Run:
     count: int
     payload_bytes: int
     rows: Rows | None
+    again: bool = False
     rows_at: int = 0
     rows_checksum: int = 0
 
+    @property
+    def what(self) -> tuple[int, int, int, int, bool]:
+        """What it says of its entries, wherever they lie."""
+        return self.first, self.last, self.count, self.payload_bytes, self.again
 
-def new_run(ledger: int, segment: int) -> Run:
+
+def new_run(ledger: int, segment: int, *, again: bool) -> Run:
     """An empty run; add rows to it."""
-    return Run(ledger, segment, first=-1, last=-1, count=0, payload_bytes=0, rows=Rows())
+    return Run(ledger, segment, -1, -1, count=0, payload_bytes=0, rows=Rows(), again=again)
 
 
 def add_row(run: Run, row: Row) -> None:
@@ -116,18 +133,23 @@ class RunSet:
     def __init__(self, segment: int) -> None:
         self.segment = segment
         self.runs: list[Run] = []
-        self._latest: dict[int, Run] = {}
+        self._latest: dict[tuple[int, bool], Run] = {}
 
-    def add(self, ledger: int, row: Row) -> Run | None:
+    def add(self, ledger: int, row: Row, *, again: bool) -> Run | None:
         """Adds a row; returns the run if it is a new one."""
-        run = self._latest.get(ledger)
+        run = self._latest.get((ledger, again))
         created = run is None or row.entry <= run.last
         if run is None or created:
-            run = new_run(ledger, self.segment)
-            self._latest[ledger] = run
+            run = new_run(ledger, self.segment, again=again)
+            self._latest[ledger, again] = run
             self.runs.append(run)
         add_row(run, row)
         return run if created else None
+
+    def newest(self, ledger: int) -> int | None:
+        """The last entry of the ledger that was written here in its turn."""
+        run = self._latest.get((ledger, False))
+        return None if run is None else run.last
 
 
 def encode_index(runs: Sequence[Run], *, segment: int, segment_bytes: int) -> list[bytes]:
@@ -138,7 +160,14 @@ def encode_index(runs: Sequence[Run], *, segment: int, segment_bytes: int) -> li
     for run, block in zip(runs, blocks, strict=True):
         run.rows_at, run.rows_checksum = at, crc32c(block)
         directory += _DIRECTORY.pack(
-            run.ledger, run.first, run.last, run.count, run.payload_bytes, at, run.rows_checksum
+            run.ledger,
+            run.first,
+            run.last,
+            run.count,
+            run.payload_bytes,
+            at,
+            run.rows_checksum,
+            run.again,
         )
         at += len(block)
     head = _HEAD.pack(_HEAD_MAGIC, segment, segment_bytes, len(runs), 0)
@@ -160,8 +189,8 @@ def decode_index(file: File, *, segment: int) -> tuple[list[Run], int] | None:
     if checksum != crc32c(directory, crc32c(plain)):
         return None
     runs = []
-    for ledger, first, last, rows, payload, at, rows_checksum in _DIRECTORY.iter_unpack(directory):
-        runs.append(Run(ledger, segment, first, last, rows, payload, None, at, rows_checksum))
+    for ledger, first, last, rows, payload, at, check, again in _DIRECTORY.iter_unpack(directory):
+        runs.append(Run(ledger, segment, first, last, rows, payload, None, again, at, check))
     return runs, segment_bytes
 
 

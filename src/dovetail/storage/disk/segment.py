@@ -1,10 +1,12 @@
 """One segment file: its handle, its runs, and the state that it starts with.
 
-A segment is born in two synced steps: its head, then its first record, which holds all state that
-earlier segments would be needed for (fences, and ledgers that are deleted but still lie somewhere).
+A segment is born in three synced steps: its head; its first record, which holds all state that
+earlier segments would be needed for (fences, and ledgers that are deleted but still lie somewhere);
+a mark (frame.py), so that a state that does not check any more is not taken for one that was torn.
 So the newest segment alone tells the state, and old segments can go in any order.
 """
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -25,10 +27,15 @@ from dovetail.storage.disk.frame import (
     encode_record,
 )
 from dovetail.storage.disk.run import Row, Run, RunSet, encode_index
+from dovetail.storage.held import Span
 
 #: Deletions that are remembered although nothing is left to hide: a writer that slept through the
 #: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
 DELETED_KEPT = 10_000
+
+
+STATE = Record(Kind.STATE, ledger=0, entry=0, term=0, confirmed=0)
+MARK = Record(Kind.MARK, ledger=0, entry=0, term=0, confirmed=0)
 
 
 class StoreState(msgspec.Struct):
@@ -58,11 +65,25 @@ class Segment:
     dropped: bool = False
     #: Set when an entry in it does not check; it is kept as it is for repair.
     damaged: bool = False
+    #: By ledger: between which entries some lay here of which neither index nor segment tells.
+    holes: dict[int, list[Span]] = field(default_factory=dict)
 
     def read_entry(self, row: Row) -> tuple[Record, memoryview]:
         """The entry at `row`. Raises `Damaged` if it does not check."""
-        data = memoryview(self.file.read(row.position, RECORD_BYTES + row.length))
+        data = self.read(row.position, RECORD_BYTES + row.length)
         return self.decode(data, 0, row)
+
+    def read(self, position: int, length: int) -> memoryview:
+        """Bytes of the file. Raises `Damaged` if the disk cannot read them any more."""
+        try:
+            return memoryview(self.file.read(position, length))
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.damaged = True
+            raise Damaged(
+                f"{segment_name(self.number)} cannot be read at byte {position}: {error.strerror}"
+            ) from error
 
     def checks(self, row: Row) -> bool:
         """Whether the entry at `row` can be read."""
@@ -102,30 +123,35 @@ def segment_numbers(disk: Disk) -> list[int]:
 def create_segment(
     disk: Disk, number: int, *, salt: int, state: StoreState, group: int, reserve_bytes: int
 ) -> Segment:
-    """A new segment, durable with its first record."""
+    """A new segment, durable with its state and a mark: groups `group` and `group` + 1."""
     file = disk.open(segment_name(number), create=True)
+    position = HEAD.size
     try:
         file.reserve(0, reserve_bytes)
         file.write(0, [encode_head(number, salt)])
         file.sync()
         disk.sync_names()
-        payload = msgspec.msgpack.encode(state)
-        record = Record(Kind.STATE, ledger=0, entry=0, term=0, confirmed=0)
-        head = encode_record(record, payload, salt=salt, group=group, group_last=True)
-        written = file.write(HEAD.size, [head, payload])
-        file.sync()
+        for record, payload in ((STATE, msgspec.msgpack.encode(state)), (MARK, b"")):
+            head = encode_record(record, payload, salt=salt, group=group, group_last=True)
+            position += file.write(position, [head, payload])
+            file.sync()
+            group += 1
     except OSError:
-        file.close()
-        disk.remove(segment_name(number))
+        try:  # A power cut may bring its name back, and the old segment is the newest still.
+            file.truncate(0)
+            file.sync()
+        finally:
+            file.close()
+            disk.remove(segment_name(number))
         raise
-    return Segment(number, file, salt, HEAD.size + written)
+    return Segment(number, file, salt, position)
 
 
 def note_entry(runs: RunSet, found: Scanned) -> None:
     """Adds the row of a record that is an entry."""
     if found.record.kind is Kind.ENTRY:
         row = Row(found.record.entry, found.position, len(found.payload))
-        runs.add(found.record.ledger, row)
+        runs.add(found.record.ledger, row, again=found.record.again)
 
 
 def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:

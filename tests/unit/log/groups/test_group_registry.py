@@ -113,3 +113,45 @@ def test_a_retention_of_minus_one_keeps_positions_for_ever() -> None:
     times = {"now_wall_ms": far, "empty_since_wall_ms": 0}
     assert table.expired(**times, retention_ms=-1) == []
     assert table.expired(**times, retention_ms=0) == [PLACE]
+
+
+async def test_a_journal_that_has_gone_is_not_reported_nor_served_by_its_old_coordinator(
+    bench: Bench, groups: GroupRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F1: it came back under a new coordinator while the old one was still reading."""
+    whole, go_on = PartitionJournal.replay, asyncio.Event()
+
+    async def slow(journal: PartitionJournal) -> AsyncIterator[JournalRecord]:
+        await go_on.wait()
+        async for record in whole(journal):
+            yield record
+
+    async def defect(_: PartitionJournal) -> AsyncIterator[JournalRecord]:
+        raise ValueError("not what a journal says")
+        yield  # pragma: no cover - it is a generator
+
+    partition = bench.log.partition(GROUPS_TOPIC, 0)
+    topic = bench.log.topic(GROUPS_TOPIC)
+    again = _registry(bench)
+    monkeypatch.setattr(PartitionJournal, "replay", slow)
+    again._on_opened(topic, 0, partition)
+    first = again._here[0][0]
+    await asyncio.sleep(0)
+    again._on_gone(GROUPS_TOPIC, 0)
+    monkeypatch.setattr(PartitionJournal, "replay", defect)
+    monkeypatch.setattr(registry, "_AGAIN_MS", 60_000)
+    again._on_opened(topic, 0, partition)
+    async with asyncio.timeout(30):
+        await again.start()
+    assert "not what a journal says" in again.unreadable()[0]
+
+    go_on.set()
+    async with asyncio.timeout(30):
+        while not first.loaded:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert first._timer is None, "a coordinator that was closed does not start"
+    assert again.unreadable(), "the new one cannot read it still"
+    again._on_gone(GROUPS_TOPIC, 0)
+    assert not again.unreadable()
+    await again.close()
