@@ -61,7 +61,8 @@ class Log:
         self._coordinator = coordinator
         self._ensembles = ensembles
         self._clock = clock
-        self._began = clock.wall_ms(), clock.monotonic_ms()
+        #: The time of day that retention believes, and when it was last asked for.
+        self._believed = clock.wall_ms(), clock.monotonic_ms()
         self.defaults = defaults
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
@@ -271,14 +272,16 @@ class Log:
     # Upkeep
 
     def _believed_ms(self) -> int:
-        """The time of day for retention: a wall clock that is set ahead makes nothing old.
+        """The time of day for retention: a wall clock that is set ahead makes nothing old at once.
 
-        It goes on from where it was when the log began, and never faster than time does.
+        It follows the wall clock, and goes at most twice as fast as time does: a jump of eight days
+        has its full effect after eight days, and so has the end of a suspended machine's sleep.
         """
-        began_wall_ms, began_ms = self._began
-        return min(
-            self._clock.wall_ms(), began_wall_ms + int(self._clock.monotonic_ms() - began_ms)
-        )
+        believed_ms, asked_ms = self._believed
+        now_ms = self._clock.monotonic_ms()
+        believed_ms = min(self._clock.wall_ms(), believed_ms + 2 * int(now_ms - asked_ms))
+        self._believed = believed_ms, now_ms
+        return believed_ms
 
     async def maintain(self) -> None:
         """Closes old ledgers and lets expired ones go (L11)."""
