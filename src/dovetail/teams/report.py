@@ -91,8 +91,11 @@ def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 
 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The teams of a report as rows of a table under `COLUMNS`."""
-    return [tuple(team.get(name) for name in _FIELDS) for team in document["teams"]]
+    """The teams of a report as rows of a table under `COLUMNS`; -1 is what is not known."""
+    return [
+        tuple(None if team.get(name) == -1 else team.get(name) for name in _FIELDS)
+        for team in document["teams"]
+    ]
 
 
 _FIELDS, COLUMNS = zip(

@@ -54,7 +54,7 @@ def test_a_driver_that_waits_is_seen_from_elsewhere(node: RunningNode) -> None:
             time.sleep(0.1)
         assert found == ["waiting for election"]
         shown = status(node, pipeline.name)
-        assert f"{pipeline.name}: waiting for election" in shown.stderr
+        assert f"{pipeline.name}: waiting for election" in shown.stdout
     assert _states(node, pipeline) == ["stopped"]
 
 

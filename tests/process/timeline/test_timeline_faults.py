@@ -169,7 +169,7 @@ async def test_a_broker_whose_clock_is_set_wrong_stops_pushing_and_says_so(
 
 def scrape(cluster: ClusterProcesses, name: str, series: str) -> str:
     """The lines of a series."""
-    port = cluster._doors[name][1].listen_port
+    port = cluster._listeners[name][1].listen_port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         text = answer.read().decode()
     return "\n".join(line for line in text.splitlines() if line.startswith(f"dovetail_{series}"))
