@@ -35,7 +35,7 @@ from dovetail.log.topic import TopicConfig
 from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
 from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
-from dovetail.storage.disk.commands import LetDamageGo
+from dovetail.storage.disk.commands import Append, LetDamageGo
 from dovetail.storage.disk.options import StoreSettings
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
@@ -167,16 +167,7 @@ class Link:
             raise Unavailable("this owner is dead")
         return asked.result()
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Callable[[DovetailError | None], None],
-    ) -> None:
+    def append(self, command: Append, answer: Callable[[DovetailError | None], None]) -> None:
         loop, answered = asyncio.get_running_loop(), False
 
         def once(error: DovetailError | None) -> None:
@@ -188,9 +179,7 @@ class Link:
         def arrive() -> None:
             node = self._reached()
             if node is not None:
-                node.append(
-                    ledger, entry, term=term, confirmed=confirmed, payload=payload, answer=once
-                )
+                node.append(command, once)
 
         # In order, as a connection is.
         loop.call_later(0.002, arrive)

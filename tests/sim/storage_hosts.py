@@ -7,15 +7,16 @@ clients time out. A request that was sent and not answered may have been done.
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.faulty_disk import FaultyDisk
 from tests.sim.processes import Wire, exchange, here, of_nobody
 from tests.sim.world import PowerCut, SimStorageNode
 
-from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Unavailable, Uncertain
 from dovetail.storage import StorageNode
+from dovetail.storage.disk.commands import Append
 from dovetail.storage.disk.options import StoreSettings
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
@@ -119,17 +120,8 @@ class StorageClient:
         self._host = host
         self._wire = wire
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Callable[[DovetailError | None], None],
-    ) -> None:
-        process, sent = here(), bytes(payload)
+    def append(self, command: Append, answer: Callable[[DovetailError | None], None]) -> None:
+        process, sent = here(), replace(command, payload=bytes(command.payload))
         done = False
 
         def tell(outcome: DovetailError | None) -> None:
@@ -143,14 +135,7 @@ class StorageClient:
             node = self._host.node
             if node is None or node.dead.done():
                 return
-            node.append(
-                ledger,
-                entry,
-                term=term,
-                confirmed=confirmed,
-                payload=sent,
-                answer=lambda o: self._wire.answers.send(lambda: process.call(tell, o)),
-            )
+            node.append(sent, lambda o: self._wire.answers.send(lambda: process.call(tell, o)))
 
         lost = Uncertain(f"storage node {self._host.number} did not answer")
         timer = asyncio.get_running_loop().call_later(STORAGE_WAIT_S, tell, lost)

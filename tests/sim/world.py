@@ -11,7 +11,6 @@ import random
 import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from dovetail.buffers import Buffer
 from dovetail.coordination import protocol
 from dovetail.errors import DovetailError, EntryUnknown, LeaseLost, LedgerUnknown
 from dovetail.storage.disk.commands import Append, Command, DeleteLedger, Fence
@@ -207,17 +206,8 @@ class SimStorageNode:
         #: Done when the power is cut; nothing happens after that.
         self.dead: asyncio.Future[None] = self._loop.create_future()
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Callable[[DovetailError | None], None],
-    ) -> None:
-        self._submit(Append(ledger, entry, term, confirmed, payload), answer)  # type: ignore[arg-type]
+    def append(self, command: Append, answer: Callable[[DovetailError | None], None]) -> None:
+        self._submit(command, answer)  # type: ignore[arg-type]
 
     async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
         state = await self._ask(Fence(ledger, term))

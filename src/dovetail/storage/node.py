@@ -17,7 +17,6 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar, cast
 
 from dovetail.background import start_thread
-from dovetail.buffers import Buffer
 from dovetail.errors import (
     Damaged,
     DovetailError,
@@ -58,16 +57,7 @@ Found = TypeVar("Found")
 class StorageNode(Protocol):
     """Where entries are kept; local or, through frames, remote."""
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Answer,
-    ) -> None:
+    def append(self, command: Append, answer: Answer) -> None:
         """Stores an entry; `answer` gets None when it is durable, or the error."""
         ...
 
@@ -133,17 +123,7 @@ class LocalStorageNode:
         """Bytes in segment files."""
         return self._store.bytes_on_disk()
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Answer,
-    ) -> None:
-        command = Append(ledger, entry, term, confirmed, payload)
+    def append(self, command: Append, answer: Answer) -> None:
         self._submit(command, cast("Callable[[Outcome], None]", answer))
 
     async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:

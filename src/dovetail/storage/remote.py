@@ -35,6 +35,7 @@ from dovetail.errors import (
 )
 from dovetail.storage import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term, calls
 from dovetail.storage.calls import CALLS, AppendHead
+from dovetail.storage.disk.commands import Append
 from dovetail.storage.held import Held
 from dovetail.storage.node import Answer
 from dovetail.wire.calls import (
@@ -96,25 +97,19 @@ class RemoteStorageNode:
 
     # Appends
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Answer,
-    ) -> None:
-        size = len(payload)
-        if ledger < 0 or entry < 0 or term < 0 or confirmed < -1:
-            error = _bad_numbers(f"entry {entry} of ledger {ledger}, term {term}, {confirmed=}")
+    def append(self, command: Append, answer: Answer) -> None:
+        ledger, entry, size = command.ledger, command.entry, len(command.payload)
+        if ledger < 0 or entry < 0 or command.term < 0 or command.confirmed < -1:
+            error = _bad_numbers(
+                f"entry {entry} of ledger {ledger}, term {command.term}, "
+                f"confirmed {command.confirmed}"
+            )
             self._loop.call_soon(answer, error)
             return
         if self._heads and self._payload_bytes + size > calls.APPEND_BYTES_MAX:
             self._send_appends()
-        self._heads.append(AppendHead(ledger, entry, term, confirmed, size))
-        self._payloads.append(payload)
+        self._heads.append(AppendHead(ledger, entry, command.term, command.confirmed, size))
+        self._payloads.append(command.payload)
         self._answers.append(answer)
         self._payload_bytes += size
         if len(self._heads) == calls.APPENDS_MAX:

@@ -20,6 +20,7 @@ from functools import partial
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, ProtocolViolation, Unavailable
 from dovetail.storage import NO_ENTRY, Entry, EntryId, StorageNode, calls
+from dovetail.storage.disk.commands import Append
 from dovetail.wire import Connection, PipelinedReply, Reply
 from dovetail.wire.calls import Answer, Failure, Request, cut_payloads, encode_answer, failure_of
 
@@ -46,14 +47,8 @@ class StorageService:
         cut = cut_payloads(payloads, [head.payload_bytes for head in heads])
         group = _Appending(correlation_id, len(heads))
         for at, (head, payload) in enumerate(zip(heads, cut, strict=True)):
-            self._node.append(
-                head.ledger,
-                head.entry,
-                term=head.term,
-                confirmed=head.confirmed,
-                payload=payload,
-                answer=partial(group.settle, at),
-            )
+            command = Append(head.ledger, head.entry, head.term, head.confirmed, payload)
+            self._node.append(command, partial(group.settle, at))
         return PipelinedReply(group.answered, group.released)
 
     async def _answered(self, correlation_id: int, message: Request) -> list[Buffer]:

@@ -305,15 +305,11 @@ async def test_ledgers_that_no_chain_names_go_at_start(bench: Bench) -> None:
     partition = await bench.topic()
     await bench.send(partition, b"a")
     from dovetail.storage import EntryId, LedgerId, Term
+    from dovetail.storage.disk.commands import Append
 
     done = asyncio.get_running_loop().create_future()
     bench.storage.append(
-        LedgerId(99),
-        EntryId(0),
-        term=Term(1),
-        confirmed=EntryId(-1),
-        payload=b"orphan",
-        answer=done.set_result,
+        Append(LedgerId(99), EntryId(0), Term(1), EntryId(-1), b"orphan"), done.set_result
     )
     assert await done is None
     await bench.restart()

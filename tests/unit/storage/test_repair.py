@@ -30,6 +30,7 @@ from dovetail.storage import (
     Term,
 )
 from dovetail.storage.chain import LedgerInfo
+from dovetail.storage.disk.commands import Append
 from dovetail.storage.held import Span, held_in
 from dovetail.storage.repair.repairer import ByteRate, Repairer, RepairSettings
 from dovetail.storage.repair.sweeping import sweep
@@ -54,7 +55,7 @@ class Away:
         async def fail(*_: object, **__: object) -> None:
             raise Unavailable("the node is away")
 
-        def append(*_: object, answer: object, **__: object) -> None:
+        def append(_: object, answer: object) -> None:
             asyncio.get_running_loop().call_soon(answer, Unavailable("the node is away"))  # type: ignore[arg-type]
 
         return append if name == "append" else fail
@@ -321,14 +322,7 @@ async def test_a_reader_that_meets_damage_tells_repair(cluster: Cluster) -> None
 
 async def append(node: LocalStorageNode, ledger: int) -> None:
     done = asyncio.get_running_loop().create_future()
-    node.append(
-        LedgerId(ledger),
-        EntryId(0),
-        term=Term(1),
-        confirmed=EntryId(-1),
-        payload=b"x",
-        answer=done.set_result,
-    )
+    node.append(Append(LedgerId(ledger), EntryId(0), Term(1), EntryId(-1), b"x"), done.set_result)
     assert await done is None
 
 

@@ -13,6 +13,7 @@ from dovetail.background import Tasks, start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, EntryConflict, Fenced, Unavailable, Uncertain
 from dovetail.storage.deletion import Deletions
+from dovetail.storage.disk.commands import Append
 from dovetail.storage.identifiers import Entry, EntryId, LedgerId, Term
 from dovetail.storage.node import StorageNode
 from dovetail.storage.placement import Fragment, Placement
@@ -162,14 +163,8 @@ def _append(
     except Unavailable as error:
         answered(error)
         return
-    node.append(
-        ledger,
-        EntryId(effect.entry),
-        term=term,
-        confirmed=EntryId(effect.confirmed),
-        payload=effect.payload,
-        answer=answered,
-    )
+    entry, confirmed = EntryId(effect.entry), EntryId(effect.confirmed)
+    node.append(Append(ledger, entry, term, confirmed, effect.payload), answered)
 
 
 def _replaced(nodes: Nodes, placement: Placement, effect: writing.Replace) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from dovetail.errors import DovetailError, Fenced, NotFound, NotOwner, Unavailab
 from dovetail.logging import get_logger
 from dovetail.storage import EnsembleWriter, Entry, EntryId, LedgerId, Placement, Quorum, Term
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
+from dovetail.storage.disk.commands import Append
 from dovetail.storage.held import Span, held_in
 from dovetail.storage.placement import Fragment
 from dovetail.storage.quorum.ensembles import Nodes
@@ -411,14 +412,8 @@ class Repairer:
         for entry in entries:
             outcome: asyncio.Future[DovetailError | None] = loop.create_future()
             outcomes.append(outcome)
-            node.append(
-                job.ledger,
-                entry.entry,
-                term=job.term,
-                confirmed=entry.confirmed,
-                payload=entry.payload,
-                answer=_setter(outcome),
-            )
+            copy = Append(job.ledger, entry.entry, job.term, entry.confirmed, entry.payload)
+            node.append(copy, _setter(outcome))
 
         for error in await asyncio.gather(*outcomes):
             if isinstance(error, Fenced):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, ProtocolViolation
 from dovetail.storage import (
     Entry,
@@ -22,7 +21,7 @@ from dovetail.storage import (
     Term,
 )
 from dovetail.storage import calls as storage_calls
-from dovetail.storage.disk.commands import GroupReport
+from dovetail.storage.disk.commands import Append, GroupReport
 from dovetail.storage.held import Held
 from dovetail.storage.node import Answer
 from dovetail.storage.remote import RemoteStorageNode
@@ -119,16 +118,7 @@ class HeldNode:
     def __init__(self) -> None:
         self.held: list[Answer] = []
 
-    def append(
-        self,
-        ledger: LedgerId,
-        entry: EntryId,
-        *,
-        term: Term,
-        confirmed: EntryId,
-        payload: Buffer,
-        answer: Answer,
-    ) -> None:
+    def append(self, command: Append, answer: Answer) -> None:
         self.held.append(answer)
 
     async def fence(self, ledger: LedgerId, term: Term) -> LedgerState:
@@ -202,14 +192,8 @@ def begin(
         told(entry)
         future.set_result(error)
 
-    node.append(
-        LedgerId(ledger),
-        EntryId(entry),
-        term=Term(term),
-        confirmed=EntryId(confirmed),
-        payload=payload,
-        answer=answer,
-    )
+    numbers = LedgerId(ledger), EntryId(entry), Term(term), EntryId(confirmed)
+    node.append(Append(*numbers, payload), answer)
     return future
 
 
