@@ -96,7 +96,7 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
     judge(workload, cluster)
 
 
-def test_a_broker_that_was_paused_can_not_write_any_more(cluster: ClusterProcesses) -> None:
+def test_a_broker_that_was_paused_cannot_write_any_more(cluster: ClusterProcesses) -> None:
     """L9: it wakes up after its successor took over, and finds requests of clients that waited
     for it; what it tries is refused, nothing is lost or doubled, and it tells no old end.
     """

@@ -13,6 +13,10 @@ A small, ordered, durable store of keys that every node sees alike. Four tools a
 An election here tells a node that it may try. The store it then writes to refuses an old term:
 a paused holder does not know that its lease has ended.
 
+A third service needs a module here that keeps the contract of `protocol.py`, a kind in
+`settings/coordination.py`, a branch in `node/node.py` (`_start_coordination`), and a run of the
+conformance suite in `tests/unit/coordination`.
+
     protocol.py        the contract, its words and limits
     embedded.py        in this process, on one SQLite file: nothing else to run
     etcd.py            on an etcd cluster (extra `etcd`)
