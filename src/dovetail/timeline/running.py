@@ -21,7 +21,14 @@ from typing import Any, Final, TypeVar
 from dovetail import tracing
 from dovetail.background import Tasks
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    NotFound,
+    TopicUnknown,
+    Unavailable,
+    Uncertain,
+)
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.config import LEASE_MS_MIN
@@ -128,7 +135,10 @@ class RunningTimeline:
     async def use(
         self, op: StoreCommand, work: Callable[[TimelineStore], Awaitable[Result]]
     ) -> Result:
-        """Runs a command of the store, if storage is well enough; counts how it went."""
+        """Runs a command of the store, if storage is well enough; counts how it went.
+
+        Raises `DovetailError`, whatever the store raised.
+        """
         if self._ended is not None:
             raise self._ended
         storage = self._context.health.storage
@@ -143,6 +153,10 @@ class RunningTimeline:
         except DovetailError as error:
             failed = error.retriable
             raise
+        except Exception as error:
+            # Whoever waits is served again after a failure, and would not be after a defect.
+            _log.exception("the store met a defect", error, timeline=self.record.name, command=op)
+            raise Uncertain(f"{op}: {error!r}; it may or may not have happened") from error
         finally:
             storage.on_outcome(good=not failed)
             took_s = perf_counter() - began_s
@@ -188,6 +202,9 @@ class RunningTimeline:
         if consumer is None:
             return
         self.loader.leave(consumer.member.id)
+        if not self.consumers:
+            # Nothing is leased for nobody, so nothing is known of leases.
+            self._context.health.on_lease(self.record.name, good=True)
         self._context.on_consumers()
         self._context.drift.forget(Target.CONSUMER, consumer.member.id)
         consumer.fail(why or NotFound(f"session {session} is closed"))
@@ -298,11 +315,14 @@ class RunningTimeline:
             )
         except DovetailError as error:
             self.loader.on_failed(plan, now_ms=self._now_ms())
+            if self._ended is None:
+                self._context.health.on_lease(self.record.name, good=False)
             self._context.metrics.leases(self.record.name, "create", good=0, bad=len(plan.asks))
             _log.warning("no lease", timeline=self.record.name, error=str(error))
             self._pump()
             return
 
+        self._context.health.on_lease(self.record.name, good=True)
         took_ms = self._context.clock.monotonic_ms() - began_ms
         if before is not None:
             await asyncio.wait([before])

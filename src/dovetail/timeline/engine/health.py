@@ -17,7 +17,7 @@ The broker is healthy, degraded with reasons, or inactive (when it stops). A deg
 timeline, consumer or producer does not touch the others.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +32,8 @@ _JUDGED: Final = 40
 _JUDGED_MIN: Final = 10
 #: Successes in a row that end a degradation of storage.
 _RECOVERED: Final = 3
+#: Leases of a timeline that fail in a row before it counts as stopped: a few may meet a restart.
+_UNLEASED_MAX: Final = 3
 #: Brokers that vanished are dead after this: some leases of a broker, which last seconds.
 FORGET_MS: Final = 10_000
 #: Pause of a timeline whose consumers fail, and of a producer; doubled each time.
@@ -214,6 +216,18 @@ class Health:
         self._producers: dict[str, Gate] = {}
         #: Timelines most of whose consumers are busy, and whether that stops their pushes.
         self._busy: dict[str, bool] = {}
+        #: Leases of each timeline that failed in a row.
+        self._unleased: Counter[str] = Counter()
+
+    def on_lease(self, timeline: str, *, good: bool) -> None:
+        """The store was asked for messages. Other commands may well succeed meanwhile."""
+        if good:
+            self._unleased.pop(timeline, None)
+        else:
+            self._unleased[timeline] += 1
+
+    def _stuck(self) -> list[str]:
+        return sorted(name for name, count in self._unleased.items() if count >= _UNLEASED_MAX)
 
     def consumers(self, timeline: str) -> Gate:
         """The gate of a timeline's consumers."""
@@ -232,6 +246,7 @@ class Health:
     def forget_timeline(self, timeline: str) -> None:
         self._timelines.pop(timeline, None)
         self._busy.pop(timeline, None)
+        self._unleased.pop(timeline, None)
 
     def keep_producers(self, names: Set[str]) -> None:
         """Forgets the gates of all other producers, unless they are closed."""
@@ -264,7 +279,7 @@ class Health:
         """How many of each there are, for the metric."""
         return {
             Degradation.DRIFT: int(bool(self.drift_reason)),
-            Degradation.STORAGE: int(self.storage.failing),
+            Degradation.STORAGE: int(self.storage.failing) + len(self._stuck()),
             Degradation.PARTITION: int(self.peers.parted(now_ms)),
             Degradation.CONSUMERS: _closed(self._timelines, now_ms) + len(self._busy),
             Degradation.PRODUCER: _closed(self._producers, now_ms),
@@ -279,6 +294,8 @@ class Health:
             reasons.append((Degradation.DRIFT, self.drift_reason))
         if self.storage.failing:
             reasons.append((Degradation.STORAGE, "the timeline store keeps failing"))
+        for name in self._stuck():
+            reasons.append((Degradation.STORAGE, f"the store leases nothing of {name!r}"))
         if parted := self.peers.reason(now_ms):
             reasons.append((Degradation.PARTITION, parted))
 
