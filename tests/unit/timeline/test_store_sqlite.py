@@ -64,6 +64,22 @@ async def test_a_command_that_fails_is_undone_alone(tmp_path: Path) -> None:
     await thread.close()
 
 
+async def test_a_lock_of_another_process_delays_commands_and_no_more(tmp_path: Path) -> None:
+    """F27: a shell that holds the file's lock longer than we wait does not take the file out."""
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+    store._thread._connection.execute("PRAGMA busy_timeout = 10")
+    shell = sqlite3.connect(tmp_path / "t.sqlite", isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Unavailable, match="another process holds the lock"):
+        await put(store, message())
+
+    shell.execute("ROLLBACK")
+    shell.close()
+    await put(store, message())
+    assert (await store.counts(now_ms=NOW_MS)).due == 1
+    await store.close()
+
+
 async def test_a_commit_that_failed_takes_the_file_out(tmp_path: Path) -> None:
     """B13: it may or may not be stored, and nothing is built upon it."""
     store = await SqliteStore.open(tmp_path / "t.sqlite")

@@ -7,6 +7,7 @@ is undone alone, and the others are committed. So a command may be run twice, an
 What an error means to those who wait:
 
     DiskFull      nothing of the group is stored; later commands may succeed
+    Unavailable   the same: another process, such as a shell, holds the lock of the file
     Uncertain     the commit failed in the middle; the file takes no more commands (`StorageOut`)
     the error of  only this command is undone
     one command
@@ -123,8 +124,12 @@ class SqliteThread:
             undone = True
         except sqlite3.Error:
             undone = False
-        if undone and _is_full(error):
+        if undone and _is(error, "SQLITE_FULL", "SQLITE_TOOBIG"):
             return DiskFull(f"no room for {self._path.name}; nothing was stored")
+        if undone and _is(error, "SQLITE_BUSY", "SQLITE_LOCKED"):
+            return Unavailable(
+                f"another process holds the lock of {self._path.name}; nothing was stored"
+            )
         self._out = f"a commit failed: {error}"
         return Uncertain(f"{self._path.name}: {self._out}; it may or may not be stored")
 
@@ -212,5 +217,6 @@ def _settle(group: list[_Waiting], outcomes: list[Any]) -> None:
             future.set_result(outcome)
 
 
-def _is_full(error: sqlite3.Error) -> bool:
-    return getattr(error, "sqlite_errorname", "") in {"SQLITE_FULL", "SQLITE_TOOBIG"}
+def _is(error: sqlite3.Error, *names: str) -> bool:
+    """Whether it is one of these errors; SQLite tells some apart by what it appends to a name."""
+    return getattr(error, "sqlite_errorname", "").startswith(names)
