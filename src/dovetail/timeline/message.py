@@ -39,9 +39,22 @@ BATCH_MAX: Final = 10_000
 
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-Key = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX)]
+#: Without NUL, which PostgreSQL cannot store in a text, and without half a character.
+Key = Annotated[
+    str, Meta(min_length=1, max_length=KEY_BYTES_MAX, pattern=r"\A[^\x00\ud800-\udfff]*\Z")
+]
 Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
+
+
+def check_key(key: str, what: str) -> str:
+    """A key, consumer id or name, as it was given. Raises `InvalidInput` if no store takes it."""
+    try:
+        return msgspec.convert(key, Key)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"{key!r} is not a {what}: write text of 1 to {KEY_BYTES_MAX} characters without NUL"
+        ) from error
 
 
 class Status(IntEnum):
@@ -184,8 +197,11 @@ Headers = tuple[tuple[str, bytes], ...]
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Headers as a store keeps them; none are no bytes at all."""
-    return _headers_encoder.encode(list(headers)) if headers else b""
+    """Headers as a store keeps them; none are no bytes at all. Raises `InvalidInput`."""
+    try:
+        return _headers_encoder.encode(list(headers)) if headers else b""
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the name of a header holds half a character: {error}") from error
 
 
 def decode_headers(data: bytes) -> Headers:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.timeline import frames
 from dovetail.timeline.config import TimelineConfig
@@ -16,7 +18,7 @@ from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Target
 from dovetail.timeline.engine.schedule import new_schedule
 from dovetail.timeline.engine.signals import suggested
-from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Status
+from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Release, Status
 from dovetail.timeline.running import Context, RunningTimeline
 from dovetail.wire.calls import Answer, Request
 
@@ -296,10 +298,11 @@ class Requests:
         running = self._of(message.session)
         running.consumer(message.session)
         now_ms = self._context.now_ms()
+        releases = [_storable(item) for item in message.releases]
         statuses = await running.use(
             "release",
             lambda store: store.release(
-                message.releases,
+                releases,
                 now_ms=now_ms,
                 attempts_max=running.record.config.attempts_max,
             ),
@@ -466,6 +469,13 @@ class Requests:
             frames.ScheduleState(s.name, s.next_ms, s.cron, s.zone, s.every_ms) for s in found
         ]
         return frames.ScheduleList(states)
+
+
+def _storable(release: Release) -> Release:
+    """Without NUL in its reason, which PostgreSQL cannot store: a release must not fail for it."""
+    if "\0" not in release.reason:
+        return release
+    return replace(release, reason=release.reason.replace("\0", "\N{REPLACEMENT CHARACTER}"))
 
 
 def _merged(stored: Sequence[Inserted], refused: Mapping[int, Status]) -> list[Inserted]:

@@ -63,6 +63,8 @@ _BODY_LENGTH: Final = struct.Struct("!I")
 #: Length of the frame, correlation id, length of the body.
 _ANSWER_HEAD: Final = struct.Struct("!iiI")
 _FRAME_LENGTH_BYTES: Final = 4
+#: Where in an answer's frame that begins which `decode_answer` reads.
+ANSWER_START: Final = _ANSWER_HEAD.size - _BODY_LENGTH.size
 
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Name = Annotated[str, Meta(max_length=255)]
@@ -163,6 +165,13 @@ class CallTable:
         """A request to send; `lost` is its error if it was sent and not answered."""
         key = self._keys[type(message)]
         return WireRequest(key, VERSION, encode_request(message, payloads), lost)
+
+    def read_back(self, request: WireRequest) -> Request:
+        """The message of a request, as its receiver will read it. Raises `ProtocolViolation`."""
+        kind = self.requests[request.api_key]
+        body, _ = _split(memoryview(request.body[0]), body_bytes_max=self._body_bytes_max)
+        message: Request = _decode(_request_decoder(kind), body, kind.__name__)
+        return message
 
     def decode(self, frame: memoryview) -> Call:
         """The request in a frame. Raises `ProtocolViolation`."""

@@ -1,10 +1,16 @@
 """What happens at the edges of a timeline: defects, foreign text, wrong arguments, wrong clocks."""
 
+import asyncio
+
 import pytest
 from tests.unit.timeline.test_fake import seen_by
 
+from dovetail.errors import InvalidInput, ProtocolViolation
+from dovetail.timeline import Message, frames
 from dovetail.timeline.client.fake import fake_dovetail
+from dovetail.timeline.config import config_of
 from dovetail.timeline.engine.health import Condition
+from dovetail.timeline.message import NewMessage, Release
 from dovetail.timeline.stores.memory import MemoryStore
 
 
@@ -29,3 +35,100 @@ async def test_a_defect_of_the_store_does_not_end_leasing(monkeypatch: pytest.Mo
         await d.advance("2m")
         assert [message.body for message in seen] == [b"x"]
         assert d._service.report().condition is Condition.HEALTHY
+
+
+class Speechless(Exception):
+    """An error that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+async def test_a_consumer_survives_what_a_handler_raises() -> None:
+    """F24: half a character, NUL, or no text at all in an error is one failed attempt, with a
+    reason, and takes nothing of the consumer's room."""
+    errors = [ValueError("half \ud800"), Speechless(), ValueError("nul \0 here")]
+    async with fake_dovetail() as d:
+        t = d.timeline("t")
+        await t.create(config_of({"attempts_max": 1}))
+
+        @d.consumer("t", concurrency=1)
+        async def handle(message: Message) -> None:
+            if message.body != b"good":
+                raise errors[int(message.body)]
+
+        for body in (b"0", b"1", b"2", b"good"):
+            await t.schedule(body)
+        await d.advance("1m")
+        reasons = [dead.reason.partition("\n")[0] for dead in await t.dead()]
+        assert reasons == [
+            r"ValueError: half \ud800",
+            "Speechless: it has no readable text",
+            r"ValueError: nul \x00 here",
+        ]
+        assert (await t.describe()).counts.due == 0
+        (consumer,) = d.consumers
+        assert (consumer.handled, consumer.failed) == (1, 3)
+
+
+async def test_headers_that_cannot_be_read_are_one_failed_message() -> None:
+    """F24: it becomes a dead letter that says why, and the consumer goes on."""
+    async with fake_dovetail() as d:
+        t = d.timeline("t")
+        await t.create(config_of({"attempts_max": 1}))
+        seen = await seen_by(d)
+        await t.insert([NewMessage(d.now_ms, b"bad", b"\xc1"), NewMessage(d.now_ms, b"good")])
+        await d.advance("1m")
+        assert [message.body for message in seen] == [b"good"]
+        (dead,) = await t.dead()
+        assert "1 bytes are no headers" in dead.reason
+
+
+async def test_the_fake_encodes_as_the_real_node_does() -> None:
+    """F24: what a node would not take fails in users' tests too."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        with pytest.raises(InvalidInput):
+            await d.timeline("t").put_schedule("tick", "text", every="1h")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput):
+            await d.timeline("t").look_up_key("\ud800")
+        with pytest.raises(InvalidInput, match="header"):
+            await d.timeline("t").schedule(b"", headers={"\ud800": b""})
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "", "k" * 256])
+async def test_keys_and_ids_that_no_store_takes_are_refused_at_once(text: str) -> None:
+    """F25: by the client, before anything is sent."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        with pytest.raises(InvalidInput, match="is not a key"):
+            await d.timeline("t").schedule(b"", key=text)
+        if text:
+            with pytest.raises(InvalidInput, match="is not a consumer id"):
+                d.consumer("t", id=text)
+
+
+async def test_a_foreign_client_cannot_hand_nul_to_a_store() -> None:
+    """F25: a node refuses a key, id or name with NUL, and keeps a reason without it."""
+    requests = [
+        frames.Open("t", "a\0b", lease_ms=30_000),
+        frames.Insert(1, [NewMessage(0, b"", key="a\0b")]),
+        frames.LookUp("t", [], ["a\0b"]),
+        frames.PutSchedule("t", "a\0b", b"", every_ms=1_000),
+    ]
+    for request in requests:
+        with pytest.raises(ProtocolViolation, match="regex"):
+            frames.CALLS.read_back(frames.CALLS.request(request, lost=InvalidInput))
+
+    async with fake_dovetail() as d:
+        await d.timeline("t").create(config_of({"attempts_max": 1}))
+        await d.timeline("t").schedule(b"x")
+        link = d._make_link(1_000, "")
+        opened = await link.ask(frames.Open("t", "c", lease_ms=30_000), frames.Opened)
+        asked = asyncio.create_task(
+            link.ask(frames.Consume(opened.session, 1, 20_000), frames.Pushed)
+        )
+        await d.advance("1s")
+        pushed = await asked
+        release = Release(pushed.messages[0].handle, 0, True, "a\0b")
+        await link.ask(frames.ReleaseAll(opened.session, [release]), frames.Statuses)
+        (dead,) = await d.timeline("t").dead()
+        assert dead.reason == "a\N{REPLACEMENT CHARACTER}b"

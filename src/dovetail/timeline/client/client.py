@@ -17,6 +17,7 @@ from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.timeline import Timeline
+from dovetail.timeline.message import check_key
 from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
 
 HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])
@@ -118,12 +119,13 @@ class Dovetail:
         `batch`, it is given lists of up to so many. Under an `id` that was used before, leases that
         its former life held are handled too.
         """
+        name = id or f"{self._client_id}-{uuid.uuid4().hex[:8]}"
         options = ConsumerOptions(
             lease_ms=duration_ms(lease),
             concurrency=concurrency,
             batch=batch,
             rack=self._rack,
-            id=id or f"{self._client_id}-{uuid.uuid4().hex[:8]}",
+            id=check_key(name, "consumer id"),
             stop_ms=duration_ms(stop),
         )
 

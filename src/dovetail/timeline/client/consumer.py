@@ -33,7 +33,7 @@ from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.retry import pause_ms, reason_of
 from dovetail.timeline.client.spans import handling
-from dovetail.timeline.message import Extension, Handle, Leased, Release, Status
+from dovetail.timeline.message import TIME_MS_MAX, Extension, Handle, Leased, Release, Status
 
 _log = get_logger("consumer")
 
@@ -318,9 +318,8 @@ class Consumer:
 
     def _welcome(self, leases: Sequence[Leased], *, but: Collection[Handle] = ()) -> int:
         """Begins with what was pushed; the number of those that are new."""
-        lease_ms = self._options.lease_ms
-        given = (message_of(leased, self.timeline, lease_ms=lease_ms) for leased in leases)
-        new = [one for one in given if one.handle not in self._here and one.handle not in but]
+        given = [one for one in leases if one.handle not in self._here and one.handle not in but]
+        new = [message for leased in given if (message := self._message_of(leased)) is not None]
         self._here.update({message.handle: message for message in new})
         size = max(1, self._options.batch)
         for start in range(0, len(new), size):
@@ -330,6 +329,17 @@ class Consumer:
             for message in part:
                 self._running[message.handle] = task
         return len(new)
+
+    def _message_of(self, leased: Leased) -> Message | None:
+        """The message; None if it cannot be read, which is a failed attempt of this one alone."""
+        try:
+            return message_of(leased, self.timeline, lease_ms=self._options.lease_ms)
+        except InvalidInput as error:
+            _log.warning("unreadable", timeline=self.timeline, id=leased.id, error=str(error))
+            self.failed += 1
+            due_ms = self._node.now_ms() + pause_ms(leased.attempt, error)
+            self._give_back(leased.handle, due_ms, counted=True, reason=reason_of(error))
+            return None
 
     # Handling
 
@@ -349,6 +359,9 @@ class Consumer:
                 error = TimeoutError("the consumer stopped before the handler ended")
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
+        except BaseException as raised:
+            error = raised
+            raise
         finally:
             if error is None and began:
                 self._settle_done(messages)
@@ -404,14 +417,15 @@ class Consumer:
         if not self._is_over(message):
             return
         if error is None:
-            self._give_back(message, message.start_ms, counted=False, reason="")
+            self._give_back(message.handle, message.start_ms, counted=False, reason="")
         else:
             self.failed += 1
             due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
-            self._give_back(message, due_ms, counted=True, reason=reason_of(error))
+            self._give_back(message.handle, due_ms, counted=True, reason=reason_of(error))
 
-    def _give_back(self, message: Message, due_ms: int, *, counted: bool, reason: str) -> None:
-        self._finished.back(Release(message.handle, max(0, due_ms), counted, reason))
+    def _give_back(self, handle: Handle, due_ms: int, *, counted: bool, reason: str) -> None:
+        due_ms = min(max(0, due_ms), TIME_MS_MAX)
+        self._finished.back(Release(handle, due_ms, counted, reason))
 
     # Reporting to the broker
 

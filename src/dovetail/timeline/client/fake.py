@@ -6,8 +6,9 @@
         d.consumer("reminders")(handle)
         await d.advance("2h")          # `handle` has run when this returns
 
-The client and the broker are the real ones; only the store (`MemoryStores`), the coordination and
-the link between them are in memory, and the clock stands still between two calls of `advance`.
+The client, the broker and what they encode are the real ones; only the store (`MemoryStores`), the
+coordination and the link between them are in memory, and the clock stands still between two calls
+of `advance`.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from dovetail.clock import ManualClock, SystemClock
 from dovetail.coordination import EmbeddedCoordinator
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.timeline.client.client import Dovetail
-from dovetail.timeline.client.link import Link
+from dovetail.timeline.client.link import Link, checked
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.stores.memory import MemoryStores
-from dovetail.wire.calls import Answer, Request
+from dovetail.wire.calls import ANSWER_START, Answer, Request, decode_answer, encode_answer
 
 Answered = TypeVar("Answered", bound=Answer)
 
@@ -42,7 +43,7 @@ _SETTLE_S_MAX: Final = 30.0
 
 
 class _FakeLink:
-    """Asks the service in this process."""
+    """Asks the service in this process; what travels is encoded, as between machines."""
 
     def __init__(self, service: TimelineService) -> None:
         self._service = service
@@ -64,11 +65,14 @@ class _FakeLink:
     ) -> Answered:
         if self._closed:
             raise Unavailable("the link was closed by this side")
+        _, read = checked(message, changes=changes)
         answer = await self._asking.start(
-            self._service.answer(message), name="ask", expected=(DovetailError,)
+            self._service.answer(read), name="ask", expected=(DovetailError,)
         )
-        assert isinstance(answer, kind)
-        return answer
+        data = b"".join(encode_answer(0, answer))
+        decoded = decode_answer(kind, memoryview(data)[ANSWER_START:])
+        assert isinstance(decoded, kind)
+        return decoded
 
     async def close(self) -> None:
         self._closed = True

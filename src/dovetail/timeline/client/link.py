@@ -12,11 +12,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dovetail.addresses import parse_addresses
 from dovetail.background import Tasks, start_task
-from dovetail.errors import DovetailError, Unavailable, Uncertain
+from dovetail.errors import DovetailError, InvalidInput, Unavailable, Uncertain
 from dovetail.timeline.frames import CALLS
 from dovetail.wire.calls import Answer, Request, decode_answer, greeting
 from dovetail.wire.login import NOBODY, ClientLogin
 from dovetail.wire.peer import Peer, PeerSettings
+from dovetail.wire.peer import Request as WireRequest
 
 Answered = TypeVar("Answered", bound=Answer)
 
@@ -27,6 +28,19 @@ CONNECT_MS_MAX: Final = 2_000
 #: Between two looks whether it is.
 LOOK_S: Final = 0.02
 _PORT_DEFAULT: Final = 9092
+
+
+def checked(message: Request, *, changes: bool) -> tuple[WireRequest, Request]:
+    """The request to send, and the message as the node will read it.
+
+    Raises `InvalidInput` for what the node could not read: it would close the connection, and the
+    caller would not learn why.
+    """
+    try:
+        request = CALLS.request(message, lost=Uncertain if changes else Unavailable)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{type(message).__name__}: {error}") from error
+    return request, CALLS.read_back(request)
 
 
 class Link(Protocol):
@@ -44,7 +58,8 @@ class Link(Protocol):
     async def ask(
         self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
-        """The answer. Raises the node's error, `Unavailable`, or `Uncertain` if it `changes`."""
+        """The answer. Raises the node's error, `Unavailable`, or `Uncertain` if it `changes`, and
+        `InvalidInput` at once for what no node would read."""
         ...
 
     def turn_away(self) -> None:
@@ -102,7 +117,7 @@ class NetworkLink:
     async def ask(
         self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
-        request = CALLS.request(message, lost=Uncertain if changes else Unavailable)
+        request, _ = checked(message, changes=changes)
         peer = self._peer
         asking = peer.ask(request, lambda data: decode_answer(kind, data))
         try:

@@ -26,12 +26,14 @@ from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.spans import scheduling
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import (
+    PRIORITY_MAX,
     BatchId,
     Inserted,
     MessageId,
     NewMessage,
     Shown,
     Status,
+    check_key,
     encode_headers,
 )
 
@@ -304,11 +306,26 @@ class Timeline:
         self._session = None
 
 
+def _check(draft: Draft) -> None:
+    """Raises `InvalidInput` for what no timeline takes."""
+    if not isinstance(draft.body, bytes | bytearray | memoryview):
+        kind = type(draft.body).__name__
+        raise InvalidInput(f"a body is bytes, and this one is {kind}; encode it first")
+    if draft.key is not None:
+        check_key(draft.key, "key")
+    if draft.priority not in range(PRIORITY_MAX + 1):
+        raise InvalidInput(f"priority {draft.priority!r}: write a number from 0 to {PRIORITY_MAX}")
+    for name, value in draft.headers.items():
+        if not isinstance(name, str) or not isinstance(value, bytes):
+            raise InvalidInput(f"header {name!r}: its name is text, and its value is bytes")
+
+
 def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
+    _check(draft)
     given = draft.headers
     if context is not None and tracing.TRACEPARENT not in given:
         given = {**given, tracing.TRACEPARENT: context.encode()}
-    headers = encode_headers(tuple(given.items())) if given else b""
+    headers = encode_headers(tuple(given.items()))
     due_ms = _due_ms(draft.at, draft.delay, now_ms)
     return NewMessage(due_ms, draft.body, headers, draft.key, draft.priority)
 
