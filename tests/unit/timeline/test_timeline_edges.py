@@ -132,3 +132,12 @@ async def test_a_foreign_client_cannot_hand_nul_to_a_store() -> None:
         await link.ask(frames.ReleaseAll(opened.session, [release]), frames.Statuses)
         (dead,) = await d.timeline("t").dead()
         assert dead.reason == "a\N{REPLACEMENT CHARACTER}b"
+
+
+async def test_scheduling_a_key_that_is_there_is_no_failure() -> None:
+    """F29: repeated as often as one likes, it neither waits nor is held back."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        async with asyncio.timeout(5):
+            repeated = [await d.timeline("t").schedule(b"x", key="k", delay=60) for _ in range(50)]
+        assert [scheduled.created for scheduled in repeated].count(True) == 1
+        assert d._service.report().condition is Condition.HEALTHY
