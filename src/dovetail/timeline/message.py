@@ -88,10 +88,14 @@ class NewMessage(Struct, frozen=True, array_like=True, gc=False):
 
 
 class BatchId(Struct, frozen=True, array_like=True, gc=False):
-    """A producer's name for a batch: sent again under the same name, it is stored once."""
+    """A producer's name for a batch: sent again under the same name, it is stored once.
+
+    The producer is done with all its batches up to `settled`: their names need not be kept.
+    """
 
     producer: Number
     sequence: Number
+    settled: Number = 0
 
 
 class Inserted(Struct, frozen=True, array_like=True, gc=False):

@@ -286,6 +286,18 @@ class StoreConformance:
         other = BatchId(2**62, 6)
         assert await store.insert(sent[1:2], buckets=[1], now_ms=NOW_MS, batch=other) != first[1:2]
 
+    async def test_the_name_of_a_batch_is_kept_while_it_is_under_way(
+        self, store: TimelineStore
+    ) -> None:
+        """F4: however many other batches of its producer are stored meanwhile."""
+        sent = [message()]
+        first = await store.insert(sent, buckets=[0], now_ms=NOW_MS, batch=BatchId(9, 1))
+        for sequence in range(2, 200):
+            await store.insert(sent, buckets=[0], now_ms=NOW_MS, batch=BatchId(9, sequence))
+        again = await store.insert(sent, buckets=[0], now_ms=NOW_MS, batch=BatchId(9, 1))
+        assert again == first
+        assert (await store.counts(now_ms=NOW_MS)).due == 199
+
     async def test_a_unique_key_is_free_again_when_its_message_is_gone(
         self, store: TimelineStore
     ) -> None:

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.timeline.store_conformance import NOW_MS, StoreConformance, message, put
 
 from dovetail.errors import InvalidInput, StorageOut, Unavailable, Uncertain
-from dovetail.timeline.message import TimelineId
+from dovetail.timeline.message import BatchId, TimelineId
 from dovetail.timeline.stores._sqlite_thread import SqliteThread
+from dovetail.timeline.stores.outcomes import BATCHES_KEPT
 from dovetail.timeline.stores.protocol import Stores
 from dovetail.timeline.stores.sqlite import SqliteStore, SqliteStores
 
@@ -62,6 +63,17 @@ async def test_a_command_that_fails_is_undone_alone(tmp_path: Path) -> None:
     assert kept == [number for number in range(30) if number % 3]
     assert all(isinstance(results[number], InvalidInput) for number in range(0, 30, 3))
     await thread.close()
+
+
+async def test_names_of_batches_that_are_settled_are_forgotten(tmp_path: Path) -> None:
+    """F4: but for a few, which may be sent again by a request that is late."""
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+    for sequence in range(1, 200):
+        batch = BatchId(9, sequence, settled=sequence - 1)
+        await store.insert([message()], buckets=[0], now_ms=NOW_MS, batch=batch)
+    trimmed = await store.trim(dead_max=0, batches_before_ms=NOW_MS + 1)
+    assert trimmed.batches == BATCHES_KEPT + 1
+    await store.close()
 
 
 async def test_a_lock_of_another_process_delays_commands_and_no_more(tmp_path: Path) -> None:

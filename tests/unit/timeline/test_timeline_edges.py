@@ -1,17 +1,25 @@
 """What happens at the edges of a timeline: defects, foreign text, wrong arguments, wrong clocks."""
 
 import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.unit.timeline.store_conformance import NOW_MS
 from tests.unit.timeline.test_fake import seen_by
 
-from dovetail.errors import InvalidInput, ProtocolViolation
+from dovetail.clock import SystemClock
+from dovetail.errors import InvalidInput, ProtocolViolation, Unavailable, Uncertain
 from dovetail.timeline import Message, frames
 from dovetail.timeline.client.fake import fake_dovetail
-from dovetail.timeline.config import config_of
+from dovetail.timeline.client.timeline import Timeline
+from dovetail.timeline.config import TimelineConfig, config_of
 from dovetail.timeline.engine.health import Condition
 from dovetail.timeline.message import NewMessage, Release
 from dovetail.timeline.stores.memory import MemoryStore
+from dovetail.timeline.stores.protocol import TimelineStore
+from dovetail.timeline.stores.sqlite import SqliteStore
 
 
 async def test_a_defect_of_the_store_does_not_end_leasing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,3 +149,35 @@ async def test_scheduling_a_key_that_is_there_is_no_failure() -> None:
             repeated = [await d.timeline("t").schedule(b"x", key="k", delay=60) for _ in range(50)]
         assert [scheduled.created for scheduled in repeated].count(True) == 1
         assert d._service.report().condition is Condition.HEALTHY
+
+
+class LossyLink:
+    """Stores what it is asked to, and loses the first answers to every insert."""
+
+    def __init__(self, store: TimelineStore, *, lost: int) -> None:
+        self._store = store
+        self._lost = lost
+        self._sent: Counter[int] = Counter()
+
+    async def ask(self, message: Any, kind: type[Any], *, changes: bool = True) -> Any:
+        if isinstance(message, frames.Open):
+            return frames.Opened(1, TimelineConfig())
+        if not isinstance(message, frames.Insert) or message.batch is None:
+            raise Unavailable("of no interest here")
+        new = message.messages
+        stored = await self._store.insert(new, buckets=[0], now_ms=NOW_MS, batch=message.batch)
+        self._sent[message.batch.sequence] += 1
+        if self._sent[message.batch.sequence] <= self._lost:
+            raise Uncertain("the connection broke")
+        return frames.InsertedAll(stored)
+
+
+async def test_many_calls_in_flight_are_each_stored_once(tmp_path: Path) -> None:
+    """F4: the connection breaks under four hundred calls, and each of them is sent again."""
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+    link: Any = LossyLink(store, lost=1)
+    timeline = Timeline("t", link, client_id="p", clock=SystemClock())
+    await asyncio.gather(*(timeline.schedule(b"%d" % at) for at in range(400)))
+    counts = await store.counts(now_ms=2 * NOW_MS)
+    assert counts.due == 400
+    await store.close()

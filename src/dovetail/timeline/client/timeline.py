@@ -84,6 +84,8 @@ class Timeline:
         #: The name of every batch: sent again after a lost answer, it is stored once.
         self._producer = random.SystemRandom().randrange(2**62)
         self._sequence = 0
+        #: Batches that are under way, in their order: the node keeps the names from the first on.
+        self._under_way: dict[int, None] = {}
 
     # Scheduling
 
@@ -133,7 +135,14 @@ class Timeline:
         half a minute without success, `Uncertain` if it may be stored, or what it was refused with.
         """
         self._sequence += 1
-        batch = BatchId(self._producer, self._sequence)
+        sequence = self._sequence
+        self._under_way[sequence] = None
+        try:
+            return await self._insert(messages, sequence)
+        finally:
+            del self._under_way[sequence]
+
+    async def _insert(self, messages: Sequence[NewMessage], sequence: int) -> list[Inserted]:
         until_s = asyncio.get_running_loop().time() + PATIENCE_S
         unknown = False
         attempt = 0
@@ -141,6 +150,7 @@ class Timeline:
         while True:
             try:
                 session = await self._open()
+                batch = BatchId(self._producer, sequence, next(iter(self._under_way)) - 1)
                 request = frames.Insert(session, list(messages), batch)
                 outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
                 await self._report(session)

@@ -7,7 +7,7 @@ import msgspec
 
 from dovetail.timeline.message import Handle, Inserted, MessageId, Shown, State, Status
 
-#: Batches of one producer whose names are kept at least: more than it has under way at once.
+#: Names that are kept of the batches that a producer is done with: a request of it may be late.
 BATCHES_KEPT: Final = 64
 
 #: Written with a dead letter whose last holder never answered.

@@ -107,7 +107,7 @@ class PostgresStore:
                 kept = shared.encode_outcomes(outcomes)
                 await connection.execute(self._sql(sql.BATCH_KEEP), *named, kept)
                 if batch.sequence % shared.BATCHES_KEPT == 0:
-                    oldest = batch.sequence - shared.BATCHES_KEPT
+                    oldest = batch.settled - shared.BATCHES_KEPT
                     await connection.execute(self._sql(sql.BATCH_FORGET), batch.producer, oldest)
                 return outcomes
 

@@ -83,7 +83,7 @@ class SqliteStore:
             if batch is not None:
                 named = (batch.producer, batch.sequence, shared.encode_outcomes(outcomes), now_ms)
                 connection.execute(sql.BATCH_NAME, named)
-                oldest = batch.sequence - shared.BATCHES_KEPT
+                oldest = batch.settled - shared.BATCHES_KEPT
                 connection.execute(sql.BATCH_FORGET, (batch.producer, oldest))
             return outcomes
 
