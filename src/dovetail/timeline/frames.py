@@ -152,12 +152,16 @@ class ClusterState(Answer, frozen=True):
 
 
 class Open(Request, frozen=True):
-    """Become a producer or a consumer of a timeline. `lease_ms` 0 means a producer."""
+    """Become a producer or a consumer of a timeline. `lease_ms` 0 means a producer.
+
+    `instance` tells a consumer that comes back from another one under the same id; 0 if unknown.
+    """
 
     timeline: Name
     client: Key
     rack: Annotated[str, Meta(max_length=255)] = ""
     lease_ms: _Count = 0
+    instance: Number = 0
 
 
 class Opened(Answer, frozen=True):

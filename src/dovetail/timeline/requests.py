@@ -135,7 +135,9 @@ class Requests:
         session = self._rng.randrange(1, _SESSION_MAX)
         if message.lease_ms:
             member = Member(message.client, message.rack)
-            running.open_consumer(session, member, lease_ms=message.lease_ms)
+            running.open_consumer(
+                session, member, lease_ms=message.lease_ms, instance=message.instance
+            )
         else:
             running.open_producer(session, message.client)
         self._sessions[session] = running

@@ -23,6 +23,7 @@ from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.errors import (
     DovetailError,
+    Exists,
     InvalidInput,
     NotFound,
     TopicUnknown,
@@ -174,8 +175,11 @@ class RunningTimeline:
         rate = RateLimit(self.record.config.rate_max)
         self.producers[session] = ProducerSession(session, client, rate, self._now_ms())
 
-    def open_consumer(self, session: int, member: Member, *, lease_ms: int) -> None:
-        """Raises `InvalidInput` if the lease is out of bounds, `Unavailable` in a partition.
+    def open_consumer(
+        self, session: int, member: Member, *, lease_ms: int, instance: int = 0
+    ) -> None:
+        """Raises `InvalidInput` if the lease is out of bounds, `Unavailable` in a partition, and
+        `Exists` while another live consumer has this id: the two would share their leases.
 
         A consumer that comes back under the same id takes the place of the one it was.
         """
@@ -187,10 +191,20 @@ class RunningTimeline:
             )
         if self._context.health.peers.parted(self._now_ms()):
             raise Unavailable("this broker may be cut off from the cluster; try another one")
-        for other in [c for c in self.consumers.values() if c.member.id == member.id]:
+
+        others = [each for each in self.consumers.values() if each.member.id == member.id]
+        if any(_is_twin(each, instance, self._now_ms()) for each in others):
+            raise Exists(
+                f"another consumer of timeline {self.record.name!r} runs under the id "
+                f"{member.id!r}; give each consumer an id of its own"
+            )
+        for other in others:
             gone = NotFound(f"session {other.id} was replaced by a new one of {member.id!r}")
             self.close_session(other.id, gone)
-        self.consumers[session] = ConsumerSession(session, member, lease_ms, self._now_ms())
+
+        self.consumers[session] = ConsumerSession(
+            session, member, lease_ms, self._now_ms(), instance
+        )
         self.loader.join(member, lease_ms=lease_ms)
         self._context.on_consumers()
         self._pump()
@@ -379,7 +393,7 @@ class RunningTimeline:
     def _forget_silent(self, now_ms: int) -> None:
         """Ends sessions that nothing was heard of; one that waits for messages is heard."""
         for consumer in list(self.consumers.values()):
-            if not consumer.waiters and now_ms - consumer.seen_ms > SESSION_MS:
+            if not consumer.is_heard(now_ms):
                 self._context.metrics.session_lost(self.record.name, "consumer")
                 self.close_session(consumer.id)
         for producer in list(self.producers.values()):
@@ -492,6 +506,12 @@ async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
         await work
     except DovetailError as error:
         _log.warning("timeline work failed", timeline=name, error=str(error))
+
+
+def _is_twin(session: ConsumerSession, instance: int, now_ms: int) -> bool:
+    """Whether it is another consumer than this instance, and alive."""
+    known = session.instance and instance
+    return bool(known) and session.instance != instance and session.is_heard(now_ms)
 
 
 def _start_ms(message: Leased, consumer: ConsumerSession) -> int:

@@ -82,6 +82,8 @@ class ConsumerSession:
     member: Member
     lease_ms: int
     seen_ms: int
+    #: What a consumer calls itself for as long as it runs; 0 if it does not say.
+    instance: int = 0
     waiters: deque[Waiter] = field(default_factory=deque)
     #: Leased and not pushed yet, the first to leave first.
     outbox: list[Push] = field(default_factory=list)
@@ -89,6 +91,10 @@ class ConsumerSession:
     leased: int = 0
     #: Whether it said that it can take nothing and has finished nothing since its last report.
     busy: bool = False
+
+    def is_heard(self, now_ms: int) -> bool:
+        """Whether it waits for messages, or was heard of lately."""
+        return bool(self.waiters) or now_ms - self.seen_ms <= SESSION_MS
 
     @property
     def credit(self) -> int:

@@ -10,8 +10,9 @@ from tests.unit.timeline.store_conformance import NOW_MS
 from tests.unit.timeline.test_fake import seen_by
 
 from dovetail.clock import SystemClock
-from dovetail.errors import InvalidInput, ProtocolViolation, Unavailable, Uncertain
+from dovetail.errors import Exists, InvalidInput, ProtocolViolation, Unavailable, Uncertain
 from dovetail.timeline import Message, frames
+from dovetail.timeline.client import consumer
 from dovetail.timeline.client.fake import fake_dovetail
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.timeline.config import TimelineConfig, config_of
@@ -181,3 +182,34 @@ async def test_many_calls_in_flight_are_each_stored_once(tmp_path: Path) -> None
     counts = await store.counts(now_ms=2 * NOW_MS)
     assert counts.due == 400
     await store.close()
+
+
+async def test_a_second_consumer_under_a_live_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F10: two that run under one id would share their leases, and handle messages twice."""
+    monkeypatch.setattr(consumer, "TWIN_S_MAX", 0.05)
+    async with fake_dovetail(timelines=["t"]) as d:
+        first = await seen_by(d, id="a")
+        second: list[Message] = []
+        d.consumer("t", id="a")(second.append)
+        with pytest.raises(Exists, match="give each consumer an id of its own"):
+            async with asyncio.timeout(5):
+                await d.run()
+        for _ in range(20):
+            await d.timeline("t").schedule(b"x")
+        d._consumers.pop()
+        await d.advance("1s")
+        assert (len(first), len(second)) == (20, 0)
+
+
+async def test_a_consumer_that_comes_back_has_its_id() -> None:
+    """F10: the same one may open a session again, and the next one when it has gone."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        link = d._make_link(1_000, "")
+        for instance in (7, 7):
+            await link.ask(frames.Open("t", "a", "", 30_000, instance), frames.Opened)
+        with pytest.raises(Exists):
+            await link.ask(frames.Open("t", "a", "", 30_000, 8), frames.Opened)
+        await d.advance("1m")
+        await link.ask(frames.Open("t", "a", "", 30_000, 8), frames.Opened)

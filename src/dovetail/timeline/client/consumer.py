@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dovetail.background import Tasks
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, InvalidInput, NotFound, TopicUnknown, Unavailable
+from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
@@ -45,6 +45,9 @@ TAKE_MAX: Final = 1_000
 WAIT_MS: Final = 20_000
 #: A consumer that stops waits so long for the answers to what it has asked for.
 PAUSE_S_MAX: Final = 5.0
+#: How long a consumer waits for the id of its former life: longer than the session of one that
+#: hangs, which lasts for its last request for messages and `SESSION_MS` of silence.
+TWIN_S_MAX: Final = 40.0
 #: Time between two reports to the broker.
 REPORT_S: Final = 1.0
 #: Pause before a broker that does not answer is asked again.
@@ -80,6 +83,8 @@ class Consumer:
         self._node = NodeClock(clock)
 
         self._session = 0
+        #: Tells this consumer from another one under the same id.
+        self._instance = random.SystemRandom().randrange(1, 2**62)
         self._here: dict[Handle, Message] = {}
         self._running: dict[Handle, asyncio.Task[None]] = {}
         #: Handlers that were called; the others wait for their time or for a slot.
@@ -190,6 +195,7 @@ class Consumer:
     async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
         """Does it, again and again while the broker cannot. Raises what stays as it is."""
         pause_s = _RETRY_S_MIN
+        twin_until_s: float | None = None
         while True:
             try:
                 await work()
@@ -197,6 +203,14 @@ class Consumer:
                 raise
             except NotFound:
                 await self._reopen()
+            except Exists as error:
+                # A former life of this id ends by itself; another consumer under it does not.
+                now_s = asyncio.get_running_loop().time()
+                twin_until_s = twin_until_s or now_s + TWIN_S_MAX
+                if now_s >= twin_until_s:
+                    raise
+                _log.warning("consumer id in use", timeline=self.timeline, error=str(error))
+                await asyncio.sleep(min(_RETRY_S_MAX, twin_until_s - now_s))
             except DovetailError as error:
                 if not error.retriable:
                     raise
@@ -204,6 +218,12 @@ class Consumer:
                 pause_s = min(_RETRY_S_MAX, 2 * pause_s)
             else:
                 return
+
+    def _opening(self) -> frames.Open:
+        options = self._options
+        return frames.Open(
+            self.timeline, options.id, options.rack, options.lease_ms, self._instance
+        )
 
     async def _open(self) -> None:
         """Opens a session, and takes up what this id holds from before.
@@ -213,9 +233,8 @@ class Consumer:
         """
         options = self._options
         async with self._finished.hushed():
-            request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
             try:
-                opened = await self._commands.ask(request, frames.Opened, changes=False)
+                opened = await self._commands.ask(self._opening(), frames.Opened, changes=False)
             except Unavailable:
                 self._commands.turn_away()
                 raise
@@ -253,10 +272,8 @@ class Consumer:
         First the new session, then the last pushes of the old one, then its end.
         """
         commands = self._connect(COMMAND_MS_MAX, address)
-        options = self._options
-        request = frames.Open(self.timeline, options.id, options.rack, options.lease_ms)
         try:
-            opened = await commands.ask(request, frames.Opened, changes=False)
+            opened = await commands.ask(self._opening(), frames.Opened, changes=False)
         except DovetailError as error:
             _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
             await commands.close()

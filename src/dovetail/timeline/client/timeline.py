@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -318,14 +318,16 @@ class Timeline:
 
 def _check(draft: Draft) -> None:
     """Raises `InvalidInput` for what no timeline takes."""
-    if not isinstance(draft.body, bytes | bytearray | memoryview):
-        kind = type(draft.body).__name__
-        raise InvalidInput(f"a body is bytes, and this one is {kind}; encode it first")
+    # Callers without a type checker give anything.
+    body: object = draft.body
+    headers: Iterable[tuple[object, object]] = draft.headers.items()
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise InvalidInput(f"a body is bytes, not {type(body).__name__}; encode it first")
     if draft.key is not None:
         check_key(draft.key, "key")
     if draft.priority not in range(PRIORITY_MAX + 1):
         raise InvalidInput(f"priority {draft.priority!r}: write a number from 0 to {PRIORITY_MAX}")
-    for name, value in draft.headers.items():
+    for name, value in headers:
         if not isinstance(name, str) or not isinstance(value, bytes):
             raise InvalidInput(f"header {name!r}: its name is text, and its value is bytes")
 
