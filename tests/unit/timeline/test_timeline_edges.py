@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from dovetail.errors import Exists, InvalidInput, ProtocolViolation, Unavailable
 from dovetail.timeline import Message, frames
 from dovetail.timeline.client import consumer
 from dovetail.timeline.client.fake import fake_dovetail
+from dovetail.timeline.client.link import NetworkLink
+from dovetail.timeline.client.moments import duration_ms
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.timeline.config import TimelineConfig, config_of
 from dovetail.timeline.engine.health import Condition
@@ -213,3 +216,46 @@ async def test_a_consumer_that_comes_back_has_its_id() -> None:
             await link.ask(frames.Open("t", "a", "", 30_000, 8), frames.Opened)
         await d.advance("1m")
         await link.ask(frames.Open("t", "a", "", 30_000, 8), frames.Opened)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        ({"body": "text"}, "a body is bytes, not str"),
+        ({"body": {"a": 1}}, "a body is bytes, not dict"),
+        ({"key": 7}, "7 is not a key"),
+        ({"priority": 99}, "from 0 to 9"),
+        ({"priority": "high"}, "from 0 to 9"),
+        ({"headers": {"a": "text"}}, "header 'a'"),
+        ({"delay": "5"}, "'5' is not a duration; write"),
+        ({"delay": "soon"}, "is not a duration"),
+        ({"delay": -1}, "is not a duration"),
+        ({"delay": float("nan")}, "is not a duration"),
+        ({"delay": {}}, "is not a duration"),
+        ({"at": "tomorrow"}, "is not a time"),
+        ({"at": 1e13}, "9999"),
+    ],
+)
+async def test_a_bad_argument_is_refused_at_once(arguments: dict[str, Any], refusal: str) -> None:
+    """F84: it is the caller's error, and nothing is sent or tried again."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        with pytest.raises(InvalidInput, match=refusal):
+            async with asyncio.timeout(1):
+                await d.timeline("t").schedule(**{"body": b"", **arguments})
+
+
+async def test_a_link_refuses_what_a_node_would_hang_up_on() -> None:
+    """F84: without a node to be reached, and without waiting for one."""
+    link = NetworkLink("127.0.0.1:1", client_id="c")
+    bad: Any = NewMessage(0, "text")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="Expected `bytes`, got `str`"):
+        async with asyncio.timeout(1):
+            await link.ask(frames.Insert(1, [bad]), frames.InsertedAll)
+    await link.close()
+
+
+def test_durations_as_people_write_them() -> None:
+    """F84: parts with units add up."""
+    assert duration_ms("1h59m") == 119 * 60_000
+    assert duration_ms("1m 30s 5ms") == 90_005
+    assert duration_ms("1.5h") == duration_ms(5_400) == duration_ms(timedelta(minutes=90))

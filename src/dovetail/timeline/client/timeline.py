@@ -27,6 +27,7 @@ from dovetail.timeline.client.spans import scheduling
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import (
     PRIORITY_MAX,
+    TIME_MS_MAX,
     BatchId,
     Inserted,
     MessageId,
@@ -345,9 +346,12 @@ def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
 def _due_ms(at: Moment | None, delay: Duration | None, now_ms: int) -> int:
     if at is not None and delay is not None:
         raise InvalidInput("a message is due at a time or after a delay, not both")
+    due_ms = now_ms + (0 if delay is None else duration_ms(delay))
     if at is not None:
-        return moment_ms(at)
-    return now_ms + (0 if delay is None else duration_ms(delay))
+        due_ms = moment_ms(at)
+    if due_ms > TIME_MS_MAX:
+        raise InvalidInput("a message is due at the end of the year 9999 at the latest")
+    return due_ms
 
 
 def _shown(found: frames.Found) -> list[Shown]:
