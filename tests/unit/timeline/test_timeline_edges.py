@@ -14,13 +14,13 @@ from dovetail.clock import SystemClock
 from dovetail.errors import Exists, InvalidInput, ProtocolViolation, Unavailable, Uncertain
 from dovetail.timeline import Message, frames
 from dovetail.timeline.client import consumer
-from dovetail.timeline.client.fake import fake_dovetail
+from dovetail.timeline.client.fake import FakeDovetail, fake_dovetail
 from dovetail.timeline.client.link import NetworkLink
 from dovetail.timeline.client.moments import duration_ms
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.timeline.config import TimelineConfig, config_of
 from dovetail.timeline.engine.health import Condition
-from dovetail.timeline.message import NewMessage, Release
+from dovetail.timeline.message import NewMessage, Release, Status
 from dovetail.timeline.stores.memory import MemoryStore
 from dovetail.timeline.stores.protocol import TimelineStore
 from dovetail.timeline.stores.sqlite import SqliteStore
@@ -259,3 +259,30 @@ def test_durations_as_people_write_them() -> None:
     assert duration_ms("1h59m") == 119 * 60_000
     assert duration_ms("1m 30s 5ms") == 90_005
     assert duration_ms("1.5h") == duration_ms(5_400) == duration_ms(timedelta(minutes=90))
+
+
+class SlowClock(SystemClock):
+    """The clock of a machine that is ten minutes behind a fake node."""
+
+    def __init__(self, d: FakeDovetail) -> None:
+        self._node = d
+
+    def wall_ms(self) -> int:
+        return self._node.now_ms - 600_000
+
+
+async def test_a_delay_is_counted_by_the_clock_of_the_node() -> None:
+    """F14: from the first message on, also where the producer's clock is wrong."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        t = Timeline("t", d._make_link(1_000, ""), client_id="p", clock=SlowClock(d))
+        scheduled = await t.schedule(b"x", delay="5m")
+        now = await t.schedule(b"now")
+        later, at_once = await t.look_up(scheduled.id, now.id)
+        assert later is not None
+        assert abs(later.due_ms - d.now_ms - 300_000) < 1_000
+        assert at_once is not None
+        assert at_once.due_ms == d.now_ms
+        assert await t.move(scheduled.id, delay="1h") is Status.OK
+        (moved,) = await t.look_up(scheduled.id)
+        assert moved is not None
+        assert abs(moved.due_ms - d.now_ms - 3_600_000) < 1_000

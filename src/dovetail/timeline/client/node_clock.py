@@ -21,6 +21,8 @@ class NodeClock:
         #: Our clock less the node's, as last measured; 0 while they may well be the same.
         self.offset_ms = 0.0
         self._used_ms = 0.0
+        #: Whether anything is known of the node's clock.
+        self.compared = False
 
     def report(self, session: int, *, handled: int, failed: int, busy: bool) -> Report:
         """A report to send at once; its answer has the node's time."""
@@ -31,6 +33,7 @@ class NodeClock:
 
     def on_answer(self, node_ms: int, *, trusted: bool) -> None:
         """The last report was answered; `trusted` unless the node says that its clock is off."""
+        self.compared = True
         self.latency_ms = (self._clock.monotonic_ms() - self._began_ms) / 2
         offset_ms = self._sent_ms + self.latency_ms - node_ms
         certain = abs(offset_ms) > self.latency_ms + _CLOCK_MS

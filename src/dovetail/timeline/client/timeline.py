@@ -2,9 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from dovetail import tracing
 from dovetail.clock import Clock
@@ -39,6 +39,8 @@ from dovetail.timeline.message import (
 )
 
 _log = get_logger("producer")
+
+Result = TypeVar("Result")
 
 #: Messages of one request; a larger list is sent in parts, each stored whole or not at all.
 BATCH: Final = 1_000
@@ -82,6 +84,8 @@ class Timeline:
         self.signals: frames.Signals | None = None
         self._session: int | None = None
         self._opening = asyncio.Lock()
+        #: One comparison of clocks at a time: each is measured from its question to its answer.
+        self._comparing = asyncio.Lock()
         #: The name of every batch: sent again after a lost answer, it is stored once.
         self._producer = random.SystemRandom().randrange(2**62)
         self._sequence = 0
@@ -116,7 +120,9 @@ class Timeline:
             return await self._schedule(drafts)
 
     async def _schedule(self, drafts: Sequence[Draft]) -> list[Scheduled]:
-        now_ms = self._clock.wall_ms()
+        now_ms = 0
+        if any(draft.delay is not None for draft in drafts):
+            now_ms = await self._now_ms()
         context = tracing.traceparent()
         messages = [_message(draft, now_ms, context) for draft in drafts]
         found: list[Scheduled] = []
@@ -138,24 +144,28 @@ class Timeline:
         self._sequence += 1
         sequence = self._sequence
         self._under_way[sequence] = None
+
+        async def store(session: int) -> list[Inserted]:
+            batch = BatchId(self._producer, sequence, next(iter(self._under_way)) - 1)
+            request = frames.Insert(session, list(messages), batch)
+            outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
+            await self._report(session)
+            return outcomes
+
         try:
-            return await self._insert(messages, sequence)
+            return await self._patiently(store, f"{len(messages)} messages")
         finally:
             del self._under_way[sequence]
 
-    async def _insert(self, messages: Sequence[NewMessage], sequence: int) -> list[Inserted]:
+    async def _patiently(self, work: Callable[[int], Awaitable[Result]], what: str) -> Result:
+        """Does it in a session, again and again while the broker cannot."""
         until_s = asyncio.get_running_loop().time() + PATIENCE_S
         unknown = False
         attempt = 0
 
         while True:
             try:
-                session = await self._open()
-                batch = BatchId(self._producer, sequence, next(iter(self._under_way)) - 1)
-                request = frames.Insert(session, list(messages), batch)
-                outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
-                await self._report(session)
-                return outcomes
+                return await work(await self._open())
 
             except TopicUnknown:
                 raise
@@ -170,7 +180,7 @@ class Timeline:
                 if asyncio.get_running_loop().time() > until_s:
                     if unknown:
                         # Not sent the last time is not the same as not stored.
-                        raise Uncertain(f"{len(messages)} messages: {error}") from error
+                        raise Uncertain(f"{what}: {error}") from error
                     raise
 
                 if attempt and isinstance(error, Unavailable):
@@ -188,19 +198,26 @@ class Timeline:
 
     async def _report(self, session: int) -> None:
         """Compares clocks with the broker, every so often, and learns how the timeline is."""
-        began_ms = self._clock.monotonic_ms()
-        if began_ms < self._report_next_ms:
+        if self._clock.monotonic_ms() < self._report_next_ms:
             return
-        self._report_next_ms = began_ms + REPORT_MS
-
-        request = self._node.report(session, handled=0, failed=0, busy=False)
         try:
-            answer = await self._link.ask(request, frames.Reported, changes=False)
+            await self._compare(session)
         except DovetailError as error:
             _log.debug("not reported", timeline=self.name, error=str(error))
-            return
-        self._node.on_answer(answer.now_ms, trusted=answer.trusted)
-        self.signals = answer.signals
+
+    async def _compare(self, session: int) -> None:
+        self._report_next_ms = self._clock.monotonic_ms() + REPORT_MS
+        async with self._comparing:
+            request = self._node.report(session, handled=0, failed=0, busy=False)
+            answer = await self._link.ask(request, frames.Reported, changes=False)
+            self._node.on_answer(answer.now_ms, trusted=answer.trusted)
+            self.signals = answer.signals
+
+    async def _now_ms(self) -> int:
+        """The present by the node's clock: ours may be wrong, and a delay is counted there."""
+        if not self._node.compared:
+            await self._patiently(self._compare, "comparing clocks")
+        return self._node.now_ms()
 
     # Changing
 
@@ -220,7 +237,8 @@ class Timeline:
         self, message: int, *, at: Moment | None = None, delay: Duration | None = None
     ) -> Status:
         """Gives a message that nobody holds another due time."""
-        due_ms = _due_ms(at, delay, self._clock.wall_ms())
+        now_ms = 0 if delay is None else await self._now_ms()
+        due_ms = _due_ms(at, delay, now_ms)
         request = frames.Move(self.name, [(message, due_ms)])
         return (await self._link.ask(request, frames.Statuses)).statuses[0]
 
@@ -344,9 +362,10 @@ def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
 
 
 def _due_ms(at: Moment | None, delay: Duration | None, now_ms: int) -> int:
+    """When it is due; 0, which the node takes for now, if neither is given."""
     if at is not None and delay is not None:
         raise InvalidInput("a message is due at a time or after a delay, not both")
-    due_ms = now_ms + (0 if delay is None else duration_ms(delay))
+    due_ms = 0 if delay is None else now_ms + duration_ms(delay)
     if at is not None:
         due_ms = moment_ms(at)
     if due_ms > TIME_MS_MAX:
