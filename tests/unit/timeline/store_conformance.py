@@ -458,6 +458,25 @@ class StoreConformance:
         (moved,) = await store.schedules()
         assert moved == replace(schedule, next_ms=NOW_MS + 2_000)
 
+    async def test_a_schedule_that_is_put_again_goes_on_where_it_is(
+        self, store: TimelineStore
+    ) -> None:
+        """F9: it fires nothing again, and its time comes however often it is put."""
+        for made in ({"every_ms": 1_000}, {"cron": "0 3 * * *", "zone": "Europe/Vienna"}):
+            first = new_schedule("s", b"1", now_ms=NOW_MS, **made)  # type: ignore[arg-type]
+            await store.put_schedule(first)
+            firing = firing_at(first, now_ms=first.next_ms, bucket=1)
+            assert await store.fire([firing], now_ms=NOW_MS) == [True]
+            again = new_schedule("s", b"2", now_ms=NOW_MS + 10, **made)  # type: ignore[arg-type]
+            await store.put_schedule(again)
+            (held,) = await store.schedules()
+            assert (held.next_ms, held.start_ms) == (firing.following_ms, first.start_ms)
+            assert held.body == b"2"
+
+        other = new_schedule("s", b"3", now_ms=NOW_MS + 20, every_ms=2_000)
+        await store.put_schedule(other)
+        assert await store.schedules() == [other]
+
     async def test_a_schedule_is_replaced_and_removed(self, store: TimelineStore) -> None:
         """B19: one schedule has a name."""
         first = new_schedule("b", b"1", now_ms=NOW_MS, every_ms=1_000)

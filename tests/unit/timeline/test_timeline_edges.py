@@ -286,3 +286,19 @@ async def test_a_delay_is_counted_by_the_clock_of_the_node() -> None:
         (moved,) = await t.look_up(scheduled.id)
         assert moved is not None
         assert abs(moved.due_ms - d.now_ms - 3_600_000) < 1_000
+
+
+async def test_a_schedule_that_every_deployment_puts_fires_each_time_once() -> None:
+    """F9: `every="1h"` put every 45 minutes fires each hour, and a minute of cron once."""
+    async with fake_dovetail(timelines=["hours", "minutes"]) as d:
+        hours, minutes = await seen_by(d, "hours"), await seen_by(d, "minutes")
+        for _ in range(8):
+            await d.timeline("hours").put_schedule("s", b"", every="1h")
+            await d.advance("45m")
+        assert len(hours) == 6
+
+        for _ in range(300):
+            await d.timeline("minutes").put_schedule("s", b"", cron="* * * * *")
+            await d.advance("1s")
+        due = [message.due_ms for message in minutes]
+        assert len(due) == len(set(due)) == 5

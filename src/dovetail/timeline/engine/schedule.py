@@ -5,6 +5,8 @@ time is stored with it. Firing is one change in the store: the message is insert
 time, and the schedule moves on, if its next time is still the one that the broker read. So each
 time fires once, however many brokers try, and whichever of them dies in between.
 
+A schedule that is put again, as by every deployment, goes on where it is unless its times change.
+
 Times that passed while no broker was there: the latest of them fires once, at once; older ones do
 not. A schedule whose message is due at 03:00 and was missed is wanted; a hundred of them are not.
 
@@ -43,6 +45,11 @@ class Schedule:
     every_ms: int = 0
     start_ms: int = 0
     priority: int = 0
+
+    @property
+    def times(self) -> tuple[str, str, int]:
+        """What says when it fires."""
+        return self.cron, self.zone, self.every_ms
 
 
 @dataclass(frozen=True, slots=True)

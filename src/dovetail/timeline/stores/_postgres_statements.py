@@ -37,6 +37,8 @@ them, and the store sends that one again.
 
 from typing import Final
 
+from dovetail.timeline.stores.outcomes import PUT_AGAIN
+
 #: Raised when the tables change; written with the table of messages.
 FORMAT: Final = "dovetail timeline, format 3"
 
@@ -391,12 +393,11 @@ RETURNING id
 
 # Schedules, batches
 
-PUT_SCHEDULE = """
-INSERT INTO {t}schedules (name, body, next, headers, cron, zone, every, start, priority)
+PUT_SCHEDULE = f"""
+INSERT INTO {{t}}schedules AS held
+    (name, body, next, headers, cron, zone, every, start, priority)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-ON CONFLICT (name) DO UPDATE SET body = $2, next = $3, headers = $4, cron = $5, zone = $6,
-    every = $7, start = $8, priority = $9
-"""
+{PUT_AGAIN}"""  # noqa: S608 - of constants
 DROP_SCHEDULE = "DELETE FROM {t}schedules WHERE name = $1 RETURNING 1"
 SCHEDULES = """
 SELECT name, body, next, headers, cron, zone, every, start, priority

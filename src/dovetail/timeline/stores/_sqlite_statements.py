@@ -6,6 +6,8 @@ They are put together of constants only (hence S608 is off where a linter cannot
 import sqlite3
 from typing import Final
 
+from dovetail.timeline.stores.outcomes import PUT_AGAIN
+
 #: "DVTT": tells our file from any other SQLite database.
 APPLICATION_ID: Final = 0x44565454
 #: Raised when the tables change.
@@ -188,11 +190,10 @@ RETURNING id
 
 # Schedules, batches
 
-PUT_SCHEDULE = """
-INSERT OR REPLACE INTO schedules
-    (name, body, next, headers, cron, zone, every, start, priority)
+PUT_SCHEDULE = f"""
+INSERT INTO schedules AS held (name, body, next, headers, cron, zone, every, start, priority)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+{PUT_AGAIN}"""  # noqa: S608 - of constants
 DROP_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
 SCHEDULES = """
 SELECT name, body, next, headers, cron, zone, every, start, priority FROM schedules ORDER BY name

@@ -316,6 +316,9 @@ class MemoryStore:
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
+        held = self._schedules.get(schedule.name)
+        if held is not None and held.times == schedule.times:
+            schedule = replace(schedule, next_ms=held.next_ms, start_ms=held.start_ms)
         self._schedules[schedule.name] = schedule
 
     async def drop_schedule(self, name: str) -> bool:

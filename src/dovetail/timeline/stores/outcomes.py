@@ -13,6 +13,18 @@ BATCHES_KEPT: Final = 64
 #: Written with a dead letter whose last holder never answered.
 REASON_ENDED: Final = "the lease ended without an answer"
 
+#: For a schedule that is put again. One with the same times goes on where it is: begun anew, it
+#: would fire again what it has fired, or never if it is put more often than it fires.
+PUT_AGAIN: Final = """
+ON CONFLICT (name) DO UPDATE SET body = excluded.body, headers = excluded.headers,
+    priority = excluded.priority, cron = excluded.cron, zone = excluded.zone,
+    every = excluded.every,
+    next = CASE WHEN (held.cron, held.zone, held.every)
+        = (excluded.cron, excluded.zone, excluded.every) THEN held.next ELSE excluded.next END,
+    start = CASE WHEN (held.cron, held.zone, held.every)
+        = (excluded.cron, excluded.zone, excluded.every) THEN held.start ELSE excluded.start END
+"""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, int, list[tuple[int, Inserted]]])
 

@@ -174,7 +174,8 @@ class TimelineStore(Protocol):
     # Schedules
 
     async def put_schedule(self, schedule: Schedule) -> None:
-        """Stores a schedule, in place of the one of the same name."""
+        """Stores a schedule, in place of the one of the same name; if that has the same times
+        (`cron`, `zone`, `every_ms`), it goes on where that is."""
         ...
 
     async def drop_schedule(self, name: str) -> bool:
