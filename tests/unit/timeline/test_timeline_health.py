@@ -83,6 +83,23 @@ def test_one_client_with_a_wrong_clock_stops_nobody_else() -> None:
     assert not clocks.verdict(now_ms=T + 60_001).drifted
 
 
+@pytest.mark.parametrize("kind", [Target.CONSUMER, Target.PRODUCER, Target.BROKER])
+@pytest.mark.parametrize("reference", [Target.STORAGE, Target.COORDINATION])
+def test_nobody_outvotes_a_reference_that_finds_our_clock_right(
+    kind: Target, reference: Target
+) -> None:
+    """F28: clients with wrong clocks, or forged offsets, halt nothing where the store or the
+    coordination service answers; they are counted."""
+    clocks = drift()
+    clocks.on_offset(reference, "r", offset_ms=5, uncertain_ms=9, now_ms=T)
+    for name in "abc":
+        clocks.on_offset(kind, name, offset_ms=30_000, uncertain_ms=1, now_ms=T)
+    assert not clocks.verdict(now_ms=T).drifted
+    assert clocks.drifted(kind, now_ms=T) == ["a", "b", "c"]
+    clocks.on_offset(reference, "r", offset_ms=30_000, uncertain_ms=9, now_ms=T)
+    assert clocks.verdict(now_ms=T).drifted
+
+
 def test_a_clock_that_was_set_is_believed_at_once() -> None:
     """B15: a sample that cannot be true together with those before it takes their place, though
     they were more certain."""

@@ -6,8 +6,9 @@ what is beyond the threshold for certain counts.
 
 Who is wrong? The store is the reference, because all brokers share it, and the messages' times are
 in it; most members of the coordination service are, where nothing is known of the store. Other
-brokers and clients are each as good as we are, so our own clock is the wrong one only if most of at
-least `WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
+brokers and clients are each as good as we are, and anybody can report a forged offset. So they are
+heard only where no reference answers, and our own clock is the wrong one only if most of at least
+`WITNESSES_MIN` of a kind say so, in the same direction; a single one that differs has drifted
 itself, and is reported.
 
 While our clock is wrong, the broker must not push (too early, or leases that end at once), must
@@ -138,6 +139,8 @@ class Drift:
         """Whether our own clock is the wrong one."""
         for target in Target:
             offsets = self.offsets(target, now_ms=now_ms)
+            if target not in _REFERENCES and self._is_vouched_for(now_ms=now_ms):
+                continue
             if target is Target.COORDINATION and self.offsets(Target.STORAGE, now_ms=now_ms):
                 continue
             enough = 1 if target in _REFERENCES else WITNESSES_MIN
@@ -147,6 +150,11 @@ class Drift:
                 if len(offsets) >= enough and 2 * len(same) > len(offsets):
                     return Verdict(True, self._reason(target, same, of=len(offsets)))
         return Verdict(False)
+
+    def _is_vouched_for(self, *, now_ms: float) -> bool:
+        """Whether a reference was heard: where it finds our clock right, no number of clients or
+        brokers can outvote both."""
+        return any(self.offsets(target, now_ms=now_ms) for target in _REFERENCES)
 
     def _reason(self, target: Target, offsets_ms: list[float], *, of: int) -> str:
         middle_ms = statistics.median(offsets_ms)

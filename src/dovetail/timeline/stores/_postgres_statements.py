@@ -397,7 +397,7 @@ PUT_SCHEDULE = f"""
 INSERT INTO {{t}}schedules AS held
     (name, body, next, headers, cron, zone, every, start, priority)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
-{PUT_AGAIN}"""  # noqa: S608 - of constants
+{PUT_AGAIN}"""  # noqa: S608
 DROP_SCHEDULE = "DELETE FROM {t}schedules WHERE name = $1 RETURNING 1"
 SCHEDULES = """
 SELECT name, body, next, headers, cron, zone, every, start, priority

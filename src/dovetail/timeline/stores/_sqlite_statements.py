@@ -193,7 +193,7 @@ RETURNING id
 PUT_SCHEDULE = f"""
 INSERT INTO schedules AS held (name, body, next, headers, cron, zone, every, start, priority)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-{PUT_AGAIN}"""  # noqa: S608 - of constants
+{PUT_AGAIN}"""  # noqa: S608
 DROP_SCHEDULE = "DELETE FROM schedules WHERE name = ?"
 SCHEDULES = """
 SELECT name, body, next, headers, cron, zone, every, start, priority FROM schedules ORDER BY name
