@@ -1,6 +1,7 @@
 """What happens at the edges of a timeline: defects, foreign text, wrong arguments, wrong clocks."""
 
 import asyncio
+import threading
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.unit.timeline.test_fake import seen_by
 
 from dovetail.clock import SystemClock
 from dovetail.errors import Exists, InvalidInput, ProtocolViolation, Unavailable, Uncertain
-from dovetail.timeline import Message, frames
+from dovetail.timeline import Draft, Message, frames
 from dovetail.timeline.client import consumer
 from dovetail.timeline.client.fake import FakeDovetail, fake_dovetail
 from dovetail.timeline.client.link import NetworkLink
@@ -302,3 +303,29 @@ async def test_a_schedule_that_every_deployment_puts_fires_each_time_once() -> N
             await d.advance("1s")
         due = [message.due_ms for message in minutes]
         assert len(due) == len(set(due)) == 5
+
+
+async def test_plain_handlers_run_as_many_at_once_as_was_asked_for() -> None:
+    """F31: 40 of them meet at a barrier, which fewer threads would not pass."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        barrier = threading.Barrier(40, timeout=10)
+        d.consumer("t", concurrency=40)(lambda message: barrier.wait())
+        await d.timeline("t").schedule_many([Draft(b"") for _ in range(40)])
+        await d.advance("1s")
+        (consumer,) = d.consumers
+        assert (consumer.handled, consumer.failed) == (40, 0)
+
+
+async def test_a_coroutine_that_does_not_look_like_one_is_awaited() -> None:
+    """F31: a plain handler that returns an awaitable has not handled anything yet."""
+    seen: list[bytes] = []
+
+    class Handler:
+        async def __call__(self, message: Message) -> None:
+            seen.append(message.body)
+
+    async with fake_dovetail(timelines=["t"]) as d:
+        d.consumer("t")(Handler())
+        await d.timeline("t").schedule(b"x")
+        await d.advance("1s")
+        assert seen == [b"x"]

@@ -15,10 +15,12 @@
 """
 
 import asyncio
+import contextvars
 import inspect
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dovetail.background import Tasks
@@ -78,6 +80,8 @@ class Consumer:
         self.timeline = timeline
         self._handler = handler
         self._plain = not inspect.iscoroutinefunction(handler)
+        #: As many as may run at once: the loop's own pool has few, and others use it.
+        self._threads = ThreadPoolExecutor(options.concurrency, f"consumer of {timeline}")
         self._options = options
         self._connect = connect
         self._node = NodeClock(clock)
@@ -147,6 +151,7 @@ class Consumer:
             await self._commands.close()
             await self._line.close()
             await self._leaving.finish()
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _end_gracefully(self, taking: "list[asyncio.Task[None]]") -> None:
         await self._stopping.wait()
@@ -401,10 +406,15 @@ class Consumer:
         given: Any = messages if self._options.batch else messages[0]
         handler: Callable[[Any], Any] = self._handler
         with handling(self.timeline, messages):
-            if self._plain:
-                await asyncio.to_thread(handler, given)
-            else:
+            if not self._plain:
                 await handler(given)
+                return
+            within = contextvars.copy_context()
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._threads, within.run, handler, given)
+            # A partial, or an object that is called, does not show that it is a coroutine.
+            if inspect.isawaitable(found):
+                await found
 
     async def _until(self, time_ms: int) -> None:
         while True:
