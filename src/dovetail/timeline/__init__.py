@@ -24,6 +24,7 @@ out: `engine/window.py` assigns buckets to consumers → `engine/loader.py` plan
     dispatch.py    the one table of requests: name, permission, handler
     requests.py    what each request does
     session.py     producers and consumers of a timeline, as a broker knows them
+    context.py     what all running timelines of a broker share
     running.py     one timeline that a broker serves: timers, store, waiting requests
     service.py     all timelines of a broker, and their upkeep
     catalog.py     which timelines there are, in the coordination service

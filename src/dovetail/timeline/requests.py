@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.timeline import frames
 from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.context import Context
 from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Target
 from dovetail.timeline.engine.schedule import new_schedule
 from dovetail.timeline.engine.signals import suggested
 from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Release, Status
-from dovetail.timeline.running import Context, RunningTimeline
+from dovetail.timeline.running import RunningTimeline
 from dovetail.wire.calls import Answer, Request
 
 _SESSION_MAX: Final = 2**63 - 1

@@ -10,9 +10,8 @@ had left comes back when its lease ends.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from time import perf_counter
@@ -20,7 +19,6 @@ from typing import Any, Final, TypeVar
 
 from dovetail import tracing
 from dovetail.background import Tasks
-from dovetail.clock import Clock
 from dovetail.errors import (
     DovetailError,
     Exists,
@@ -33,15 +31,15 @@ from dovetail.errors import (
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.config import LEASE_MS_MIN
+from dovetail.timeline.context import Context
 from dovetail.timeline.engine.assignment import Member
-from dovetail.timeline.engine.drift import Drift, Target
-from dovetail.timeline.engine.health import Health
+from dovetail.timeline.engine.drift import Target
 from dovetail.timeline.engine.loader import Loader, Plan
 from dovetail.timeline.engine.schedule import firing_at
 from dovetail.timeline.engine.signals import Lateness, Rate
 from dovetail.timeline.engine.window import Attendee, Windows
 from dovetail.timeline.message import Counts, Leased, Release
-from dovetail.timeline.metrics import StoreCommand, TimelineMetrics
+from dovetail.timeline.metrics import StoreCommand
 from dovetail.timeline.session import (
     SESSION_MS,
     ConsumerSession,
@@ -66,35 +64,6 @@ COUNT_SHARE: Final = 500
 _SLEEP_MS_MAX: Final = 60_000
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a running timeline works with."""
-
-    clock: Clock
-    rng: random.Random
-    health: Health
-    drift: Drift
-    metrics: TimelineMetrics
-    #: Consumers of this timeline at other brokers.
-    others: Callable[[TimelineRecord], Sequence[Attendee]]
-    #: Called when consumers have come or gone here.
-    on_consumers: Callable[[], None]
-    #: The address of a better broker for clients of a timeline; empty if there is none.
-    better: Callable[[str], str]
-
-    def now_ms(self) -> int:
-        """The present by our clock; a jump of it is noticed here, before anybody acts on it."""
-        now_ms = self.clock.wall_ms()
-        self.health.on_clock(wall_ms=now_ms, monotonic_ms=self.clock.monotonic_ms())
-        return now_ms
-
-    def dated_ms(self) -> int:
-        """The present, for a write that carries it. Raises `Unavailable` while our clock is off."""
-        now_ms = self.now_ms()
-        self.health.check_dated_write()
-        return now_ms
 
 
 class RunningTimeline:

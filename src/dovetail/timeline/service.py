@@ -29,6 +29,7 @@ from dovetail.timeline import frames
 from dovetail.timeline.catalog import Catalog, TimelineRecord
 from dovetail.timeline.clocks import Clocks, DatedService
 from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.context import Context
 from dovetail.timeline.dispatch import Dispatcher
 from dovetail.timeline.engine.drift import Drift
 from dovetail.timeline.engine.health import Health, Report
@@ -39,7 +40,7 @@ from dovetail.timeline.message import TimelineId
 from dovetail.timeline.metrics import TimelineMetrics
 from dovetail.timeline.requests import Requests
 from dovetail.timeline.roster import Roster
-from dovetail.timeline.running import Context, RunningTimeline
+from dovetail.timeline.running import RunningTimeline
 from dovetail.timeline.stores.protocol import Stores
 from dovetail.wire import Connection, Reply
 from dovetail.wire.calls import Answer, Request

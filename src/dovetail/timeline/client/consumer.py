@@ -15,12 +15,9 @@
 """
 
 import asyncio
-import contextvars
-import inspect
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dovetail.background import Tasks
@@ -29,12 +26,12 @@ from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Topic
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
+from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.retry import pause_ms, reason_of
-from dovetail.timeline.client.spans import handling
 from dovetail.timeline.message import TIME_MS_MAX, Extension, Handle, Leased, Release, Status
 
 _log = get_logger("consumer")
@@ -56,9 +53,6 @@ REPORT_S: Final = 1.0
 _RETRY_S_MIN: Final = 0.05
 _RETRY_S_MAX: Final = 2.0
 
-Handler = Callable[[Message], Any]
-BatchHandler = Callable[[list[Message]], Any]
-
 
 class Consumer:
     """See the module."""
@@ -72,23 +66,13 @@ class Consumer:
         connect: Callable[[int, str], Link],
         clock: Clock,
     ) -> None:
-        if options.concurrency < 1 or options.batch < 0:
-            raise InvalidInput(
-                f"concurrency {options.concurrency} and batch {options.batch}: at least 1 and 0"
-            )
-
         self.timeline = timeline
-        self._handler = handler
-        self._plain = not inspect.iscoroutinefunction(handler)
-        #: As many as may run at once: the loop's own pool has few, and others use it.
-        self._threads = ThreadPoolExecutor(options.concurrency, f"consumer of {timeline}")
+        self._handler = HandlerCall(handler, timeline, options)
         self._options = options
         self._connect = connect
         self._node = NodeClock(clock)
 
         self._session = 0
-        #: Tells this consumer from another one under the same id.
-        self._instance = random.SystemRandom().randrange(1, 2**62)
         self._here: dict[Handle, Message] = {}
         self._running: dict[Handle, asyncio.Task[None]] = {}
         #: Handlers that were called; the others wait for their time or for a slot.
@@ -151,7 +135,7 @@ class Consumer:
             await self._commands.close()
             await self._line.close()
             await self._leaving.finish()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._handler.close()
 
     async def _end_gracefully(self, taking: "list[asyncio.Task[None]]") -> None:
         await self._stopping.wait()
@@ -224,12 +208,6 @@ class Consumer:
             else:
                 return
 
-    def _opening(self) -> frames.Open:
-        options = self._options
-        return frames.Open(
-            self.timeline, options.id, options.rack, options.lease_ms, self._instance
-        )
-
     async def _open(self) -> None:
         """Opens a session, and takes up what this id holds from before.
 
@@ -238,8 +216,9 @@ class Consumer:
         """
         options = self._options
         async with self._finished.hushed():
+            request = options.opening(self.timeline)
             try:
-                opened = await self._commands.ask(self._opening(), frames.Opened, changes=False)
+                opened = await self._commands.ask(request, frames.Opened, changes=False)
             except Unavailable:
                 self._commands.turn_away()
                 raise
@@ -277,8 +256,9 @@ class Consumer:
         First the new session, then the last pushes of the old one, then its end.
         """
         commands = self._connect(COMMAND_MS_MAX, address)
+        request = self._options.opening(self.timeline)
         try:
-            opened = await commands.ask(self._opening(), frames.Opened, changes=False)
+            opened = await commands.ask(request, frames.Opened, changes=False)
         except DovetailError as error:
             _log.warning("could not move", timeline=self.timeline, to=address, error=str(error))
             await commands.close()
@@ -368,14 +348,15 @@ class Consumer:
     async def _handle(self, messages: list[Message]) -> None:
         error: BaseException | None = None
         began = False
+
         try:
-            await self._until(max(message.start_ms for message in messages))
+            await self._node.until(max(message.start_ms for message in messages))
             async with self._slots:
                 if self._stopping.is_set():
                     return
                 began = True
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
-                await self._call(self._held(messages))
+                await self._handler(self._held(messages))
         except asyncio.CancelledError:
             if began:
                 error = TimeoutError("the consumer stopped before the handler ended")
@@ -399,29 +380,6 @@ class Consumer:
         for message in messages:
             message.lease_lost |= message.until_ms <= now_ms
         return [message for message in messages if not message.lease_lost]
-
-    async def _call(self, messages: list[Message]) -> None:
-        if not messages:
-            return
-        given: Any = messages if self._options.batch else messages[0]
-        handler: Callable[[Any], Any] = self._handler
-        with handling(self.timeline, messages):
-            if not self._plain:
-                await handler(given)
-                return
-            within = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._threads, within.run, handler, given)
-            # A partial, or an object that is called, does not show that it is a coroutine.
-            if inspect.isawaitable(found):
-                await found
-
-    async def _until(self, time_ms: int) -> None:
-        while True:
-            left_ms = time_ms - self._node.now_ms()
-            if left_ms <= 0:
-                return
-            await asyncio.sleep(left_ms / 1000)
 
     def _settle_done(self, messages: list[Message]) -> None:
         """They were handled: what is still ours is to be deleted."""

@@ -1,5 +1,6 @@
 """The node's time, as a client knows it: measured with every report, good for both sides."""
 
+import asyncio
 from typing import Final
 
 from dovetail.clock import Clock
@@ -40,6 +41,11 @@ class NodeClock:
         self.offset_ms = offset_ms if certain else 0.0
         if trusted:
             self._used_ms = self.offset_ms
+
+    async def until(self, time_ms: int) -> None:
+        """Returns at that time, by the node's clock."""
+        while (left_ms := time_ms - self.now_ms()) > 0:
+            await asyncio.sleep(left_ms / 1000)
 
     def now_ms(self) -> int:
         """The node's time, by the last measurement that it vouched for."""

@@ -1,6 +1,10 @@
 """How a consumer works, as its user says."""
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
+
+from dovetail.errors import InvalidInput
+from dovetail.timeline.frames import Open
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,19 @@ class ConsumerOptions:
     rack: str = ""
     id: str = ""
     stop_ms: int = 30_000
+    #: Tells this consumer from another one under the same id.
+    instance: int = field(default_factory=lambda: random.SystemRandom().randrange(1, 2**62))
+
+    def __post_init__(self) -> None:
+        """Raises `InvalidInput`."""
+        if self.concurrency < 1 or self.batch < 0:
+            raise InvalidInput(
+                f"concurrency {self.concurrency} and batch {self.batch}: at least 1 and 0"
+            )
+
+    def opening(self, timeline: str) -> Open:
+        """The request that begins a session."""
+        return Open(timeline, self.id, self.rack, self.lease_ms, self.instance)
 
     @property
     def capacity(self) -> int:
