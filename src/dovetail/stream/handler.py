@@ -206,7 +206,7 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 handler(event, leadership)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - error isolation is the promise
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - isolated
                 batch.fail(event)
         return self._count(batch)
 

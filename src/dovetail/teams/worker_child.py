@@ -184,7 +184,7 @@ def _failure_of(error: BaseException) -> Failure:
     kind = next(kinds, FailureKind.EXCEPTION)
     try:
         text = str(error)
-    except Exception as broken:  # noqa: BLE001 - the user's __str__ may do anything
+    except BaseException as broken:  # noqa: BLE001 - the user's __str__ may do anything
         text = f"(its message cannot be read: {type(broken).__name__})"
 
     reason = text if isinstance(error, Reject | InvalidInput) else f"{type(error).__name__}: {text}"

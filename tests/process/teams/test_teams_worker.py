@@ -16,7 +16,7 @@ import pytest
 
 from dovetail.teams.envelope import Job, JobId
 from dovetail.teams.graph import Pipeline
-from dovetail.teams.outcome import DeadLetter, FailureKind, Reject
+from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
 from dovetail.teams.worker import Done, Ended, Worker
 
@@ -66,6 +66,39 @@ def mischief(job: int) -> Any:
         case 80:
             raise SystemExit(3)
     return job + 1
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+def untellable(job: int) -> int:
+    """Raises what cannot be written down as it is."""
+    match job:
+        case 3:
+            raise ValueError("broken \ud800 text")
+        case 5:
+            raise Reject("\udcff" * 5_000)
+        case 7:
+            raise _Unprintable
+    return job
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_exception_whose_text_is_not_unicode_is_a_dead_letter(concurrency: int) -> None:
+    """F20: it costs neither its worker nor the jobs beside it."""
+    ended = run(untellable, *map(str, range(10)), attempts=1, concurrency=concurrency)
+    letters = dead(ended)
+    assert set(letters) == {"3", "5", "7"}
+    assert results(ended) == [None if n in (3, 5, 7) else b"%d" % n for n in range(10)]
+
+    reasons = {name: letter.failure.reason for name, letter in letters.items()}
+    assert reasons["3"] == "ValueError: broken \\ud800 text"
+    assert len(reasons["5"]) == REASON_CHARACTERS_MAX
+    assert reasons["7"] == "_Unprintable: (its message cannot be read: SystemExit)"
+    for letter in letters.values():
+        assert letter.headers()
 
 
 def test_poison_ends_in_dead_letters_and_the_others_are_done() -> None:
