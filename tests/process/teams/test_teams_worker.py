@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import Job, JobId, job_of, key_of
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
@@ -66,6 +66,21 @@ def mischief(job: int) -> Any:
         case 80:
             raise SystemExit(3)
     return job + 1
+
+
+def test_a_binary_key_goes_through_a_worker_unchanged() -> None:
+    """F7: to the function, and on to the job that follows from its result."""
+    first = Team("first", lambda job: job)
+    second = Team("second", lambda job: job)
+    first.pipe_to(second)
+    keys = [b"\xac\xed\x00\x05%c" % number for number in range(128, 256)]
+    given = [job_of(place="x", key=key, value=b"1") for key in keys]
+    with Worker(Pipeline("p", first, second).stages()[0]) as worker:
+        ended = worker.run(given)
+
+    done = [one for one in ended if isinstance(one, Done)]
+    assert [one.job.key for one in done] == keys
+    assert [[key_of(forward.id) for forward in one.forwards] for one in done] == [[k] for k in keys]
 
 
 class _Unprintable(Exception):
