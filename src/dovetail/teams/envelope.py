@@ -108,8 +108,8 @@ def job_of(
         id=identity,
         payload=payload,
         parent=id_of(parent) if parent else None,
-        attempts=_number(known.get(ATTEMPTS)),
-        not_before_ms=_number(known.get(NOT_BEFORE)),
+        attempts=number_in(known.get(ATTEMPTS)),
+        not_before_ms=number_in(known.get(NOT_BEFORE)),
         traceparent=known.get(TRACEPARENT),
     )
 
@@ -137,6 +137,7 @@ def checked_id(given: str) -> JobId:
     return JobId(given)
 
 
-def _number(text: bytes | None) -> int:
+def number_in(text: bytes | None) -> int:
+    """The number in a header; 0 if there is none."""
     # int() accepts spaces, signs and underscores, which we never write.
     return int(text) if text and text.isdigit() and len(text) < 19 else 0
