@@ -23,7 +23,6 @@ from dovetail.cli.app import app
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox import Message, Producer, start_relay
-from dovetail.outbox.backends import KafkaBackend
 from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
@@ -260,9 +259,7 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
     made = [producer.message("x", key="k", partition_key="p") for _ in range(5)]
     ids = producer.publish_list(made, backend=name)
     if name == "kafka_async":
-        backend = producer._made[name]
-        assert isinstance(backend, KafkaBackend)
-        assert backend.flush() == 0
+        assert producer.flush() == 0
     records = read_all(kafka, topic)
     assert [record.message_id for record in records] == ids
     assert len({record.partition for record in records}) == 1
@@ -271,6 +268,40 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
         with pytest.raises(Uncertain, match="1 of 2 messages were not acknowledged"):
             producer.publish_list(large, backend=name)
         assert len(read_all(kafka, topic)) == 6
+
+
+_EXITS = """
+import os
+from dovetail.outbox import Producer
+
+producer = Producer({topic!r}, backend="kafka_async")
+for number in range({count}):
+    producer.publish("before", key=str(number))
+if os.fork() == 0:
+    producer.publish("in the child", key="child")
+else:
+    os.wait()
+"""
+
+
+def test_an_exit_sends_what_is_on_its_way(kafka: str, topic: str) -> None:
+    """F6: `kafka_async` loses nothing at exit, in a process and in one that it forked."""
+    environment = {**os.environ, "DOVETAIL_OUTBOX_KAFKA": kafka}
+    script = _EXITS.format(topic=topic, count=300)
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=SECONDS_MAX)
+    values = [record.value for record in read_all(kafka, topic)]
+    assert (values.count(b"before"), values.count(b"in the child")) == (300, 1)
+
+
+def test_a_producer_that_is_closed(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F6: the end of a block sends everything, and nothing is taken after it."""
+    monkeypatch.setenv("DOVETAIL_OUTBOX_KAFKA", kafka)
+    with Producer(topic, backend="kafka_async") as producer:
+        for number in range(100):
+            producer.publish("x", key=str(number))
+    assert len(read_all(kafka, topic)) == 100
+    with pytest.raises(InvalidInput, match="closed"):
+        producer.publish("late")
 
 
 def test_the_command_line_from_tables_to_dead_letters(
