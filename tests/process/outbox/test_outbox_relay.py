@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from tests.conftest import NodeFactory
+from tests.database_servers import debian_postgres, running_postgres
 from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_all
 from typer.testing import CliRunner
 
@@ -27,6 +28,7 @@ from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.relay import Relay
+from dovetail.outbox.schema import SLOTS, create_tables
 from dovetail.outbox.shards import set_shards
 from dovetail.outbox.status import read_status
 from dovetail.outbox.worker import RelayOptions
@@ -268,6 +270,35 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
         with pytest.raises(Uncertain, match="1 of 2 messages were not acknowledged"):
             producer.publish_list(large, backend=name)
         assert len(read_all(kafka, topic)) == 6
+
+
+def test_the_outbox_works_on_an_older_postgresql(kafka: str, topic: str) -> None:
+    """F81: on the PostgreSQL of the distribution, with shards, keys of any bytes and none."""
+    installed = debian_postgres()
+    if not installed:
+        pytest.skip("PostgreSQL of the distribution is not there")
+    with running_postgres(programs=installed[0]) as server:
+        url = server.create_database().url
+        engine = open_engine(url)
+        create_tables(engine)
+        set_shards(engine, topic, 4)
+        keys = [None, b"", b"\x00\xff", b"k", *(b"%d" % number for number in range(60))]
+        for value in (b"first", b"second"):
+            _publish(url, [Message(topic, value, key=key) for key in keys])
+        with engine.connect() as connection:
+            slots = set(connection.execute(text("SELECT DISTINCT key, slot FROM kafka_messages")))
+        keyed = [slot for key, slot in slots if key is not None]
+        assert len(keyed) == len(keys) - 1
+        assert all(0 <= slot < SLOTS for slot in keyed)
+        assert len(set(keyed)) > SLOTS // 4
+
+        drain_all(url, kafka)
+        assert pending(engine) == 0
+        records = read_all(kafka, topic)
+        for key in keys[1:]:
+            values = [record.value for record in records if record.key == key]
+            assert values == [b"first", b"second"]
+        engine.dispose()
 
 
 _EXITS = """
