@@ -7,9 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -206,8 +209,6 @@ def test_rows_without_a_place_are_adopted(kafka: str, postgres: str) -> None:
 
 def test_a_table_is_backfilled_and_polled(kafka: str, database: str) -> None:
     """O11: every row once; then what changed, in order, and never what may still be committing."""
-    from datetime import UTC, datetime, timedelta
-
     topic = new_topic(kafka, partitions=1)
     engine = open_engine(database)
     with engine.begin() as connection:
@@ -270,6 +271,58 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
         with pytest.raises(Uncertain, match="1 of 2 messages were not acknowledged"):
             producer.publish_list(large, backend=name)
         assert len(read_all(kafka, topic)) == 6
+
+
+@pytest.mark.parametrize("column", ["binary", "date"])
+def test_a_table_with_an_unusual_primary_key_is_read_to_its_end(
+    kafka: str, database: str, topic: str, column: str
+) -> None:
+    """F15: binary keys leave as they are, and a cursor of any type finds its place again."""
+    engine = open_engine(database)
+    binary = {"postgresql": "bytea", "sqlite": "blob"}.get(engine.dialect.name, "varbinary(16)")
+    kind, first = binary if column == "binary" else "date", date(2026, 1, 1)
+    keys: list[Any] = (
+        [b"\x00\xff%c%c" % divmod(number, 256) for number in range(1500)]
+        if column == "binary"
+        else [first + timedelta(days=number) for number in range(1500)]
+    )
+    with engine.begin() as connection:
+        changed = "changed timestamp DEFAULT '2026-01-01'"
+        connection.execute(text(f"CREATE TABLE odd (id {kind} PRIMARY KEY, {changed})"))
+        connection.execute(
+            text("INSERT INTO odd (id) VALUES (:id)"),
+            [{"id": key if column == "binary" else key.isoformat()} for key in keys],
+        )
+
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    backfill = source_of(engine, "odd", topic=topic)
+    assert [advance(engine, backfill) for _ in range(3)] == [1000, 500, 0]
+    poll = source_of(engine, "odd", topic=topic, updated_at="changed")
+    assert [advance(engine, poll, now=moment) for _ in range(3)] == [1000, 500, 0]
+    drain_all(database, kafka)
+    found = Counter(record.key for record in read_all(kafka, topic))
+    expected = keys if column == "binary" else [key.isoformat().encode() for key in keys]
+    assert found == dict.fromkeys(expected, 2)
+
+
+def test_a_poller_goes_by_the_clock_of_the_database(
+    kafka: str, database: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F15: a poller whose own clock is a day ahead does not overtake open transactions."""
+    engine = open_engine(database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE timed (id int PRIMARY KEY, changed timestamp)"))
+        soon = datetime.now(UTC).replace(tzinfo=None, microsecond=0) + timedelta(hours=1)
+        connection.execute(text("INSERT INTO timed VALUES (1, :at)"), {"at": soon.isoformat(" ")})
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Ahead":
+            return cls.fromtimestamp(time.time() + 86_400, tz)
+
+    monkeypatch.setattr("dovetail.outbox.poller.datetime", Ahead)
+    source = source_of(engine, "timed", topic=topic, updated_at="changed")
+    assert advance(engine, source) == 0
 
 
 def test_the_outbox_works_on_an_older_postgresql(kafka: str, topic: str) -> None:
