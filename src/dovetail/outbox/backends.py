@@ -1,17 +1,22 @@
 """Where a published message goes: one protocol, four backends (O1).
 
     kafka         sent now; returns when all replicas asked for have it
-    kafka_async   sent soon; errors go to the log and to `on_error`
+    kafka_async   sent soon; errors go to the log and to `on_error`. What is not sent yet is sent
+                  at `flush`, at `close` and when the interpreter exits; a kill loses it
     db            written to the outbox, in the caller's own transaction
     test          kept in memory, for the tests of an application
 
 A backend is chosen by the settings, by the producer, or by the call.
 """
 
+import atexit
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from dovetail.background import start_thread
 from dovetail.errors import InvalidInput, InvalidSetting, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.partitioner import PARTITIONERS
@@ -23,6 +28,19 @@ if TYPE_CHECKING:
     from dovetail.settings import Settings
 
 _log = get_logger("outbox")
+
+#: Called with a topic and a reason for each message that was not delivered.
+OnError = Callable[[str, str], None]
+
+#: How long an end waits for what is not acknowledged yet.
+FLUSH_S = 30.0
+#: Between two looks for answers of the broker while nothing is published.
+_POLL_S = 0.2
+#: How long the number of a topic's partitions counts; Kafka's own clients ask every five minutes.
+_PARTITIONS_S = 60.0
+
+#: Producers that a fork has inherited: without their threads, even putting them away would hang.
+_inherited: list[Any] = []
 
 BackendName = Literal["kafka", "kafka_async", "db", "test"]
 
@@ -41,8 +59,27 @@ class Backend(Protocol):
         """The same for async callers."""
         ...
 
+    def flush(self, timeout_s: float = FLUSH_S) -> int:
+        """Waits for outstanding messages; returns how many are still not acknowledged."""
+        ...
 
-class DatabaseBackend:
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        """Flushes and ends. Raises `Uncertain` if something is still not acknowledged."""
+        ...
+
+
+class _NothingOutstanding:
+    """A backend that has nothing on its way when `publish` returns."""
+
+    def flush(self, timeout_s: float = FLUSH_S) -> int:
+        del timeout_s
+        return 0
+
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        del timeout_s
+
+
+class DatabaseBackend(_NothingOutstanding):
     """The outbox."""
 
     def __init__(self, *, serialise: bool = True) -> None:
@@ -56,20 +93,28 @@ class DatabaseBackend:
 
 
 class KafkaBackend:
-    """A Kafka, directly. One idempotent producer, shared by all threads, made at the first use."""
+    """A Kafka, directly. One idempotent producer, shared by all threads, made at the first use.
+
+    With `wait=False` a thread of its own takes the broker's answers, so that `on_error` is called
+    while nothing is published, too.
+    """
 
     def __init__(
         self,
         config: dict[str, Any],
         *,
         wait: bool,
-        on_error: Callable[[str, str], None] | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         self._config = {"enable.idempotence": True, "acks": "all", **config}
         self._wait = wait
         self._on_error = on_error
         self._lock = threading.Lock()
         self._producer: Any = None
+        #: The process that made the producer, which does not work in a fork of it.
+        self._pid = 0
+        self._closed = False
+        self._partitions: dict[str, tuple[int, float]] = {}
 
     def publish(self, messages: Sequence[Message], on: Any) -> None:
         """Raises `Uncertain` naming what was not acknowledged (`kafka`)."""
@@ -80,6 +125,8 @@ class KafkaBackend:
 
         def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
+                # Perhaps the partition is gone.
+                self._partitions.pop(str(message.topic()), None)
                 self._report(str(message.topic()), str(error))
             answers.append(None if error is None else str(error))
 
@@ -103,17 +150,56 @@ class KafkaBackend:
 
         await asyncio.to_thread(self.publish, messages, on)
 
-    def flush(self, timeout_s: float = 30.0) -> int:
+    def flush(self, timeout_s: float = FLUSH_S) -> int:
         """Waits for outstanding messages; returns how many are still not acknowledged."""
-        return 0 if self._producer is None else int(self._producer.flush(timeout_s))
+        if not self._is_mine():
+            return 0
+        return int(self._producer.flush(timeout_s))
+
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        """Flushes and ends. Raises `Uncertain` if something is still not acknowledged."""
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
+        left = self.flush(timeout_s)
+        self._put_away()
+        if left:
+            raise Uncertain(
+                f"{left} messages were not acknowledged within {timeout_s:g} s; they may or may "
+                "not be stored"
+            )
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except Uncertain as error:
+            _log.error("messages lost at exit", reason=str(error))
 
     def _made(self) -> Any:
         from confluent_kafka import Producer as KafkaProducer
 
         with self._lock:
-            if self._producer is None:
-                self._producer = KafkaProducer(self._config)
+            if self._closed:
+                raise InvalidInput("the producer is closed; make another one to publish")
+            if not self._is_mine():
+                self._put_away()
+                self._producer, self._pid = KafkaProducer(self._config), os.getpid()
+                if not self._wait:
+                    atexit.register(self._close_at_exit)
+                    start_thread(self._take_answers, name="outbox-answers")
             return self._producer
+
+    def _is_mine(self) -> bool:
+        """Whether there is a producer that works in this process."""
+        return self._producer is not None and self._pid == os.getpid()
+
+    def _put_away(self) -> None:
+        if self._producer is not None and not self._is_mine():
+            _inherited.append(self._producer)
+        self._producer = None
+
+    def _take_answers(self) -> None:
+        while (producer := self._producer) is not None:
+            producer.poll(_POLL_S)
 
     def _produce(self, producer: Any, message: Message, on_delivery: Any) -> str | None:
         """Hands the message to librdkafka; returns its objection, or None."""
@@ -124,13 +210,12 @@ class KafkaBackend:
             *message.headers,
         ]
 
-        # librdkafka chooses the partition by the key only, so a partition key needs the number.
         fixed: dict[str, Any] = {}
-        if message.partition_key is not None:
-            fixed["partition"] = self._partition(producer, message)
-
         while True:
             try:
+                # librdkafka chooses the partition by the key only: a partition key needs a number.
+                if message.partition_key is not None:
+                    fixed["partition"] = self._partition(producer, message)
                 producer.produce(
                     message.topic,
                     value=message.payload,
@@ -147,19 +232,28 @@ class KafkaBackend:
             return None
 
     def _partition(self, producer: Any, message: Message) -> int:
-        known = producer.list_topics(message.topic, timeout=10).topics[message.topic]
+        count, asked = self._partitions.get(message.topic, (0, 0.0))
+        if not count or time.monotonic() - asked > _PARTITIONS_S:
+            known = producer.list_topics(message.topic, timeout=10).topics[message.topic]
+            count = len(known.partitions)
+            self._partitions[message.topic] = count, time.monotonic()
+
         named = {value: name for name, value in _PARTITIONERS.items()}
         chosen = named.get(self._config.get("partitioner", "consistent_random"), "crc32")
         assert message.partition_key is not None
-        return PARTITIONERS[chosen](message.partition_key, max(1, len(known.partitions)))
+        return PARTITIONERS[chosen](message.partition_key, max(1, count))
 
     def _report(self, topic: str, reason: str) -> None:
         _log.error("message not delivered", topic=topic, reason=reason)
-        if self._on_error is not None:
+        if self._on_error is None:
+            return
+        try:
             self._on_error(topic, reason)
+        except Exception:  # noqa: BLE001 - a user's mistake must not cost the other answers
+            _log.exception("on_error raised", topic=topic)
 
 
-class TestBackend:
+class TestBackend(_NothingOutstanding):
     """Keeps what is published in `messages`; for the tests of an application."""
 
     #: Not a test case, whatever its name.
@@ -184,14 +278,14 @@ class TestBackend:
         self.messages.clear()
 
 
-def backend_of(name: str, settings: "Settings") -> Backend:
+def backend_of(name: str, settings: "Settings", *, on_error: OnError | None = None) -> Backend:
     """The backend of this name. Raises `InvalidInput` for a name that is none."""
     if name == "db":
         return DatabaseBackend(serialise=settings.outbox.serialise)
     if name == "test":
         return TestBackend()
     if name in {"kafka", "kafka_async"}:
-        return KafkaBackend(_client_config(settings), wait=name == "kafka")
+        return KafkaBackend(_client_config(settings), wait=name == "kafka", on_error=on_error)
     raise InvalidInput(f"there is no backend {name!r}; choose kafka, kafka_async, db or test")
 
 

@@ -7,7 +7,8 @@ enters the outbox once for each time that it is seen.
 A backfill goes by primary key, once over the table. A poller goes by (updated_at, primary key). A
 transaction can set `updated_at` and commit later than one that set a later time, and would be
 passed over; so the poller stays `delay_ms` behind the clock, and must be given a delay that is
-longer than any transaction that writes the table. Deletions are not seen.
+longer than any transaction that writes the table. The clock is the database's; a column without a
+time zone must hold UTC. Deletions are not seen.
 """
 
 import base64
@@ -46,6 +47,9 @@ ROWS_MAX = 1000
 
 #: Name of the column that carries a row's time beside the row.
 _MOMENT = "dovetail_moment"
+
+#: Marks bytes in a stored cursor.
+_BYTES = "base64"
 
 #: As long as ordinary transactions of an application last, and some more.
 DELAY_MS = 2_000
@@ -108,14 +112,14 @@ def advance(engine: Engine, source: Source, *, now: datetime | None = None) -> i
     """One transaction: the next rows into the outbox; returns how many. None left: 0."""
     with engine.begin() as connection:
         reached = _lock(connection, source.name)
-        rows, moments = _rows(connection, source, reached, now or datetime.now(UTC))
+        rows, moments = _rows(connection, source, reached, now or _now(connection))
         if not rows:
             return 0
         publishing.insert(connection, [source.to_message(row) for row in rows])
         last = rows[-1]
-        cursor = [_plain(last[source.key.name])]
+        cursor = [_marked(last[source.key.name])]
         if source.updated_at is not None:
-            cursor.insert(0, _plain(moments[-1]))
+            cursor.insert(0, _marked(moments[-1]))
         _save(connection, source.name, json.dumps(cursor))
     return len(rows)
 
@@ -179,6 +183,12 @@ def _rows(
     return found, [row.pop(_MOMENT) for row in found]
 
 
+def _now(connection: Connection) -> datetime:
+    d = dialect_of(connection.dialect.name)
+    now_ms = connection.execute(text(f"SELECT {d.epoch_ms.format(d.now)}")).scalar_one()
+    return datetime.fromtimestamp(int(now_ms) / 1000, UTC)
+
+
 def _comparable(connection: Connection, column: Column[Any]) -> ColumnElement[Any]:
     """SQLite keeps times as text, in whichever form the writer chose: compared as what it is."""
     return type_coerce(column, Text()) if connection.dialect.name == "sqlite" else column
@@ -199,11 +209,18 @@ def _as_stored(connection: Connection, column: Column[Any], moment: datetime) ->
 
 
 def _typed(column: ColumnElement[Any], plain: Any) -> Any:
-    """What `_plain` has made, as the column wants it."""
+    """What `_marked` has made, as the column wants it."""
+    if isinstance(plain, dict):
+        return base64.b64decode(plain[_BYTES])
     kind = column.type.python_type
-    if kind is datetime:
-        return datetime.fromisoformat(plain)
+    if kind in {datetime, date}:
+        return kind.fromisoformat(plain)
     return kind(plain) if kind in {UUID, Decimal} else plain
+
+
+def _marked(value: Any) -> Any:
+    """For a cursor: as `_plain`, but bytes can be told from text."""
+    return {_BYTES: _plain(value)} if isinstance(value, bytes | memoryview) else _plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -219,6 +236,13 @@ def _plain(value: Any) -> Any:
 def _as_json(topic: str, key: str) -> ToMessage:
     def to_message(row: Mapping[str, Any]) -> Message:
         payload = json.dumps({name: _plain(value) for name, value in row.items()}, default=str)
-        return Message.of(topic, payload, key=str(row[key]))
+        return Message.of(topic, payload, key=_key(row[key]))
 
     return to_message
+
+
+def _key(value: Any) -> bytes | str | None:
+    """Bytes as they are, everything else as text."""
+    if isinstance(value, bytes | memoryview):
+        return bytes(value)
+    return None if value is None else str(value)

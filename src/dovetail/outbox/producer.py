@@ -5,14 +5,18 @@ orders = Producer("orders")
 with Session(engine) as session, session.begin():
     session.add(order)
     orders.publish(order.to_json(), key=str(order.id), on=session)
+
+With the backend `kafka_async`, messages are on their way when `publish` returns: `flush` waits for
+them, `close` and the end of a `with` block do, and so does the exit of the interpreter.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from dovetail.errors import InvalidInput
-from dovetail.outbox.backends import Backend, TestBackend, backend_of
+from dovetail.outbox.backends import FLUSH_S, Backend, OnError, TestBackend, backend_of
 from dovetail.outbox.message import HeadersGiven, Message
 from dovetail.outbox.spans import published
 
@@ -46,12 +50,36 @@ class Producer:
         backend: str | Backend | None = None,
         encode: Encode = encode_json,
         settings: "Settings | None" = None,
+        on_error: OnError | None = None,
     ) -> None:
+        """`on_error` gets topic and reason of what `kafka` or `kafka_async` could not deliver."""
         self._topic = topic
+        self._on_error = on_error
         self._encode = encode
         self._settings = settings
         self._backend = backend
         self._made: dict[str, Backend] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def flush(self, timeout_s: float = FLUSH_S) -> int:
+        """Waits for what is on its way; returns how many messages are still not acknowledged."""
+        deadline = time.monotonic() + timeout_s
+        return sum(
+            backend.flush(max(0.0, deadline - time.monotonic())) for backend in self._backends()
+        )
+
+    def close(self, timeout_s: float = FLUSH_S) -> None:
+        """Flushes and ends. Raises `Uncertain` if something is still not acknowledged.
+
+        A backend that was given as an object stays open: it may serve others.
+        """
+        for backend in self._made.values():
+            backend.close(timeout_s)
 
     def publish(
         self,
@@ -137,13 +165,18 @@ class Producer:
             raise InvalidInput("the producer's backend is not 'test', so nothing is kept")
         return chosen
 
+    def _backends(self) -> list[Backend]:
+        given = self._backend
+        others = [] if given is None or isinstance(given, str) else [given]
+        return [*self._made.values(), *others]
+
     def _chosen(self, backend: str | Backend | None) -> Backend:
         given = backend if backend is not None else self._backend
         if given is not None and not isinstance(given, str):
             return given
         name = given or self._loaded().outbox.backend
         if name not in self._made:
-            self._made[name] = backend_of(name, self._loaded())
+            self._made[name] = backend_of(name, self._loaded(), on_error=self._on_error)
         return self._made[name]
 
     def _loaded(self) -> "Settings":

@@ -47,7 +47,7 @@ _POSTGRESQL = (
       message_id varchar(64) NOT NULL DEFAULT replace(gen_random_uuid()::text, '-', ''),
       created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
       slot smallint GENERATED ALWAYS AS (
-        abs(coalesce(hashbytea(coalesce(partition_key, key)), hashtext(message_id))::bigint
+        abs(hashtext(coalesce(encode(coalesce(partition_key, key), 'hex'), message_id))::bigint
             % {SLOTS})
       ) STORED,
       xid xid8 NOT NULL DEFAULT pg_current_xact_id(),

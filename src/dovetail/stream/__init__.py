@@ -23,7 +23,7 @@ leader must not write there.
 """
 
 from dovetail.election import Algorithm, ClusterMember, Leadership, MemberStatus, Position, Term
-from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
+from dovetail.stream.filter import LeaderEventFilter, OnlyLeader, Verdict
 from dovetail.stream.handler import Handler, RobustStreamHandler, StreamHandler
 from dovetail.stream.kafka_source import KafkaSource
 from dovetail.stream.metrics import StreamMetrics
@@ -51,4 +51,5 @@ __all__ = [
     "StreamSettings",
     "Takeover",
     "Term",
+    "Verdict",
 ]

@@ -1,20 +1,35 @@
 """Which events the handler sees: those of the leader, while it leads.
 
-Another filter can be given to a `SharedStream`, for example one that also looks at the event. What
-a filter refuses is not handled by this leader in this leadership, and stays for the next one.
+Another filter can be given to a `SharedStream`, for example one that also looks at the event.
+
+    HANDLE   the handler gets the event
+    SKIP     the event counts as done, and the handler never sees it
+    WAIT     the event stays, and all events behind it; the filter is asked again soon. The next
+             leader asks its own filter
+
+A filter that raises, or answers anything else, makes the event wait: nothing is lost by a mistake.
 """
 
+from enum import Enum
 from typing import Protocol
 
 from dovetail.election import Leadership
 from dovetail.stream.source import Event
 
 
+class Verdict(Enum):
+    """What becomes of an event."""
+
+    HANDLE = "handle"
+    SKIP = "skip"
+    WAIT = "wait"
+
+
 class LeaderEventFilter(Protocol):
     """Decides right before each event is handed over."""
 
-    def accepts(self, event: Event, leadership: Leadership) -> bool:
-        """Whether to hand it over; may be called from another thread."""
+    def verdict(self, event: Event, leadership: Leadership) -> Verdict:
+        """What to do with it; may be called from another thread."""
         ...
 
 
@@ -23,6 +38,6 @@ class OnlyLeader:
 
     __slots__ = ()
 
-    def accepts(self, event: Event, leadership: Leadership) -> bool:
+    def verdict(self, event: Event, leadership: Leadership) -> Verdict:
         del event
-        return leadership.valid
+        return Verdict.HANDLE if leadership.valid else Verdict.WAIT

@@ -1,7 +1,9 @@
 """A robust reader around a source, and a robust call around a handler.
 
 Promise: whatever a source raises, it is opened anew after a growing pause, at the place where
-reading stood; whatever a handler raises is logged and counted, and the next event comes.
+reading stood; whatever a handler raises is logged and counted, and the next event comes. That holds
+for the `CancelledError` of a task that a source or a handler awaits, too: only who cancels the
+reader or the handling itself ends it.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ from dovetail.background import Tasks, start_task
 from dovetail.election import Leadership, Position
 from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
-from dovetail.stream.filter import LeaderEventFilter
+from dovetail.stream.filter import LeaderEventFilter, Verdict
 from dovetail.stream.metrics import StreamMetrics
 from dovetail.stream.source import Event, Source
 
@@ -80,7 +82,9 @@ class RobustStreamHandler:
                     continue
                 except DovetailError as error:
                     _log.warning("opening the stream again", reason=str(error))
-                except Exception:  # noqa: BLE001 - any source, any error
+                except (Exception, asyncio.CancelledError):  # any source, any error
+                    if _is_cancelled():
+                        raise
                     _log.exception("opening the stream again")
 
                 self._metrics.reconnects.inc()
@@ -141,9 +145,23 @@ async def _close(context: object) -> None:
         _log.exception("cannot close a reading")
 
 
+def _is_cancelled() -> bool:
+    """Whether this task itself is to end, and not one that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _is_async(handler: Handler) -> bool:
     call = getattr(handler, "__call__", None)  # noqa: B004 - a callable object may be async too
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An event that the filter makes wait, and since when."""
+
+    event: Event
+    since_s: float
 
 
 class IsolatedHandler:
@@ -158,6 +176,8 @@ class IsolatedHandler:
         self._stop_s = stop_s
         self._is_async = _is_async(handler)
         self._stopping = False
+        #: Nothing behind this event is handled.
+        self.held: Held | None = None
 
     def stop(self) -> None:
         """No further event is begun; the one under way ends."""
@@ -175,7 +195,9 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 await handler(event, leadership)
-            except Exception:  # noqa: BLE001 - error isolation is the promise
+            except (Exception, asyncio.CancelledError):
+                if _is_cancelled():
+                    raise
                 batch.fail(event)
         return self._count(batch)
 
@@ -184,7 +206,7 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 handler(event, leadership)
-            except Exception:  # noqa: BLE001 - error isolation is the promise
+            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - isolated
                 batch.fail(event)
         return self._count(batch)
 
@@ -194,25 +216,53 @@ class IsolatedHandler:
         """The events to handle now, one by one; whoever asks for the next has ended the last."""
         stop_s = time.monotonic() + self._stop_s
         for event in events:
-            if self._stopping or not self._filter.accepts(event, leadership):
+            if self._stopping:
                 return
-            yield event
+            verdict = self._judge(event, leadership)
+            if verdict is Verdict.WAIT:
+                return
+
+            if verdict is Verdict.SKIP:
+                batch.skipped += 1
+            else:
+                yield event
             batch.done.append(event)
             if time.monotonic() >= stop_s:
                 return
 
+    def _judge(self, event: Event, leadership: Leadership) -> Verdict:
+        """What the filter says; remembers the event that it holds."""
+        held, defect = self.held, None
+        try:
+            verdict = Verdict(self._filter.verdict(event, leadership))
+        except Exception as error:  # noqa: BLE001 - a user's filter may raise anything
+            verdict, defect = Verdict.WAIT, error
+
+        if verdict is not Verdict.WAIT or not leadership.valid:
+            self.held = None
+        elif held is None or held.event != event:
+            self.held = Held(event, time.monotonic())
+            place = {"lane": event.lane, "offset": event.offset}
+            if defect is None:
+                _log.info("the filter makes an event wait", **place)
+            else:
+                _log.exception("the filter is broken; its event waits", defect, **place)
+        return verdict
+
     def _count(self, batch: "_Batch") -> list[Event]:
-        self._metrics.handled.inc(len(batch.done) - batch.failed)
+        self._metrics.handled.inc(len(batch.done) - batch.failed - batch.skipped)
         self._metrics.failed.inc(batch.failed)
+        self._metrics.skipped.inc(batch.skipped)
         return batch.done
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Events whose handler has ended, and how many of them raised."""
+    """Events that are over; how many of them raised, and how many the filter skipped."""
 
     done: list[Event] = field(default_factory=list)
     failed: int = 0
+    skipped: int = 0
 
     def fail(self, event: Event) -> None:
         self.failed += 1

@@ -5,6 +5,7 @@ The parts are put together here and nothing is decided: `delivery` says what to 
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -30,6 +31,8 @@ from dovetail.stream.source import Event, Source
 WAITING_EVENTS_MAX = 5_000
 #: How long a clean end waits for the event under way and its commit.
 CLOSE_S_MAX = 5.0
+#: A filter may make events wait so long before the replica counts as degraded.
+HELD_S_MAX = 5.0
 #: Pause before a step that failed is tried again.
 RETRY_S = 0.1
 
@@ -167,7 +170,9 @@ class SharedStream:
             return False, {"status": "starting"}
         status = self.member.status()
         known = status.leader is not None and status.leader in status.members
-        healthy = status.failure is None and self._alive and known
+        held = self._handler.held if self._leadership is not None else None
+        held_s = 0.0 if held is None else time.monotonic() - held.since_s
+        healthy = status.failure is None and self._alive and known and held_s < HELD_S_MAX
         return healthy, {
             "status": "ok" if healthy else "degraded",
             "member": status.name,
@@ -179,6 +184,8 @@ class SharedStream:
             "source_connected": self._alive,
             "waiting_events": self._delivery.waiting_count,
             "handled": {str(lane): offset for lane, offset in self._delivery.handled.items()},
+            "held_by_filter": held
+            and {"lane": held.event.lane, "offset": held.event.offset, "seconds": round(held_s, 3)},
             "failure": status.failure,
         }
 

@@ -8,7 +8,9 @@ Promise: a job reaches its team not before it is due, and once as far as the tea
 Survives: a crash at any step. A position is committed after its jobs are in the timeline, and a
 message leaves the timeline after its job is acknowledged; so a step may happen twice, but is never
 left out. A job that is scheduled twice has one key in the timeline; the team drops a job that is
-delivered twice as a repetition (T4).
+delivered twice as a repetition (T4). Whatever ends the carrying is logged, and it begins again
+after a pause; `failure` says so meanwhile. A record that is no delayed job is logged with its place
+and left behind, where the topic's retention keeps it.
 
 Not here: the clock. The timeline decides what is due.
 """
@@ -23,12 +25,13 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from dovetail.background import start_thread
-from dovetail.errors import DovetailError, TopicExists, Unavailable
+from dovetail.errors import DovetailError, InvalidInput, TopicExists, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
 from dovetail.spark.exactly_once import ID_HEADER
-from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT
+from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT, number_in
 from dovetail.teams.graph import delays_topic
+from dovetail.teams.team import TOPIC_NAME
 from dovetail.timeline.client import Draft, Timeline, connect
 from dovetail.timeline.client import Message as DueMessage
 
@@ -37,6 +40,8 @@ BATCH = 500
 _POLL_S = 0.2
 _PAUSE_S = 1.0
 _FLUSH_S = 30.0
+#: The end of the year 9999: what is due later is not a time but a mistake.
+_DUE_MS_MAX = 253_402_300_799_999
 
 _log = get_logger("teams")
 
@@ -57,6 +62,8 @@ class Courier:
         self._topic, self._timeline = delays_topic(pipeline), f"{pipeline}-delays"
         self._brokers = brokers
         self._stopped = threading.Event()
+        #: Why delayed jobs are not carried at the moment.
+        self.failure: str | None = None
         self._thread: threading.Thread | None = None
         self._producer = Producer(
             {
@@ -80,9 +87,14 @@ class Courier:
         while not self._stopped.is_set():
             try:
                 await self._carry()
+                continue
             except DovetailError as error:
+                self.failure = str(error)
                 _log.warning("cannot deliver delayed jobs", topic=self._topic, reason=str(error))
-                await asyncio.to_thread(self._stopped.wait, _PAUSE_S)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - begins again
+                self.failure = repr(error)
+                _log.exception("cannot deliver delayed jobs", error, topic=self._topic)
+            await asyncio.to_thread(self._stopped.wait, _PAUSE_S)
 
     async def _carry(self) -> None:
         login = self._brokers.login()
@@ -112,12 +124,38 @@ class Courier:
         try:
             while not self._stopped.is_set():
                 given = await asyncio.to_thread(consumer.consume, BATCH, _POLL_S)
-                messages = [message for message in given if message.error() is None]
-                if messages:
-                    await timeline.schedule_many([draft_of(message) for message in messages])
+                for error in (message.error() for message in given):
+                    if error is not None:
+                        raise Unavailable(f"cannot read {self._topic!r}: {error.str()}")
+
+                if given:
+                    await self._schedule(timeline, given)
                     await asyncio.to_thread(consumer.commit, asynchronous=False)
+                self.failure = None
         finally:
             await asyncio.to_thread(consumer.close)
+
+    async def _schedule(self, timeline: Timeline, messages: Sequence[Message]) -> None:
+        """Stores the jobs of these records; a record that is none is left behind."""
+        drafts = []
+        for message in messages:
+            try:
+                drafts.append(draft_of(message))
+            except InvalidInput as error:
+                self._leave(f"{message.partition()}-{message.offset()}", error)
+
+        try:
+            await timeline.schedule_many(drafts)
+        except InvalidInput:
+            # One by one shows which of them it was; those that are stored have their keys.
+            for draft in drafts:
+                try:
+                    await timeline.schedule_many([draft])
+                except InvalidInput as error:
+                    self._leave(draft.key, error)
+
+    def _leave(self, place: str | None, error: InvalidInput) -> None:
+        _log.error("not a delayed job", topic=self._topic, place=place, reason=str(error))
 
     def deliver(self, messages: Sequence[DueMessage]) -> None:
         """Writes due jobs to their teams. Raises `Unavailable`: then they come again."""
@@ -138,15 +176,21 @@ class Courier:
 
 
 def draft_of(message: Any) -> Draft:
-    """The timeline's message for a record of the topic of delays."""
+    """The timeline's message for a record of the topic of delays. Raises `InvalidInput`."""
     headers = {name: value or b"" for name, value in message.headers() or ()}
-    topic, due = headers.pop(TO, b"").decode(), headers.pop(NOT_BEFORE, b"0")
+    topic = headers.pop(TO, b"").decode(errors="replace")
+    if not TOPIC_NAME.fullmatch(topic):
+        raise InvalidInput(f"its header {TO} names no topic: {topic[:40]!r}")
+    due_ms = number_in(headers.pop(NOT_BEFORE, None))
+    if due_ms > _DUE_MS_MAX:
+        raise InvalidInput(f"its header {NOT_BEFORE} is not a time in milliseconds: {due_ms}")
+
     # It names the row for the sink and is not part of the job.
     headers.pop(ID_HEADER, None)
     body = Waiting(topic, message.key() or b"", message.value() or b"", list(headers.items()))
     return Draft(
         msgspec.msgpack.encode(body),
-        at=int(due) / 1000,
+        at=due_ms / 1000,
         # Its place in the topic: scheduled twice after a crash, it is there once.
         key=f"{message.partition()}-{message.offset()}",
         headers={name: headers[name] for name in headers.keys() & {TRACEPARENT}},

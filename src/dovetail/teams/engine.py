@@ -171,6 +171,11 @@ class Engine:
                 )
             return found
 
+    @property
+    def delays_error(self) -> str | None:
+        """Why delayed jobs are not carried at the moment."""
+        return None if self._courier is None else self._courier.failure
+
     def drain(self, *, timeout_s: float) -> None:
         """Waits until no team has anything left to do. Raises `Unavailable`."""
         deadline = time.monotonic() + timeout_s

@@ -1,6 +1,8 @@
 """A job as a record: the key is its id, the value its payload, headers hold the rest.
 
-    key      the job id, in UTF-8; equal ids share a partition, which is what T4 rests on
+    key      the job id, in UTF-8; equal ids share a partition, which is what T4 rests on. Bytes of
+             a foreign key that are not UTF-8 are lone surrogates in the id (`surrogateescape`), so
+             every key has its own id and comes out unchanged
     value    the payload, in the codec of the team that reads it
     headers  dovetail-parent      the job that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
@@ -33,6 +35,19 @@ JOB_ID_BYTES_MAX = 512
 
 Header = tuple[str, bytes]
 
+#: What makes two jobs the same: the key, and which of its lives this is unless the first.
+Identity = bytes | tuple[bytes, int]
+
+
+def key_of(job_id: JobId) -> bytes:
+    """The key of a record for this job."""
+    return job_id.encode(errors="surrogateescape")
+
+
+def id_of(key: bytes) -> JobId:
+    """The job id in the key of a record."""
+    return JobId(key.decode(errors="surrogateescape"))
+
 
 class Job(msgspec.Struct, frozen=True, gc=False):
     """One job as it lies on an input topic.
@@ -50,12 +65,12 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     @property
     def key(self) -> bytes:
         """The key of its record."""
-        return self.id.encode()
+        return key_of(self.id)
 
     @property
-    def identity(self) -> bytes:
-        """What makes two jobs the same: the id, and which of its lives this is."""
-        return self.key if self.attempts == 0 else b"%b\x00%d" % (self.key, self.attempts)
+    def identity(self) -> Identity:
+        """What makes two jobs the same. A tuple, because a key may hold any bytes."""
+        return self.key if self.attempts == 0 else (self.key, self.attempts)
 
     def headers(self) -> list[Header]:
         """The headers of its record."""
@@ -70,7 +85,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         """The headers that its result carries too: where it came from."""
         found: list[Header] = []
         if self.parent is not None:
-            found.append((PARENT, self.parent.encode()))
+            found.append((PARENT, key_of(self.parent)))
         if self.traceparent is not None:
             found.append((TRACEPARENT, self.traceparent))
         return found
@@ -84,7 +99,7 @@ def job_of(
     Malformed headers count as absent: a foreign producer must not stop a partition.
     """
     payload = value if value is not None else b""
-    identity = JobId(key.decode(errors="replace") if key is not None else place)
+    identity = JobId(place) if key is None else id_of(key)
     if not headers:
         return Job(identity, payload)
     known = dict(headers)
@@ -92,9 +107,9 @@ def job_of(
     return Job(
         id=identity,
         payload=payload,
-        parent=JobId(parent.decode(errors="replace")) if parent else None,
-        attempts=_number(known.get(ATTEMPTS)),
-        not_before_ms=_number(known.get(NOT_BEFORE)),
+        parent=id_of(parent) if parent else None,
+        attempts=number_in(known.get(ATTEMPTS)),
+        not_before_ms=number_in(known.get(NOT_BEFORE)),
         traceparent=known.get(TRACEPARENT),
     )
 
@@ -106,7 +121,13 @@ def place_of(topic: str, partition: int, offset: int) -> str:
 
 def checked_id(given: str) -> JobId:
     """A job id from outside. Raises `InvalidInput`."""
-    size = len(given.encode(errors="replace"))
+    try:
+        key = key_of(JobId(given))
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the job id {given[:40]!r} is not Unicode text: {error}") from error
+    if id_of(key) != given:
+        raise InvalidInput(f"the job id {given[:40]!r} holds surrogates in place of text")
+    size = len(key)
     if not 0 < size <= JOB_ID_BYTES_MAX:
         raise InvalidInput(
             f"a job id has 1 to {JOB_ID_BYTES_MAX} bytes, but {given[:40]!r}... has {size}"
@@ -116,6 +137,7 @@ def checked_id(given: str) -> JobId:
     return JobId(given)
 
 
-def _number(text: bytes | None) -> int:
+def number_in(text: bytes | None) -> int:
+    """The number in a header; 0 if there is none."""
     # int() accepts spaces, signs and underscores, which we never write.
     return int(text) if text and text.isdigit() and len(text) < 19 else 0

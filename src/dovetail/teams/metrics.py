@@ -39,6 +39,9 @@ class PipelineMetrics:
             "Term under which this driver leads or led last; 0 without an election.",
             "pipeline",
         )
+        self._delays_failing = self._gauge(
+            "pipeline_delays_failing", "1 while delayed jobs do not reach their teams.", "pipeline"
+        )
         #: What is counted so far: a counter only takes increments.
         self._counted: dict[tuple[str, str, str], int] = {}
 
@@ -52,6 +55,9 @@ class PipelineMetrics:
         self._leading.labels(pipeline).set(leads)
         if term:
             self._term.labels(pipeline).set(term)
+
+    def delays(self, pipeline: str, *, failing: bool) -> None:
+        self._delays_failing.labels(pipeline).set(failing)
 
     def batch(self, pipeline: str, team: str, took_ms: int) -> None:
         self._batch_seconds.labels(pipeline, team).observe(took_ms / 1000)

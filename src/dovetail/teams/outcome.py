@@ -54,6 +54,11 @@ class Reject(Exception):
     """Raised by a work function: this job can never be done; do not try again."""
 
 
+def _encodable(text: str) -> str:
+    """The text with lone surrogates written as escapes: a user's exception may hold any."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failed attempt."""
@@ -63,11 +68,12 @@ class Failure:
     traceback: str = ""
 
     def bounded(self) -> "Failure":
-        """The same with its texts cut to fit a record."""
-        trace = self.traceback
+        """The same with its texts cut to fit a record, and escaped where they are not Unicode."""
+        trace = _encodable(self.traceback[-TRACEBACK_CHARACTERS_MAX - 1 :])
         if len(trace) > TRACEBACK_CHARACTERS_MAX:
             trace = "...\n" + trace[-TRACEBACK_CHARACTERS_MAX:]
-        return Failure(self.kind, self.reason[:REASON_CHARACTERS_MAX], trace)
+        reason = _encodable(self.reason[:REASON_CHARACTERS_MAX])
+        return Failure(self.kind, reason[:REASON_CHARACTERS_MAX], trace)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Report:
     #: What does not change about each team: workers and topics.
     parts: Mapping[str, Mapping[str, Any]]
     teams: tuple[TeamProgress, ...]
+    #: Why delayed jobs do not reach their teams at the moment.
+    delays_error: str | None = None
 
     @property
     def key(self) -> str:
@@ -61,6 +63,7 @@ class Report:
             "term": self.term,
             "started_ms": self.started_ms,
             "at_ms": self.at_ms,
+            "delays_error": self.delays_error,
             "edges": [dict(edge) for edge in self.edges],
             "teams": [
                 {**asdict(one), "jobs_per_s": round(one.jobs_per_s, 1), **self.parts[one.team]}

@@ -109,6 +109,7 @@ class Reporter:
             name = self._pipeline.name
             self.metrics.leading(name, leads=self._engine is not None, term=self._term)
             self.metrics.teams(name, report.teams)
+            self.metrics.delays(name, failing=report.delays_error is not None)
             self._write(report)
             return report
 
@@ -136,6 +137,7 @@ class Reporter:
             edges=self._edges,
             parts=self._parts,
             teams=tuple(teams),
+            delays_error=None if engine is None else engine.delays_error,
         )
 
     def _write(self, report: Report) -> None:

@@ -18,6 +18,8 @@ Not here: reading the log (see `task`).
 
 from collections.abc import Sequence
 
+from dovetail.teams.envelope import Identity
+
 
 class Seen:
     """The identities in one partition before `position`, back to `covers_ms`."""
@@ -31,8 +33,8 @@ class Seen:
         self.position = position
         #: Times from here on are known completely.
         self.covers_ms = covers_ms
-        self._old: dict[bytes, int] = {}
-        self._young: dict[bytes, int] = {}
+        self._old: dict[Identity, int] = {}
+        self._young: dict[Identity, int] = {}
         self._young_since_ms: int | None = None
         self._newest_ms = covers_ms
         self._forgets = forgets
@@ -44,7 +46,7 @@ class Seen:
         """Whether too little is known to judge a record of that time."""
         return at_ms - self.remember_ms < self.covers_ms - 1
 
-    def repeats(self, identities: Sequence[bytes], times_ms: Sequence[int]) -> list[bool]:
+    def repeats(self, identities: Sequence[Identity], times_ms: Sequence[int]) -> list[bool]:
         """Which of the records, in their order, are repetitions; all are known from here on.
 
         One call for many: 0.3 µs a record, where a call for each took 0.7.

@@ -51,7 +51,7 @@ from dovetail.spark.exactly_once import (
     identity_of,
 )
 from dovetail.spark.fetching import fetch
-from dovetail.teams.envelope import TO, Header, Job, job_of, place_of
+from dovetail.teams.envelope import TO, Header, Identity, Job, job_of, place_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import (
     KIND,
@@ -407,7 +407,7 @@ def _catch_up(brokers: Brokers, partition: Partition, seen: Seen, end: int) -> N
     seen.position = end
 
 
-def _identities(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
+def _identities(batch: pa.RecordBatch) -> tuple[list[Identity], list[int]]:
     """The identities and times of the records that have names.
 
     Spark gives the next range of a partition to any of its Python processes, and each reads what
@@ -418,13 +418,4 @@ def _identities(batch: pa.RecordBatch) -> tuple[list[bytes], list[int]]:
         named = [record for record in records_of(batch) if record.named]
         return [one.job.identity for one in named], [one.at_ms for one in named]
     times_us = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    return _as_ids(keys.to_pylist()), [at_us // 1000 for at_us in times_us]
-
-
-def _as_ids(keys: list[bytes]) -> list[bytes]:
-    """Keys as jobs have them: what is no UTF-8 is replaced (`job_of`)."""
-    try:
-        b"\n".join(keys).decode()  # A separator, else two broken keys could make a whole one.
-    except UnicodeDecodeError:
-        return [key.decode(errors="replace").encode() for key in keys]
-    return keys
+    return keys.to_pylist(), [at_us // 1000 for at_us in times_us]

@@ -25,7 +25,7 @@ from dovetail.teams.outcome import RECORD_BYTES_MAX
 
 #: A name becomes part of names of topics (249 characters at most) and of groups.
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 WORKERS_MAX = 10_000
 CONCURRENCY_MAX = 10_000
@@ -242,7 +242,7 @@ def _named(text: str, pattern: re.Pattern[str], what: str) -> str:
 
 
 def _topic(team: str, topic: str | None) -> str | None:
-    if topic is not None and not _TOPIC.fullmatch(topic):
+    if topic is not None and not TOPIC_NAME.fullmatch(topic):
         raise InvalidInput(f"team {team!r}: {topic!r} is not a topic name")
     return topic
 

@@ -33,7 +33,7 @@ from dovetail import tracing
 from dovetail.errors import Unavailable
 from dovetail.settings.tracing import TracingSettings
 from dovetail.teams import worker_child
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import Job, JobId, id_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
 from dovetail.teams.plan import Chunk, GivenUp, JobPlan
@@ -150,7 +150,7 @@ class Worker:
         child = self._ready_child()
         open_numbers = dict.fromkeys(numbers)
         frame = self._encode(
-            [(n, jobs[n].id, jobs[n].payload, jobs[n].traceparent) for n in numbers]
+            [(n, jobs[n].key, jobs[n].payload, jobs[n].traceparent) for n in numbers]
         )
         if child.send(frame):
             self._collect(plan, child, open_numbers, jobs, results)
@@ -267,7 +267,11 @@ def _done(job: Job, reply: list[Any]) -> Done:
     if trace:
         # It has a span of its own, and what follows belongs under that.
         job = msgspec.structs.replace(job, traceparent=trace[0])
-    return Done(job, result, tuple(ForwardedJob(*forward) for forward in forwards))
+    made = (
+        ForwardedJob(target, id_of(key), payload, after_ms)
+        for target, key, payload, after_ms in forwards
+    )
+    return Done(job, result, tuple(made))
 
 
 def _without_result(job: Job, given_up: GivenUp) -> Ended:

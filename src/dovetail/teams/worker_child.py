@@ -1,7 +1,7 @@
 """Inside a worker's process: jobs come in, outcomes go out, the user's code runs in between.
 
-    frames in    [[number, id, payload, traceparent], ...]                    one chunk of jobs
-    frames out   [[number, result, [[target, id, payload, ms], ...]], ...]    results, followed by
+    frames in    [[number, key, payload, traceparent], ...]                   one chunk of jobs
+    frames out   [[number, result, [[target, key, payload, ms], ...]], ...]   results, followed by
                                                           the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
     shared page  which jobs of the chunk are begun and which ended, and since when the current one
@@ -35,7 +35,7 @@ from dovetail import tracing
 from dovetail.background import start_thread
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable
-from dovetail.teams.envelope import JobId
+from dovetail.teams.envelope import id_of, key_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import Failure, FailureKind, Reject
 from dovetail.teams.team import WorkKind
@@ -65,7 +65,7 @@ class GivenJob(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One job of a chunk."""
 
     number: int
-    id: JobId
+    key: bytes
     payload: bytes
     traceparent: bytes | None
 
@@ -146,10 +146,11 @@ class _Outcomes:
         encoded = self._encoded(self._encode, result)
         size = len(encoded)
         forwards = []
+        job_id = id_of(job.key)
         for connector in self._stage.connectors:
-            for forward in connector.forward(job.id, result):
+            for forward in connector.forward(job_id, result):
                 payload = self._encoded(self._encoders[forward.target], forward.payload)
-                forwards.append((forward.target, forward.id, payload, forward.after_ms))
+                forwards.append((forward.target, key_of(forward.id), payload, forward.after_ms))
                 size += len(payload)
         return (job.number, encoded, forwards), size
 
@@ -184,7 +185,7 @@ def _failure_of(error: BaseException) -> Failure:
     kind = next(kinds, FailureKind.EXCEPTION)
     try:
         text = str(error)
-    except Exception as broken:  # noqa: BLE001 - the user's __str__ may do anything
+    except BaseException as broken:  # noqa: BLE001 - the user's __str__ may do anything
         text = f"(its message cannot be read: {type(broken).__name__})"
 
     reason = text if isinstance(error, Reject | InvalidInput) else f"{type(error).__name__}: {text}"
@@ -227,7 +228,7 @@ def _span(stage: Stage, job: GivenJob) -> AbstractContextManager[Any]:
         f"work {stage.team}",
         kind="consumer",
         parent=job.traceparent,
-        attributes={**about, "dovetail.job.id": job.id},
+        attributes={**about, "dovetail.job.id": job.key.decode(errors="backslashreplace")},
     )
 
 

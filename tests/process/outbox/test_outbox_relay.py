@@ -7,15 +7,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 from tests.conftest import NodeFactory
+from tests.database_servers import debian_postgres, running_postgres
 from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_all
 from typer.testing import CliRunner
 
@@ -23,11 +27,11 @@ from dovetail.cli.app import app
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox import Message, Producer, start_relay
-from dovetail.outbox.backends import KafkaBackend
 from dovetail.outbox.database import DatabaseDown, open_engine
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.relay import Relay
+from dovetail.outbox.schema import SLOTS, create_tables
 from dovetail.outbox.shards import set_shards
 from dovetail.outbox.status import read_status
 from dovetail.outbox.worker import RelayOptions
@@ -205,8 +209,6 @@ def test_rows_without_a_place_are_adopted(kafka: str, postgres: str) -> None:
 
 def test_a_table_is_backfilled_and_polled(kafka: str, database: str) -> None:
     """O11: every row once; then what changed, in order, and never what may still be committing."""
-    from datetime import UTC, datetime, timedelta
-
     topic = new_topic(kafka, partitions=1)
     engine = open_engine(database)
     with engine.begin() as connection:
@@ -260,9 +262,7 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
     made = [producer.message("x", key="k", partition_key="p") for _ in range(5)]
     ids = producer.publish_list(made, backend=name)
     if name == "kafka_async":
-        backend = producer._made[name]
-        assert isinstance(backend, KafkaBackend)
-        assert backend.flush() == 0
+        assert producer.flush() == 0
     records = read_all(kafka, topic)
     assert [record.message_id for record in records] == ids
     assert len({record.partition for record in records}) == 1
@@ -271,6 +271,121 @@ def test_the_direct_backends(name: str, kafka: str, monkeypatch: pytest.MonkeyPa
         with pytest.raises(Uncertain, match="1 of 2 messages were not acknowledged"):
             producer.publish_list(large, backend=name)
         assert len(read_all(kafka, topic)) == 6
+
+
+@pytest.mark.parametrize("column", ["binary", "date"])
+def test_a_table_with_an_unusual_primary_key_is_read_to_its_end(
+    kafka: str, database: str, topic: str, column: str
+) -> None:
+    """F15: binary keys leave as they are, and a cursor of any type finds its place again."""
+    engine = open_engine(database)
+    binary = {"postgresql": "bytea", "sqlite": "blob"}.get(engine.dialect.name, "varbinary(16)")
+    kind, first = binary if column == "binary" else "date", date(2026, 1, 1)
+    keys: list[Any] = (
+        [b"\x00\xff%c%c" % divmod(number, 256) for number in range(1500)]
+        if column == "binary"
+        else [first + timedelta(days=number) for number in range(1500)]
+    )
+    with engine.begin() as connection:
+        changed = "changed timestamp DEFAULT '2026-01-01'"
+        connection.execute(text(f"CREATE TABLE odd (id {kind} PRIMARY KEY, {changed})"))
+        connection.execute(
+            text("INSERT INTO odd (id) VALUES (:id)"),
+            [{"id": key if column == "binary" else key.isoformat()} for key in keys],
+        )
+
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    backfill = source_of(engine, "odd", topic=topic)
+    assert [advance(engine, backfill) for _ in range(3)] == [1000, 500, 0]
+    poll = source_of(engine, "odd", topic=topic, updated_at="changed")
+    assert [advance(engine, poll, now=moment) for _ in range(3)] == [1000, 500, 0]
+    drain_all(database, kafka)
+    found = Counter(record.key for record in read_all(kafka, topic))
+    expected = keys if column == "binary" else [key.isoformat().encode() for key in keys]
+    assert found == dict.fromkeys(expected, 2)
+
+
+def test_a_poller_goes_by_the_clock_of_the_database(
+    kafka: str, database: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F15: a poller whose own clock is a day ahead does not overtake open transactions."""
+    engine = open_engine(database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE timed (id int PRIMARY KEY, changed timestamp)"))
+        soon = datetime.now(UTC).replace(tzinfo=None, microsecond=0) + timedelta(hours=1)
+        connection.execute(text("INSERT INTO timed VALUES (1, :at)"), {"at": soon.isoformat(" ")})
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> "Ahead":
+            return cls.fromtimestamp(time.time() + 86_400, tz)
+
+    monkeypatch.setattr("dovetail.outbox.poller.datetime", Ahead)
+    source = source_of(engine, "timed", topic=topic, updated_at="changed")
+    assert advance(engine, source) == 0
+
+
+def test_the_outbox_works_on_an_older_postgresql(kafka: str, topic: str) -> None:
+    """F81: on the PostgreSQL of the distribution, with shards, keys of any bytes and none."""
+    installed = debian_postgres()
+    if not installed:
+        pytest.skip("PostgreSQL of the distribution is not there")
+    with running_postgres(programs=installed[0]) as server:
+        url = server.create_database().url
+        engine = open_engine(url)
+        create_tables(engine)
+        set_shards(engine, topic, 4)
+        keys = [None, b"", b"\x00\xff", b"k", *(b"%d" % number for number in range(60))]
+        for value in (b"first", b"second"):
+            _publish(url, [Message(topic, value, key=key) for key in keys])
+        with engine.connect() as connection:
+            slots = set(connection.execute(text("SELECT DISTINCT key, slot FROM kafka_messages")))
+        keyed = [slot for key, slot in slots if key is not None]
+        assert len(keyed) == len(keys) - 1
+        assert all(0 <= slot < SLOTS for slot in keyed)
+        assert len(set(keyed)) > SLOTS // 4
+
+        drain_all(url, kafka)
+        assert pending(engine) == 0
+        records = read_all(kafka, topic)
+        for key in keys[1:]:
+            values = [record.value for record in records if record.key == key]
+            assert values == [b"first", b"second"]
+        engine.dispose()
+
+
+_EXITS = """
+import os
+from dovetail.outbox import Producer
+
+producer = Producer({topic!r}, backend="kafka_async")
+for number in range({count}):
+    producer.publish("before", key=str(number))
+if os.fork() == 0:
+    producer.publish("in the child", key="child")
+else:
+    os.wait()
+"""
+
+
+def test_an_exit_sends_what_is_on_its_way(kafka: str, topic: str) -> None:
+    """F6: `kafka_async` loses nothing at exit, in a process and in one that it forked."""
+    environment = {**os.environ, "DOVETAIL_OUTBOX_KAFKA": kafka}
+    script = _EXITS.format(topic=topic, count=300)
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=SECONDS_MAX)
+    values = [record.value for record in read_all(kafka, topic)]
+    assert (values.count(b"before"), values.count(b"in the child")) == (300, 1)
+
+
+def test_a_producer_that_is_closed(kafka: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F6: the end of a block sends everything, and nothing is taken after it."""
+    monkeypatch.setenv("DOVETAIL_OUTBOX_KAFKA", kafka)
+    with Producer(topic, backend="kafka_async") as producer:
+        for number in range(100):
+            producer.publish("x", key=str(number))
+    assert len(read_all(kafka, topic)) == 100
+    with pytest.raises(InvalidInput, match="closed"):
+        producer.publish("late")
 
 
 def test_the_command_line_from_tables_to_dead_letters(

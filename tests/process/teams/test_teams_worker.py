@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dovetail.teams.envelope import Job, JobId
+from dovetail.teams.envelope import Job, JobId, job_of, key_of
 from dovetail.teams.graph import Pipeline
-from dovetail.teams.outcome import DeadLetter, FailureKind, Reject
+from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
 from dovetail.teams.worker import Done, Ended, Worker
 
@@ -66,6 +66,54 @@ def mischief(job: int) -> Any:
         case 80:
             raise SystemExit(3)
     return job + 1
+
+
+def test_a_binary_key_goes_through_a_worker_unchanged() -> None:
+    """F7: to the function, and on to the job that follows from its result."""
+    first = Team("first", lambda job: job)
+    second = Team("second", lambda job: job)
+    first.pipe_to(second)
+    keys = [b"\xac\xed\x00\x05%c" % number for number in range(128, 256)]
+    given = [job_of(place="x", key=key, value=b"1") for key in keys]
+    with Worker(Pipeline("p", first, second).stages()[0]) as worker:
+        ended = worker.run(given)
+
+    done = [one for one in ended if isinstance(one, Done)]
+    assert [one.job.key for one in done] == keys
+    assert [[key_of(forward.id) for forward in one.forwards] for one in done] == [[k] for k in keys]
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
+def untellable(job: int) -> int:
+    """Raises what cannot be written down as it is."""
+    match job:
+        case 3:
+            raise ValueError("broken \ud800 text")
+        case 5:
+            raise Reject("\udcff" * 5_000)
+        case 7:
+            raise _Unprintable
+    return job
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_exception_whose_text_is_not_unicode_is_a_dead_letter(concurrency: int) -> None:
+    """F20: it costs neither its worker nor the jobs beside it."""
+    ended = run(untellable, *map(str, range(10)), attempts=1, concurrency=concurrency)
+    letters = dead(ended)
+    assert set(letters) == {"3", "5", "7"}
+    assert results(ended) == [None if n in (3, 5, 7) else b"%d" % n for n in range(10)]
+
+    reasons = {name: letter.failure.reason for name, letter in letters.items()}
+    assert reasons["3"] == "ValueError: broken \\ud800 text"
+    assert len(reasons["5"]) == REASON_CHARACTERS_MAX
+    assert reasons["7"] == "_Unprintable: (its message cannot be read: SystemExit)"
+    for letter in letters.values():
+        assert letter.headers()
 
 
 def test_poison_ends_in_dead_letters_and_the_others_are_done() -> None:

@@ -22,6 +22,14 @@ def test_the_first_example_makes_settings_and_a_handler() -> None:
     assert callable(SharedStream.on_kafka)
 
 
+def test_security_says_who_must_not_write_the_shared_log() -> None:
+    """F48: records of the log are believed, so the topic is for the members alone."""
+    section = (DOCUMENT.parent / "security.md").read_text().partition("## Shared streams")[2]
+    section = section.partition("\n## ")[0]
+    for word in ("coordination_stream_id", "forge", "not signed", "access allow"):
+        assert word in section
+
+
 def test_the_table_of_settings_is_complete() -> None:
     """S10: every setting has its place in the table, and the table names no other."""
     table = DOCUMENT.read_text().partition("| source (")[2].partition("\n\n")[0]

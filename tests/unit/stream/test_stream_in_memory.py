@@ -13,7 +13,7 @@ from tests.unit.stream.memory_cluster import DEADLINE_S, MemoryCluster
 from dovetail.clock import SystemClock
 from dovetail.election import Algorithm, Leadership, MemberName
 from dovetail.errors import Unavailable
-from dovetail.stream import Event, MemorySource, SharedStream, Takeover
+from dovetail.stream import Event, MemorySource, SharedStream, Takeover, Verdict
 
 
 def offsets(cluster: MemoryCluster) -> list[int]:
@@ -110,6 +110,124 @@ async def test_the_source_is_opened_again_and_the_handler_may_fail(tmp_path: Pat
         assert (sample("dovetail_stream_source_reconnects_total") or 0) >= 1
 
 
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_cancelled_task_inside_a_handler_is_its_failure(
+    tmp_path: Path, plain: bool
+) -> None:
+    """F22: the next event is handled, though the handler let a `CancelledError` through."""
+    async with MemoryCluster(tmp_path) as cluster:
+        seen: list[bytes] = []
+
+        async def awaits_cancelled(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            waiting = asyncio.get_running_loop().create_future()
+            waiting.cancel()
+            await waiting
+
+        def raises_cancelled(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            raise asyncio.CancelledError
+
+        stream = await cluster.start_stream("a", raises_cancelled if plain else awaits_cancelled)
+        await cluster.wait_leader()
+        for number in range(3):
+            await cluster.source.send(b"%d" % number)
+        await cluster.until(lambda: len(seen) == 3)
+        sample = stream.metrics.registry.get_sample_value
+        await cluster.until(lambda: sample("dovetail_stream_events_failed_total") == 3.0)
+
+
+async def test_a_cancelled_task_inside_a_source_opens_it_again(tmp_path: Path) -> None:
+    """F22: a source that lets a `CancelledError` through does not end the reading."""
+    async with MemoryCluster(tmp_path) as cluster:
+
+        class CancelsOnce(MemorySource):
+            cancelled = False
+
+            def read(self, position: Any) -> Any:
+                if not self.cancelled:
+                    self.cancelled = True
+                    raise asyncio.CancelledError
+                return super().read(position)
+
+        source = CancelsOnce(lanes=2)
+        await cluster.start_stream("a", source=source)
+        await cluster.wait_leader()
+        await source.send(b"x")
+        await cluster.until(lambda: cluster.handled)
+
+
+async def test_a_clean_end_cuts_a_handler_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F22: a handler that is cancelled because its stream ends does not get another event."""
+    monkeypatch.setattr("dovetail.stream.stream.CLOSE_S_MAX", 0.01)
+    async with MemoryCluster(tmp_path) as cluster:
+        seen: list[bytes] = []
+
+        async def endless(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+            await asyncio.Event().wait()
+
+        stream = await cluster.start_stream("a", endless)
+        await cluster.wait_leader()
+        await cluster.source.send(b"0")
+        await cluster.source.send(b"1")
+        await cluster.until(lambda: seen)
+        async with asyncio.timeout(DEADLINE_S):
+            await stream.close()
+        assert seen == [b"0"]
+
+
+class _ByValue:
+    """A filter that does what the event says."""
+
+    open = False
+
+    def verdict(self, event: Event, _: Leadership) -> Verdict:
+        if event.value == b"raise" and not self.open:
+            raise ValueError("a user's mistake")
+        if event.value == b"wait" and not self.open:
+            return Verdict.WAIT
+        return Verdict.SKIP if event.value == b"skip" else Verdict.HANDLE
+
+
+@pytest.mark.parametrize("word", [b"wait", b"raise"])
+async def test_a_filter_skips_events_or_makes_them_wait(
+    tmp_path: Path, word: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F23: what is skipped stops nothing; what waits is seen in health, and is not lost."""
+    monkeypatch.setattr("dovetail.stream.stream.HELD_S_MAX", 0.2)
+    async with MemoryCluster(tmp_path) as cluster:
+        rule, seen = _ByValue(), list[bytes]()
+
+        async def note(event: Event, _: Leadership) -> None:
+            seen.append(event.value)
+
+        async with SharedStream(
+            cluster.source,
+            note,
+            member=cluster.member("a"),
+            settings=cluster.settings("a"),
+            event_filter=rule,
+        ) as stream:
+            await cluster.wait_leader()
+            for value in (b"1", b"skip", b"2", word, b"3"):
+                await cluster.source.send(value)
+            await cluster.until(lambda: not stream.health()[0])
+            assert seen == [b"1", b"2"]
+            held = stream.health()[1]["held_by_filter"]
+            assert (held["lane"], held["offset"]) == (0, 3)
+
+            rule.open = True
+            await cluster.until(lambda: len(seen) == 4)
+            assert seen == [b"1", b"2", word, b"3"]
+            assert stream.health()[0]
+            sample = stream.metrics.registry.get_sample_value
+            await cluster.until(lambda: sample("dovetail_stream_events_handled_total") == 4.0)
+            assert sample("dovetail_stream_events_skipped_total") == 1.0
+
+
 async def test_a_plain_function_runs_on_a_thread(tmp_path: Path) -> None:
     """S1: so that a blocking handler does not cost the leadership."""
     async with MemoryCluster(tmp_path) as cluster:
@@ -204,8 +322,9 @@ async def test_parts_can_be_replaced(tmp_path: Path) -> None:
     """S2: filter, stream handler, shared log, transport, member and clock of the user's own."""
 
     class EvenOnly:
-        def accepts(self, event: Event, leadership: Leadership) -> bool:
-            return leadership.valid and event.value != b"poison"
+        def verdict(self, event: Event, leadership: Leadership) -> Verdict:
+            del leadership
+            return Verdict.WAIT if event.value == b"poison" else Verdict.HANDLE
 
     class OwnReader:
         """A stream handler that makes its own events."""

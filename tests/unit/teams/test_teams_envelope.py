@@ -53,6 +53,36 @@ def test_a_plain_job_has_no_headers_and_a_record_without_key_an_id() -> None:
     assert (job.id, job.payload) == ("t-3-17", b"")
 
 
+@given(st.lists(st.tuples(st.binary(), st.integers(0, 3)), unique=True))
+def test_binary_keys_stay_as_they_are(lives: list[tuple[bytes, int]]) -> None:
+    """F7: each key, in each of its lives, is a job of its own and comes out unchanged."""
+    made = [
+        job_of(place="x", key=key, value=b"", headers=[("dovetail-attempts", b"%d" % attempts)])
+        for key, attempts in lives
+    ]
+    assert [job.key for job in made] == [key for key, _ in lives]
+    assert len({job.identity for job in made}) == len(lives)
+
+    children = [Job(JobId("c"), b"", parent=job.id) for job in made if job.id]
+    for child in children:
+        again = job_of(place="x", key=b"c", value=b"", headers=child.headers())
+        assert again.parent == child.parent
+
+
+def test_a_key_with_a_nul_is_not_the_second_life_of_another() -> None:
+    """F7: Java's serialised numbers are full of them."""
+    retried = job_of(place="x", key=b"a", value=b"", headers=[("dovetail-attempts", b"1")])
+    assert job_of(place="x", key=b"a\x001", value=b"").identity != retried.identity
+
+
+@pytest.mark.parametrize("broken", ["a\ud800", "\udcc3\udca9"])
+def test_an_id_that_no_key_has_is_refused(broken: str) -> None:
+    """F7: in the caller's process, before anything is sent."""
+    with pytest.raises(InvalidInput, match="surrogates"):
+        checked_id(broken)
+    assert checked_id(job_of(place="x", key=b"\xac\xed\x00\x05", value=b"").id)
+
+
 @given(st.lists(st.tuples(st.text(), st.binary())))
 def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
     """R3: whatever a foreign producer writes is a job."""

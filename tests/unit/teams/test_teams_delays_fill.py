@@ -1,0 +1,134 @@
+"""The courier of delayed jobs, between a topic and a timeline that are both pretended."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from dovetail.errors import InvalidInput
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.teams import delays
+from dovetail.teams.envelope import NOT_BEFORE, TO
+from dovetail.timeline.client import Draft
+
+DEADLINE_S = 20.0
+
+
+class Record:
+    """A record of the topic of delays."""
+
+    def __init__(self, offset: int, **headers: bytes) -> None:
+        self._offset, self._headers = offset, headers
+
+    def error(self) -> None:
+        return None
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes:
+        return b"k"
+
+    def value(self) -> bytes:
+        return b"v"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        names = {"to": TO, "due": NOT_BEFORE}
+        return [(names[name], value) for name, value in self._headers.items()]
+
+
+class Topic:
+    """A consumer that gives records from the committed position on; some commits fail."""
+
+    def __init__(self, records: Sequence[Record], *, failing_commits: int) -> None:
+        self._records, self._failing = records, failing_commits
+        self._position = self.committed = 0
+
+    def subscribe(self, _topics: list[str]) -> None:
+        self._position = self.committed
+
+    def consume(self, count: int, _timeout_s: float) -> Sequence[Record]:
+        given = self._records[self._position :][:count]
+        self._position += len(given)
+        return given
+
+    def commit(self, *, asynchronous: bool) -> None:
+        assert not asynchronous
+        if self._failing:
+            self._failing -= 1
+            raise KafkaException("the coordinator is away")
+        self.committed = self._position
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class PretendedTimeline:
+    """Keeps keys, and refuses those of `refused`."""
+
+    def __init__(self, refused: set[str], changed: Callable[[], None]) -> None:
+        self.keys: set[str | None] = set()
+        self._refused, self._changed = refused, changed
+
+    async def schedule_many(self, drafts: Sequence[Draft]) -> None:
+        self.keys |= {draft.key for draft in drafts if draft.key not in self._refused}
+        self._changed()
+        for draft in drafts:
+            if draft.key in self._refused:
+                raise InvalidInput(f"message {draft.key} is too large")
+
+
+@pytest.mark.parametrize("failing_commits", [0, 2])
+def test_neither_a_malformed_record_nor_a_failed_commit_ends_the_courier(
+    monkeypatch: pytest.MonkeyPatch, failing_commits: int
+) -> None:
+    """F21: what is no delayed job is left behind, and all others are scheduled."""
+    records = [
+        Record(0, to=b"t", due=b"1"),
+        Record(1, to=b"\xff\xfe", due=b"1"),
+        Record(2, due=b"1"),
+        Record(3, to=b"t", due=b"soon"),
+        Record(4, to=b"t", due=b"9" * 18),
+        Record(5, to=b"t", due=b"2"),
+        Record(6, to=b"t", due=b"3"),
+    ]
+    topic, done = Topic(records, failing_commits=failing_commits), threading.Event()
+    expected = {"0-0", "0-3", "0-6"}
+
+    def look() -> None:
+        if timeline.keys == expected and topic.committed == len(records):
+            done.set()
+
+    timeline = PretendedTimeline({"0-5"}, look)
+    monkeypatch.setattr(delays, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(delays, "_POLL_S", 0.01)
+    monkeypatch.setattr(delays, "Consumer", lambda _config: topic)
+    commit = topic.commit
+
+    def commit_and_look(**given: Any) -> None:
+        commit(**given)
+        look()
+
+    monkeypatch.setattr(topic, "commit", commit_and_look)
+    courier = delays.Courier("p", Brokers("localhost:1"))
+    failures: list[str | None] = []
+
+    async def carry() -> None:
+        failures.append(courier.failure)
+        await courier._fill(timeline)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(courier, "_carry", carry)
+    courier.start()
+    try:
+        assert done.wait(DEADLINE_S)
+    finally:
+        courier.stop()
+    assert timeline.keys == expected
+    assert len(failures) == failing_commits + 1
+    assert all("coordinator is away" in str(one) for one in failures[1:])
+    assert courier.failure is None
