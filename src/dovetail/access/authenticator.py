@@ -73,6 +73,7 @@ class Authenticator:
             raise LoginFailed("a connection belongs to one user; open another for another user")
         client.access = self._guard.bind(principal, connection.host)
         client.kept = self._user(principal)
+        connection.stranger = False
         self._logged_in.add(connection)
 
     def look_again(self) -> None:

@@ -123,6 +123,7 @@ class Listener:
 
     def opened(self, connection: Connection) -> None:
         self._metrics.connections.inc()
+        connection.stranger = self._security.is_stranger(connection)
 
     def closed(self, connection: Connection) -> None:
         self._metrics.connections.dec()

@@ -63,6 +63,11 @@ class Security:
             raise ProtocolViolation("a request before the client has said who it is; log in first")
         return access
 
+    def is_stranger(self, connection: Connection) -> bool:
+        """Whether the client still has to log in."""
+        authenticator = self.authenticator
+        return authenticator is not None and authenticator.access_of(connection) is None
+
     def is_node(self, connection: Connection) -> bool:
         """Whether this is a node of the cluster; everybody is where nobody has to log in."""
         return self.authenticator is None or self.authenticator.is_node(connection)

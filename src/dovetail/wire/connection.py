@@ -39,6 +39,13 @@ SCRATCH_BYTES = 64 * 1024
 #: Requests of one connection that are read but not answered; clients have 5, kafkajs up to 100.
 QUEUE_MAX = 100
 
+#: Largest frame of a client that has not logged in. A login needs under 1 KiB; the rest is room for
+#: tokens.
+FRAME_BYTES_MAX_UNAUTHENTICATED = 64 * 1024
+
+#: Requests that such a client may have read but not answered: a login is one after another.
+_QUEUE_MAX_UNAUTHENTICATED = 1
+
 #: From this size on a frame's memory comes page by page as it is filled. Clearing it at once would
 #: take half a millisecond for each MiB, and a client has to send four bytes to ask for 100 of them.
 #: Smaller ones are faster the plain way, and ordinary batches are at most 1 MiB.
@@ -165,6 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         self.host = "?"
         #: What the dispatcher knows of this client; nobody else looks at it.
         self.guest: object = None
+        #: Whether the client still has to log in; until then it may send little.
+        self.stranger = False
 
         #: When the frame that is being read began, and when anything last happened.
         self.frame_begun_ms: float | None = None
@@ -247,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         while len(data) - at >= _LENGTH_BYTES and not self._full:
             length = int.from_bytes(data[at : at + _LENGTH_BYTES], "big", signed=True)
-            if not 0 < length <= self._limits.frame_bytes_max:
+            if not 0 < length <= self._frame_bytes_max:
                 self._refuse_length(bytes(data[at : at + _LENGTH_BYTES]), length)
                 return
             if not self._granted_bytes and not self._budget.take(self, length, self._on_granted):
@@ -290,7 +299,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _full(self) -> bool:
-        return len(self._queue) + len(self._answers) >= QUEUE_MAX
+        queue_max = _QUEUE_MAX_UNAUTHENTICATED if self.stranger else QUEUE_MAX
+        return len(self._queue) + len(self._answers) >= queue_max
+
+    @property
+    def _frame_bytes_max(self) -> int:
+        if self.stranger:
+            return min(FRAME_BYTES_MAX_UNAUTHENTICATED, self._limits.frame_bytes_max)
+        return self._limits.frame_bytes_max
 
     def _refuse_length(self, raw: bytes, length: int) -> None:
         hint = ""
@@ -298,9 +314,11 @@ class Connection(asyncio.BufferedProtocol):
             hint = "; this looks like HTTP, which has a port of its own"
         elif raw.startswith(_TLS_BEGINNING):
             hint = "; this looks like TLS, which is not switched on here"
+        elif self.stranger:
+            hint = " before login"
         self.violate(
             ProtocolViolation(
-                f"a frame of {length} bytes; 1 to {self._limits.frame_bytes_max} are taken{hint}"
+                f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken{hint}"
             )
         )
 

@@ -261,6 +261,20 @@ def test_nothing_is_answered_before_the_login(guarded: RunningNode, authority: A
             assert line.recv(1000) == b""
 
 
+def test_a_stranger_announces_little(guarded: RunningNode, authority: Authority) -> None:
+    """F40: before login a frame of more than 64 KiB is refused when its length is read."""
+    host, _, port = guarded.bootstrap.rpartition(":")
+    context = ssl.create_default_context(cafile=authority.file)
+    for size in (64 * 1024 + 1, 7 << 20):
+        with (
+            socket.create_connection((host, int(port)), 5) as raw,
+            context.wrap_socket(raw, server_hostname=host) as line,
+        ):
+            line.sendall(size.to_bytes(4, "big"))
+            assert line.recv(1000) == b""
+    assert "are taken before login" in guarded.log()
+
+
 def test_what_no_rule_allows_is_refused(as_user: Any, dovetail: Any) -> None:
     """R4: deny by default; by name, by beginning, by operation; who denies is stronger."""
     dovetail("user", "set", "alice", given=f"{PASSWORD}\n")

@@ -92,26 +92,23 @@ class KafkaDispatch:
         started = perf_counter()
         header, body_start = decode_header(frame)
         if not answers(header):
+            if header.api_key != ApiKey.API_VERSIONS:
+                self._access_of(header, connection)
             return self._refuse(header, frame, body_start)
         if header.api_key != ApiKey.PRODUCE and len(frame) > FRAME_BYTES_MAX:
             raise ProtocolViolation(
                 f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
             )
 
-        body = decode_body(header, frame, body_start)
         if header.api_key == ApiKey.API_VERSIONS:
+            decode_body(header, frame, body_start)
             return self._encode(header, _API_VERSIONS, started)
         if header.api_key in _SASL:
+            body = decode_body(header, frame, body_start)
             return self._later(header, sasl(self._authenticator, connection, body), started)
 
-        access = (
-            EVERYTHING if self._authenticator is None else self._authenticator.access_of(connection)
-        )
-        if access is None:
-            raise ProtocolViolation(
-                f"request {header.api_key} before the client has said who it is; log in first"
-            )
-
+        access = self._access_of(header, connection)
+        body = decode_body(header, frame, body_start)
         if header.api_key == ApiKey.PRODUCE:
             return self._produce(header, access, body, started)
         if header.api_key == ApiKey.FETCH:
@@ -126,6 +123,17 @@ class KafkaDispatch:
         # not knowing what it has changed.
         task = start_task(handler(self._backend, call, body), name=handler.__name__)
         return self._later(header, asyncio.shield(task), started)
+
+    def _access_of(self, header: RequestHeader, connection: Connection) -> Access:
+        """What the client may do; asked before a body is decoded, which can cost seconds."""
+        if self._authenticator is None:
+            return EVERYTHING
+        access = self._authenticator.access_of(connection)
+        if access is None:
+            raise ProtocolViolation(
+                f"request {header.api_key} before the client has said who it is; log in first"
+            )
+        return access
 
     def _refuse(
         self, header: RequestHeader, frame: memoryview, body_start: int
