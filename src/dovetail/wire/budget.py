@@ -1,12 +1,14 @@
 """Bytes of requests that a node holds at once.
 
-A connection takes its frame's bytes before it allocates them. When there are none left it waits
-in line, and meanwhile does not read from its socket: the client's own system holds the rest.
+A small frame is charged when it has arrived, a large one in steps as it is filled; what a client
+only announces costs nothing. When there are no bytes left a connection waits in line, and meanwhile
+does not read from its socket: the client's own system holds the rest.
 
-There are two lanes, each with a share and a line of its own. A large frame is paid for when its
-length is read, long before its bytes are here, so a few clients that promise much and send
-nothing can fill the large lane for as long as a frame may take. Small requests (metadata,
-heartbeats, fetches, commits) are in the other lane and go on.
+There are two lanes, each with a share and a line of its own: small requests (metadata, heartbeats,
+fetches, commits) do not stand behind large ones.
+
+Large frames that are half there could fill their lane and wait for each other for ever. So one of
+them at a time may go beyond the lane's bytes, until the lane is within them again.
 """
 
 from collections import OrderedDict
@@ -25,6 +27,10 @@ class _Lane:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._waiting: OrderedDict[object, tuple[int, Callable[[], None]]] = OrderedDict()
+        #: Those whose frame is half there; they go before `_waiting`.
+        self._unfinished: OrderedDict[object, tuple[int, Callable[[], None]]] = OrderedDict()
+        #: Who may go beyond the lane's bytes.
+        self._overdrawing: object = None
         self.bytes_taken = 0
 
     def take(self, who: object, size: int, on_granted: Callable[[], None]) -> bool:
@@ -34,9 +40,24 @@ class _Lane:
         self._waiting[who] = (size, on_granted)
         return False
 
+    def extend(self, who: object, size: int, on_granted: Callable[[], None]) -> bool:
+        if self._charge_more(who, size):
+            return True
+        self._unfinished[who] = (size, on_granted)
+        return False
+
     def give_back(self, size: int) -> None:
         self.bytes_taken -= size
         assert self.bytes_taken >= 0
+        if self.bytes_taken <= self._bytes_max:
+            self._overdrawing = None
+
+        while self._unfinished:
+            who, (wanted, on_granted) = next(iter(self._unfinished.items()))
+            if not self._charge_more(who, wanted):
+                return
+            del self._unfinished[who]
+            on_granted()
         while self._waiting:
             who, (wanted, on_granted) = next(iter(self._waiting.items()))
             if not self._fits(wanted):
@@ -47,6 +68,15 @@ class _Lane:
 
     def forget(self, who: object) -> None:
         self._waiting.pop(who, None)
+        self._unfinished.pop(who, None)
+
+    def _charge_more(self, who: object, size: int) -> bool:
+        if not self._fits(size):
+            if self._overdrawing not in (None, who):
+                return False
+            self._overdrawing = who
+        self.bytes_taken += size
+        return True
 
     def _fits(self, size: int) -> bool:
         return self.bytes_taken == 0 or self.bytes_taken + size <= self._bytes_max
@@ -73,8 +103,12 @@ class ByteBudget:
         """
         return self._lane(size).take(who, size, on_granted)
 
+    def extend(self, who: object, size: int, on_granted: Callable[[], None]) -> bool:
+        """As `take`, for the next step of a large request of which a step is taken already."""
+        return self._large.extend(who, size, on_granted)
+
     def give_back(self, size: int) -> None:
-        """Returns the bytes of one request, and lets in those that wait, in order."""
+        """Returns all bytes of one request, and lets in those that wait, in order."""
         self._lane(size).give_back(size)
 
     def forget(self, who: object) -> None:

@@ -1,20 +1,21 @@
 """One client: bytes in, frames out to the dispatcher, answers back in order.
 
-Reading. The socket fills a scratch buffer, from which small frames are cut. A frame that does not
-end there gets a buffer of exactly its size, once its length was checked and its bytes were taken
-from the node's budget, and the socket fills the rest of it directly: most of a batch of a megabyte
-is never copied on its way in, and its slices can be written to the disk as they are. The scratch
-is shared by all connections, because one is read at a time; an idle one holds no buffer at all.
-What was read but could not be begun is kept as it is (`_rest`, at most a scratch full), and nothing
-more is read until it is cut: when the budget has room, or the queue has.
+Reading. The socket fills a scratch buffer, from which whole frames are cut. A frame that is larger
+gets a buffer of exactly its size once the scratch is full, and the socket fills the rest of it
+directly: most of a batch of a megabyte is never copied on its way in, and its slices can be written
+to the disk as they are. The scratch is shared by all connections, because one is read at a time; an
+idle one holds no buffer at all. What was read but could not be begun is kept as it is (`_rest`, at
+most a scratch full). While that could be begun but for the budget or the queue, nothing is read.
 
 Order. A connection's requests are handled one after another, as Kafka does. The exception is a
 reply that is *pipelined*: the next request is begun while it waits for the disk. Answers always
 leave in the order of the requests.
 
-Bytes. A frame's bytes go back to the budget when its answer was written, or the connection is gone
-and nothing works on the frame any more. Giving back can let this same connection go on; it does so
-in a turn of its own (`_go_on`), so that one request is never begun in the middle of another.
+Bytes. The budget is charged for what has arrived, not for what a length announces: a small frame
+when it is whole, a larger one in steps as it is filled. A frame's bytes go back to the budget when
+its answer was written, or the connection is gone and nothing works on the frame any more. Giving
+back can let this same connection go on; it does so in a turn of its own (`_go_on`), so that one
+request is never begun in the middle of another.
 
 States of reading: OPEN ⇄ PAUSED (budget, queue or slow reader) → CLOSED.
 Survives: any bytes whatever; the worst is that this connection is closed, with a line in the log.
@@ -50,6 +51,10 @@ _QUEUE_MAX_UNAUTHENTICATED = 1
 #: take half a millisecond for each MiB, and a client has to send four bytes to ask for 100 of them.
 #: Smaller ones are faster the plain way, and ordinary batches are at most 1 MiB.
 _LAZY_BYTES_MIN = 2 * 1024 * 1024
+
+#: A frame that is larger than the scratch buffer is charged to the budget in steps of this size:
+#: what a frame can take that is not lazy.
+STEP_BYTES = _LAZY_BYTES_MIN
 
 _LENGTH_BYTES = 4
 
@@ -154,10 +159,14 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        #: How far that frame is charged to the budget, and may be filled.
+        self._frame_charged = 0
         #: Bytes that this connection waits for, and those that it was given after waiting.
         self._awaited_bytes = 0
         self._granted_bytes = 0
         self._going_on = False
+        #: Whether a frame in `_rest` waits for the budget or the queue, not for more of its bytes.
+        self._behind = False
 
         self._queue: deque[memoryview] = deque()
         self._answers: deque[_Pending] = deque()
@@ -204,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.forget(self)
         held = [len(frame) for frame in self._queue]
         if self._frame is not None:
-            held.append(len(self._frame))
+            held.append(self._frame_charged)
         if self._granted_bytes:
             held.append(self._granted_bytes)
 
@@ -232,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
-            return self._frame[self._frame_filled :]
+            return self._frame[self._frame_filled : self._frame_charged]
         self._scratch[: len(self._rest)] = self._rest
         return self._scratch[len(self._rest) :]
 
@@ -245,6 +254,8 @@ class Connection(asyncio.BufferedProtocol):
                 frame, self._frame = self._frame, None
                 self.frame_begun_ms = None
                 self._queue.append(frame)
+            elif self._frame_filled == self._frame_charged:
+                self._charge_step(len(self._frame) - self._frame_charged)
         else:
             self._cut_frames(self._scratch[: len(self._rest) + count])
         self._work()
@@ -252,27 +263,36 @@ class Connection(asyncio.BufferedProtocol):
     # Frames
 
     def _cut_frames(self, data: memoryview) -> None:
-        """Takes whole frames out of what was read, and starts one that is not whole."""
+        """Takes whole frames out of what was read, and starts one that the scratch cannot hold."""
         at = 0
-        while len(data) - at >= _LENGTH_BYTES and not self._full:
+        self._behind = False
+        while len(data) - at >= _LENGTH_BYTES:
+            if self._full:
+                self._behind = True
+                break
             length = int.from_bytes(data[at : at + _LENGTH_BYTES], "big", signed=True)
             if not 0 < length <= self._frame_bytes_max:
                 self._refuse_length(bytes(data[at : at + _LENGTH_BYTES]), length)
                 return
-            if not self._granted_bytes and not self._budget.take(self, length, self._on_granted):
-                self._awaited_bytes = length
+            start = at + _LENGTH_BYTES
+            have = min(length, len(data) - start)
+            if have < length and _LENGTH_BYTES + have < SCRATCH_BYTES:
+                break  # Of what a client announces and does not send, nothing is charged.
+
+            charged = min(length, STEP_BYTES)
+            if not self._granted_bytes and not self._budget.take(self, charged, self._on_granted):
+                self._awaited_bytes = charged
+                self._behind = True
                 break
             self._granted_bytes = 0
 
-            start = at + _LENGTH_BYTES
-            have = min(length, len(data) - start)
             frame = _memory(length)
             frame[:have] = data[start : start + have]
             at = start + have
             if have == length:
                 self._queue.append(frame)
             else:
-                self._frame, self._frame_filled = frame, have
+                self._frame, self._frame_filled, self._frame_charged = frame, have, charged
                 break
 
         self._rest = bytes(data[at:])
@@ -281,8 +301,20 @@ class Connection(asyncio.BufferedProtocol):
         elif at or self.frame_begun_ms is None:
             self.frame_begun_ms = self.active_ms
 
+    def _charge_step(self, left: int) -> None:
+        """Takes the bytes for the next step of the frame that is being read, or waits for them."""
+        size = min(left, STEP_BYTES)
+        if self._budget.extend(self, size, self._on_granted):
+            self._frame_charged += size
+        else:
+            self._awaited_bytes = size
+
     def _on_granted(self) -> None:
-        self._granted_bytes, self._awaited_bytes = self._awaited_bytes, 0
+        if self._frame is None:
+            self._granted_bytes = self._awaited_bytes
+        else:
+            self._frame_charged += self._awaited_bytes
+        self._awaited_bytes = 0
         self._go_on_soon()
 
     def _go_on_soon(self) -> None:
@@ -291,10 +323,11 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Cuts what was read and had to wait."""
+        """Cuts what was read and had to wait, or reads on."""
         self._going_on = False
         if not self._closed and not self._finishing:
-            self._cut_frames(memoryview(self._rest))
+            if self._frame is None:
+                self._cut_frames(memoryview(self._rest))
             self._work()
 
     @property
@@ -433,9 +466,9 @@ class Connection(asyncio.BufferedProtocol):
         """Reads from the socket only while there is room for what comes."""
         if self._closed or self._transport is None:
             return
-        behind = self._frame is None and len(self._rest) >= _LENGTH_BYTES
-        pause = self._full or behind or self._writing_paused or self._finishing
-        if behind and not (self._full or self._awaited_bytes or self._writing_paused):
+        waiting = self._behind or self._awaited_bytes > 0
+        pause = self._full or waiting or self._writing_paused or self._finishing
+        if self._behind and not (self._full or self._awaited_bytes or self._writing_paused):
             self._go_on_soon()
         if pause and not self.reading_paused:
             self._transport.pause_reading()

@@ -30,6 +30,7 @@ from tests.unit.wire.door import (
 
 from dovetail.errors import ProtocolViolation
 from dovetail.wire.budget import SMALL_BYTES_MAX, ByteBudget
+from dovetail.wire.connection import SCRATCH_BYTES, STEP_BYTES
 
 _MIB = 1 << 20
 _BIG = 4 * _MIB
@@ -40,8 +41,13 @@ def announced(size: int) -> bytes:
     return size.to_bytes(4, "big") + NOW
 
 
-def test_bytes_are_taken_before_memory(loop: str) -> None:
-    """R3: an announced frame is paid for at once, and costs memory only as its bytes come."""
+def begun(size: int) -> bytes:
+    """So much of a frame of this size that it is charged, and not all of it."""
+    return announced(size) + bytes(SCRATCH_BYTES)
+
+
+def test_bytes_are_taken_as_they_arrive(loop: str) -> None:
+    """F41: an announced frame costs nothing; it is charged, and takes memory, as its bytes come."""
 
     async def main() -> None:
         async with opened_door(frame_bytes_max=100 * _MIB) as door:
@@ -50,13 +56,67 @@ def test_bytes_are_taken_before_memory(loop: str) -> None:
                 gc.collect()
                 tracemalloc.start()
                 await client.send(announced(100 * _MIB))
-                await until(lambda: door.budget.bytes_taken == 100 * _MIB)
                 await turns(3)
+                assert door.budget.bytes_taken == 0
+                await client.send(bytes(SCRATCH_BYTES))
+                await until(lambda: door.budget.bytes_taken == STEP_BYTES)
                 _, peak = tracemalloc.get_traced_memory()
                 tracemalloc.stop()
                 assert peak < _MIB
+                await client.send(bytes(STEP_BYTES))
+                await until(lambda: door.budget.bytes_taken == 2 * STEP_BYTES)
 
     run(loop, main)
+
+
+def test_who_announces_and_sends_nothing_delays_nobody(loop: str) -> None:
+    """F41: large frames do not wait for bytes that others have announced and not sent."""
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_BIG) as door:
+            announcing = [await door.connect() for _ in range(8)]
+            client = await door.connect()
+            with clients(client, *announcing):
+                for size, one in zip([_BIG, SMALL_BYTES_MAX] * 4, announcing, strict=True):
+                    await one.send(announced(size))
+                await until(lambda: door.bytes_in == 8 * 5)
+                for size in (_BIG, _MIB, 1000):
+                    sending = asyncio.create_task(client.send(framed(NOW + bytes(size))))
+                    assert await client.answer() == NOW + bytes(size)
+                    await sending
+
+    run(loop, main)
+
+
+def test_frames_that_are_half_there_do_not_wait_for_each_other(loop: str) -> None:
+    """F41: when unfinished frames fill the budget, one after another is read to its end."""
+    frames = [NOW + bytes([number]) * (_BIG - 1) for number in range(5)]
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_BIG) as door:
+            made = [await door.connect() for _ in frames]
+            with clients(*made):
+                halves = [framed(frame) for frame in frames]
+                sending = [
+                    asyncio.create_task(client.send(half[: STEP_BYTES + 4]))
+                    for client, half in zip(made, halves, strict=True)
+                ]
+                await until(lambda: door.budget.bytes_taken >= STEP_BYTES)
+                await turns()
+                sending += [
+                    asyncio.create_task(_send_after(first, client, half[STEP_BYTES + 4 :]))
+                    for first, client, half in zip(sending, made, halves, strict=True)
+                ]
+                for client, frame in zip(made, frames, strict=True):
+                    assert await client.answer() == frame
+                await asyncio.gather(*sending)
+
+    run(loop, main)
+
+
+async def _send_after(first: "asyncio.Task[None]", client: Client, data: bytes) -> None:
+    await first
+    await client.send(data)
 
 
 def test_waiting_in_line(loop: str) -> None:
@@ -66,15 +126,16 @@ def test_waiting_in_line(loop: str) -> None:
         async with opened_door(bytes_max=_BIG) as door:
             holder, waiter = await door.connect(), await door.connect()
             with clients(holder, waiter):
-                await holder.send(announced(_BIG))
-                await until(lambda: door.budget.bytes_taken == _BIG)
+                await holder.send(framed(PIPELINED + bytes(_BIG - 1)))
+                await until(lambda: len(door.begun) == 1)
+                assert door.budget.bytes_taken == _BIG
                 frame = NOW + bytes(_MIB)
                 before = door.bytes_in
                 sending = asyncio.create_task(waiter.send(framed(frame)))
                 await until(lambda: door.bytes_in > before)
                 await turns()
                 assert door.bytes_in - before <= 64 * 1024
-                assert not door.begun
+                assert len(door.begun) == 1
                 holder.close()
                 assert await waiter.answer() == frame
                 await sending
@@ -83,16 +144,16 @@ def test_waiting_in_line(loop: str) -> None:
 
 
 def test_small_requests_pass_large_ones(loop: str) -> None:
-    """R3: clients that announce much and send nothing do not hold up small requests."""
+    """R3: clients that begin large requests and do not end them do not hold up small ones."""
 
     async def main() -> None:
         async with opened_door(bytes_max=_BIG) as door:
-            announcing = [await door.connect() for _ in range(4)]
+            beginning = [await door.connect() for _ in range(4)]
             client = await door.connect()
-            with clients(client, *announcing):
-                for one in announcing:
-                    await one.send(announced(_BIG))
-                await until(lambda: door.budget.bytes_taken >= _BIG)
+            with clients(client, *beginning):
+                for one in beginning:
+                    await one.send(begun(_BIG))
+                await until(lambda: door.budget.bytes_taken >= STEP_BYTES)
                 await turns(3)
                 for size in (1, 100, SMALL_BYTES_MAX - 1):
                     await client.send(framed(NOW + bytes(size)))
@@ -111,12 +172,12 @@ def test_a_long_line_is_let_in(loop: str) -> None:
             holder = await door.connect()
             waiting = [await door.connect() for _ in range(count)]
             with clients(holder, *waiting):
-                await holder.send(announced(1000))
+                await holder.send(framed(PIPELINED + bytes(999)))
                 await until(lambda: door.budget.bytes_taken > 0)
                 for client in waiting:
                     await client.send(framed(frame))
                 await until(lambda: door.bytes_in >= count * len(framed(frame)))
-                assert not door.begun
+                assert len(door.begun) == 1
                 holder.close()
                 for client in waiting:
                     assert await client.answer() == frame
@@ -126,7 +187,7 @@ def test_a_long_line_is_let_in(loop: str) -> None:
 
 
 async def half_a_frame(door: Door, client: Client) -> None:
-    await client.send(announced(_MIB))
+    await client.send(begun(_MIB))
     await until(lambda: door.budget.bytes_taken == _MIB)
 
 
@@ -137,7 +198,7 @@ async def half_a_length(door: Door, client: Client) -> None:
 
 
 async def queued(door: Door, client: Client) -> None:
-    await client.send(framed(LATER) + framed(NOW) * 10 + announced(_MIB))
+    await client.send(framed(LATER) + framed(NOW) * 10 + begun(_MIB))
     await until(lambda: door.budget.bytes_taken == 1 + 10 + _MIB)
 
 
@@ -152,7 +213,7 @@ async def coroutine(door: Door, client: Client) -> None:
 
 
 async def waiting_for_budget(door: Door, client: Client) -> None:
-    await client.send(framed(PIPELINED + bytes(_BIG)) + announced(_MIB))
+    await client.send(framed(PIPELINED + bytes(_BIG)) + begun(_MIB))
     await until(lambda: len(door.begun) == 1)
     await turns(3)
     # A client that is not read is not seen to go either, until its turn comes.
@@ -262,7 +323,7 @@ def test_any_sessions_leave_nothing(
                 framed(kind + bytes([number, at]) + bytes(size))
                 for at, (kind, size) in enumerate(requests)
             )
-            tails = {"half": announced(500), "length": b"\0", "garbage": b"\xff" * 9}
+            tails = {"half": begun(_MIB), "length": b"\0", "garbage": b"\xff" * 9}
             sending = asyncio.create_task(client.send(data + tails.get(end, b"")))
             await turns(3)
             for frame in [f for f in door.waiting if f[1] == number] if completes else []:
