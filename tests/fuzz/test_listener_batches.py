@@ -11,6 +11,7 @@ from tests.fuzz.hostile_client import (
     FIELDS,
     FUZZ_CASES,
     KNOWN,
+    KNOWN_PARTITIONS,
     PREY,
     REQUEST_ERRORS,
     Caller,
@@ -19,9 +20,13 @@ from tests.fuzz.hostile_client import (
     fetched,
     forged,
     offset_at,
+    produce_request,
 )
 
+from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.frames import encode_request
+from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC
 
 _GOOD = batch()
@@ -72,6 +77,18 @@ def test_wrong_batches(watch: Watch) -> None:
             outcomes[name] = (ErrorCode(outcome.error_code), outcome.base_offset)
             assert outcome.error_message, name
     assert outcomes == {name: (code, -1) for name, (_, code) in _WRONG.items()}
+
+
+@pytest.mark.parametrize("wrong", ["place", "batch"])
+def test_errors_nobody_waits_for(watch: Watch, wrong: str) -> None:
+    """F12: with acks 0 an error closes the connection, so that the client asks anew."""
+    place = (KNOWN, KNOWN_PARTITIONS) if wrong == "place" else (KNOWN, 0)
+    records = _GOOD if wrong == "place" else _GOOD[:-1]
+    header = RequestHeader(ApiKey.PRODUCE, 9, 1, "quick")
+    with watch.undisturbed(counter=REQUEST_ERRORS), Caller(watch.node, timeout_s=5) as caller:
+        request = produce_request(place[0], records, partition=place[1], acks=0)
+        caller.send(b"".join(encode_request(header, request)))
+        assert caller.closed_by_node()
 
 
 def test_wrong_places(watch: Watch) -> None:

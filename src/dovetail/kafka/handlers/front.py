@@ -110,7 +110,13 @@ class KafkaDispatch:
         access = self._access_of(header, connection)
         body = decode_body(header, frame, body_start)
         if header.api_key == ApiKey.PRODUCE:
-            return self._produce(header, access, body, started)
+            return produce.produce(
+                self._backend,
+                access,
+                body,
+                lambda answer: self._encode(header, answer, started),
+                connection.close,
+            )
         if header.api_key == ApiKey.FETCH:
             found = fetch.fetch_from_tail(self._backend, access, body)
             if found is not None:
@@ -146,13 +152,6 @@ class KafkaDispatch:
                 f"request {header.api_key} version {header.api_version} is not supported"
             )
         return refusal
-
-    def _produce(
-        self, header: RequestHeader, access: Access, body: m.ProduceRequest, started: float
-    ) -> Reply:
-        return produce.produce(
-            self._backend, access, body, lambda answer: self._encode(header, answer, started)
-        )
 
     async def _later(
         self, header: RequestHeader, answer: Awaitable[Any], started: float

@@ -28,7 +28,12 @@ class _Production:
     """One request on its way: an outcome for each partition, in the request's order."""
 
     def __init__(
-        self, backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
+        self,
+        backend: Backend,
+        access: Access,
+        request: m.ProduceRequest,
+        encode: Encode,
+        close: Callable[[], None],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.reply: asyncio.Future[list[Buffer] | None] = loop.create_future()
@@ -38,6 +43,7 @@ class _Production:
         self._access = access
         self._request = request
         self._encode = encode
+        self._close = close
         self._outcomes: dict[tuple[int, int], _Outcome] = {}
         self._missing = sum(len(topic.partition_data) for topic in request.topic_data)
         timeout_ms = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX)
@@ -86,6 +92,10 @@ class _Production:
 
     def _note(self, place: tuple[int, int], outcome: _Outcome) -> None:
         self._outcomes[place] = outcome
+        if self._request.acks == 0 and isinstance(outcome, DovetailError):
+            # There is no answer to say so. As with Kafka, the client finds its connection closed
+            # and asks who leads the partition, instead of losing what else it sends.
+            self._close()
         self._missing -= 1
         if self._missing == 0:
             self._end()
@@ -144,14 +154,18 @@ class _Production:
 
 
 def produce(
-    backend: Backend, access: Access, request: m.ProduceRequest, encode: Encode
+    backend: Backend,
+    access: Access,
+    request: m.ProduceRequest,
+    encode: Encode,
+    close: Callable[[], None],
 ) -> PipelinedReply:
-    """Begins to store the batches; with acks 0 there is no answer.
+    """Begins to store the batches; with acks 0 there is no answer, and an error is a `close`.
 
     The batches are slices of the frame, so its bytes are held until all are stored or refused,
     whatever the client was answered meanwhile.
     """
-    production = _Production(backend, access, request, encode)
+    production = _Production(backend, access, request, encode, close)
     production.begin()
     if request.acks != 0:
         return PipelinedReply(production.reply, production.stored)
