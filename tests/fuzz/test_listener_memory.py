@@ -18,6 +18,7 @@ from tests.fuzz.hostile_client import (
 )
 from tests.fuzz.test_listener_batches import carrying, compressed
 
+from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.frames import encode_request
 from dovetail.kafka.codec.headers import RequestHeader
@@ -105,6 +106,37 @@ def test_bombs(watch: Watch, codec: int, size: int) -> None:
         assert caller.produce(PREY, bomb).error_code == 0
         assert offset_at(caller, PREY, 0, 2**60 + codec).error_code == 0
     assert peak.grown < 256 * _MIB
+
+
+def test_searching_by_time_leaves_others_alone(watch: Watch) -> None:
+    """F43, F44: a batch of millions of records is searched off the loop, and not for nobody."""
+    count = 2_000_000
+    body = compressed(4, record(0, 0) * count)
+    made = carrying(
+        4, body, record_count=count, last_offset_delta=count - 1, timestamp_max=2**60 + 9
+    )
+    with Caller(watch.node) as caller:
+        assert caller.produce(PREY, made).error_code == 0
+    wanted = m.ListOffsetsRequestPartition(partition_index=0, timestamp=2**60 + 9)
+    request = m.ListOffsetsRequest(
+        replica_id=-1, topics=(m.ListOffsetsRequestTopic(name=PREY, partitions=(wanted,)),)
+    )
+    with Caller(watch.node) as searching:
+        header = RequestHeader(ApiKey.LIST_OFFSETS, 5, 1, "searching")
+        searching.send(b"".join(encode_request(header, request)))
+        started = time.monotonic()
+        for _ in range(3):
+            watch.serve_well()
+        assert time.monotonic() - started < 1.5
+        searching.socket.settimeout(0.01)
+        with pytest.raises(TimeoutError):  # It is being searched all the while.
+            searching.read_frame()
+
+    # Its client is gone: the search ends, and the next one has its turn.
+    with Caller(watch.node, timeout_s=2) as caller:
+        plain = batch(2000)
+        offset = caller.produce(SCRATCH, plain).base_offset
+        assert offset_at(caller, SCRATCH, 0, 1_700_000_000_000).offset <= offset
 
 
 def test_times_and_offsets_beyond_their_range(watch: Watch) -> None:

@@ -5,7 +5,11 @@ consumer that reads a ledger through looks nothing up. A reader that jumps goes 
 index to within 64 KiB of its offset and skips from there.
 """
 
+import asyncio
+import threading
+import time
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from dovetail.buffers import Buffer
@@ -19,11 +23,19 @@ from dovetail.errors import (
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
-from dovetail.record_batch import decode_batch, read_header
+from dovetail.record_batch import CODEC_MASK, decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
 
 #: Places of readers that are remembered for a partition.
 _CURSORS_MAX = 64
+
+#: Batches are searched here, one at a time and off the event loop: two kilobytes can hold millions
+#: of records, and to look at them takes half a minute.
+_SEARCHES = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search-by-time")
+
+#: Plain batches of so few records are searched at once, in a millisecond; after so many, a search
+#: lets the event loop go first.
+_RECORDS_AT_ONCE = 1000
 
 
 class _Span(NamedTuple):
@@ -132,23 +144,44 @@ async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset |
                 break  # It was trimmed meanwhile; the next ledger has the answer.
 
             for found in entries:
-                hit = _first_in_batch(found, timestamp, partition.log_start)
+                hit = await _search(found, timestamp, partition.log_start)
                 if hit is not None:
                     return hit
             entry = EntryId(entries[-1].entry + 1)
     return None
 
 
-def _first_in_batch(found: Entry, timestamp: int, log_start: int) -> TimedOffset | None:
+async def _search(found: Entry, timestamp: int, log_start: int) -> TimedOffset | None:
+    """The first record of one batch that is at least so young; ends with its caller."""
     if is_checkpoint(found.payload):
         return None
     header = read_header(memoryview(found.payload))
     if header.timestamp_max < timestamp or header.offset_end <= log_start:
         return None
+
+    ended = threading.Event()
+    if header.record_count <= _RECORDS_AT_ONCE and not header.attributes & CODEC_MASK:
+        return _first_in_batch(found.payload, timestamp, log_start, ended)
     try:
-        for record in decode_batch(found.payload):
+        return await asyncio.get_running_loop().run_in_executor(
+            _SEARCHES, _first_in_batch, found.payload, timestamp, log_start, ended
+        )
+    finally:
+        ended.set()
+
+
+def _first_in_batch(
+    batch: Buffer, timestamp: int, log_start: int, ended: threading.Event
+) -> TimedOffset | None:
+    header = read_header(memoryview(batch))
+    try:
+        for number, record in enumerate(decode_batch(batch), start=1):
             if record.timestamp >= timestamp and record.offset >= log_start:
                 return TimedOffset(record.offset, record.timestamp)
+            if number % _RECORDS_AT_ONCE == 0:
+                if ended.is_set():
+                    return None
+                time.sleep(0)  # Lets go of the interpreter.
     except InvalidBatch:  # The producer's own defect: its first record is the nearest answer.
         return TimedOffset(max(header.base_offset, log_start), header.timestamp_max)
     return None

@@ -19,6 +19,7 @@ from dovetail.wire.connection import (
     Dispatch,
     Limits,
     Observer,
+    OrderedReply,
     PipelinedReply,
     Reply,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "Dispatch",
     "Limits",
     "Observer",
+    "OrderedReply",
     "PipelinedReply",
     "Reply",
     "WireServer",

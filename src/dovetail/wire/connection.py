@@ -88,22 +88,33 @@ class PipelinedReply:
         return cls(_begin(work))
 
 
+class OrderedReply(NamedTuple):
+    """An answer that is worked out before the next request is begun.
+
+    If the client goes before, `answer` is cancelled; the frame's bytes count as held until
+    `released` is done too.
+    """
+
+    answer: Coroutine[Any, Any, Answer]
+    released: "asyncio.Future[Any]"
+
+
 class _Pending(NamedTuple):
     """A request that was begun, and its place in the line of answers."""
 
     future: "asyncio.Future[Answer]"
     frame_bytes: int
-    released: "asyncio.Future[None] | None" = None
+    released: "asyncio.Future[Any] | None" = None
 
 
-Reply = Answer | PipelinedReply | Coroutine[None, None, Answer]
+Reply = Answer | PipelinedReply | OrderedReply | Coroutine[None, None, Answer]
 
 
 class Dispatch(Protocol):
     """What the frames mean."""
 
     def __call__(self, connection: "Connection", frame: memoryview) -> Reply:
-        """The answer's buffers, None for no answer, or one of the two ways to answer later.
+        """The answer's buffers, None for no answer, or one of the ways to answer later.
 
         Raises `ProtocolViolation` to have the connection closed.
         """
@@ -404,10 +415,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(reply, PipelinedReply):
             self._answers.append(_Pending(reply.future, size, reply.released))
             reply.future.add_done_callback(self._flush)
+        elif isinstance(reply, OrderedReply):
+            self._wait_for(reply.answer, size, reply.released)
         elif reply is not None and not isinstance(reply, list):
-            self._busy = _begin(reply)
-            self._answers.append(_Pending(self._busy, size))
-            self._busy.add_done_callback(self._on_busy_done)
+            self._wait_for(reply, size)
         elif self._answers:
             future: asyncio.Future[Answer] = self._loop.create_future()
             future.set_result(reply)
@@ -415,6 +426,16 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._write(reply)
             self._budget.give_back(size)
+
+    def _wait_for(
+        self,
+        answer: Coroutine[Any, Any, Answer],
+        size: int,
+        released: "asyncio.Future[Any] | None" = None,
+    ) -> None:
+        self._busy = _begin(answer)
+        self._answers.append(_Pending(self._busy, size, released))
+        self._busy.add_done_callback(self._on_busy_done)
 
     def _on_busy_done(self, _: object) -> None:
         self._busy = None

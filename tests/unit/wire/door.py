@@ -15,7 +15,15 @@ import uvloop
 
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
-from dovetail.wire import ByteBudget, Connection, Limits, PipelinedReply, Reply, WireServer
+from dovetail.wire import (
+    ByteBudget,
+    Connection,
+    Limits,
+    OrderedReply,
+    PipelinedReply,
+    Reply,
+    WireServer,
+)
 
 #: Whatever a test waits for comes within this, or never.
 DEADLINE_S = 10.0
@@ -25,7 +33,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 
-NOW, PIPELINED, HELD, LATER, SILENT, LARGE, WRONG, DEFECT = (
+NOW, PIPELINED, HELD, LATER, SILENT, LARGE, WRONG, DEFECT, CHANGE = (
     b"n",  # answered at once
     b"p",  # pipelined
     b"h",  # pipelined, and the bytes are held until `Door.released` says so
@@ -34,6 +42,7 @@ NOW, PIPELINED, HELD, LATER, SILENT, LARGE, WRONG, DEFECT = (
     b"L",  # answered at once with `LARGE_BYTES`
     b"w",  # a violation
     b"d",  # a defect
+    b"c",  # a coroutine whose bytes are held until `Door.released` says so
 )
 LARGE_BYTES = 256 * 1024
 
@@ -110,8 +119,10 @@ class Door:
         future = self.waiting[content] = asyncio.get_running_loop().create_future()
         if kind == LATER:
             return self._later(future)
-        if kind == HELD:
+        if kind in (HELD, CHANGE):
             self.released[content] = asyncio.get_running_loop().create_future()
+            if kind == CHANGE:
+                return OrderedReply(self._later(future), self.released[content])
             return PipelinedReply(future, self.released[content])
         return PipelinedReply(future)
 

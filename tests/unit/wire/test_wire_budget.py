@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.door import (
+    CHANGE,
     DEADLINE_S,
     DEFECT,
     HELD,
@@ -289,6 +290,26 @@ def test_bytes_are_held_while_work_needs_them(loop: str) -> None:
                 door.released[frame].set_result(None)
                 await turns(2)
                 assert door.budget.bytes_taken == left
+
+    run(loop, main)
+
+
+def test_bytes_of_a_request_that_outlives_its_client(loop: str) -> None:
+    """F44: a change goes on when its client is gone; until it ends its bytes count."""
+    frame = CHANGE + bytes(999)
+
+    async def main() -> None:
+        async with opened_door() as door:
+            client = await door.connect()
+            await client.send(framed(frame) + framed(NOW))
+            await until(lambda: len(door.begun) == 1)
+            client.reset()
+            await door.gone()
+            assert door.begun == [frame]
+            assert door.budget.bytes_taken == 1000
+            door.released[frame].set_result(None)
+            await turns(2)
+            assert door.budget.bytes_taken == 0
 
     run(loop, main)
 

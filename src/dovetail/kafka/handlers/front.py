@@ -34,7 +34,7 @@ from dovetail.kafka.handlers import (
 )
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
-from dovetail.wire import Connection, Reply
+from dovetail.wire import Connection, OrderedReply, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
 FRAME_BYTES_MAX = 8 * 1024 * 1024
@@ -125,10 +125,12 @@ class KafkaDispatch:
 
         call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
+        if header.api_key == ApiKey.LIST_OFFSETS:  # Changes nothing, and can take long.
+            return self._later(header, handler(self._backend, call, body), started)
         # To its end, also if the client goes away: cancelled in the middle, it would leave the node
-        # not knowing what it has changed.
+        # not knowing what it has changed. Until then its bytes count.
         task = start_task(handler(self._backend, call, body), name=handler.__name__)
-        return self._later(header, asyncio.shield(task), started)
+        return OrderedReply(self._later(header, asyncio.shield(task), started), task)
 
     def _access_of(self, header: RequestHeader, connection: Connection) -> Access:
         """What the client may do; asked before a body is decoded, which can cost seconds."""
