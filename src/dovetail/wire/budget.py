@@ -1,4 +1,4 @@
-"""Bytes of requests that a node holds at once.
+"""Bytes of requests, and of answers, that a node holds at once.
 
 A small frame is charged when it has arrived, a large one in steps as it is filled; what a client
 only announces costs nothing. When there are no bytes left a connection waits in line, and meanwhile
@@ -9,6 +9,9 @@ fetches, commits) do not stand behind large ones.
 
 Large frames that are half there could fill their lane and wait for each other for ever. So one of
 them at a time may go beyond the lane's bytes, until the lane is within them again.
+
+An answer is held until its client has read it. A connection on which a client does not read has one
+such answer, and begins no more; a node with many of them closes the one that waits longest.
 """
 
 from collections import OrderedDict
@@ -82,10 +85,35 @@ class _Lane:
         return self.bytes_taken == 0 or self.bytes_taken + size <= self._bytes_max
 
 
-class ByteBudget:
-    """Shared by all connections of a node."""
+class AnswerBudget:
+    """Answers that clients have not read, by connection, those that wait longest first."""
 
     def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._unread: OrderedDict[object, tuple[int, Callable[[], None]]] = OrderedDict()
+        self.bytes_held = 0
+
+    def hold(self, who: object, size: int, give_up: Callable[[], None]) -> None:
+        """So many bytes are unread on a connection; `give_up` closes it if others need the room."""
+        before, _ = self._unread.get(who, (0, give_up))
+        self._unread[who] = (size, give_up)
+        self.bytes_held += size - before
+        while self.bytes_held > self._bytes_max and len(self._unread) > 1:
+            _, (unread, close) = self._unread.popitem(last=False)
+            self.bytes_held -= unread
+            close()
+
+    def release(self, who: object) -> None:
+        """The client has read them, or is gone."""
+        size, _ = self._unread.pop(who, (0, None))
+        self.bytes_held -= size
+
+
+class ByteBudget:
+    """Shared by all connections of a node: so many bytes for requests, and as many for answers."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.answers = AnswerBudget(bytes_max)
         small = bytes_max // _SMALL_SHARE
         self._small = _Lane(small)
         self._large = _Lane(bytes_max - small)

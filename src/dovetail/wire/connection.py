@@ -222,6 +222,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
         self._budget.forget(self)
+        self._budget.answers.release(self)
         held = [len(frame) for frame in self._queue]
         if self._frame is not None:
             held.append(self._frame_charged)
@@ -243,10 +244,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
+        self._hold_unread()
         self._pace()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        self._budget.answers.release(self)
         self._pace()
         self._work()
 
@@ -482,6 +485,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(answer[0])
         else:
             self._transport.writelines(answer)
+        if self._writing_paused:
+            self._hold_unread()
+
+    def _hold_unread(self) -> None:
+        if not self._closed and self._transport is not None:
+            unread = self._transport.get_write_buffer_size()
+            self._budget.answers.hold(self, unread, self._give_up)
+
+    def _give_up(self) -> None:
+        self.violate(
+            ProtocolViolation("the client does not read its answers, and others need the room")
+        )
 
     def _pace(self) -> None:
         """Reads from the socket only while there is room for what comes."""

@@ -13,6 +13,7 @@ from tests.unit.wire.door import (
     DEFECT,
     HELD,
     LARGE,
+    LARGE_BYTES,
     LATER,
     LOOPS,
     NOW,
@@ -310,6 +311,33 @@ def test_bytes_of_a_request_that_outlives_its_client(loop: str) -> None:
             door.released[frame].set_result(None)
             await turns(2)
             assert door.budget.bytes_taken == 0
+
+    run(loop, main)
+
+
+def test_answers_that_nobody_reads(loop: str) -> None:
+    """F42: what clients do not read is bounded for the node; who waits longest is closed."""
+
+    async def main() -> None:
+        async with opened_door(bytes_max=_MIB) as door:
+            deaf = [await door.connect(receive_bytes=4096) for _ in range(20)]
+            with clients(*deaf):
+                for client in deaf:
+                    await client.send(framed(LARGE) * 90)
+                    await turns(3)
+                    assert door.budget.answers.bytes_held <= _MIB
+                await until(lambda: len(door.violations) > 3)
+                assert set(door.violations) == {
+                    "the client does not read its answers, and others need the room"
+                }
+
+                reader = await door.connect()
+                with clients(reader):
+                    await reader.send(framed(LARGE) * 20)
+                    for _ in range(20):
+                        assert await reader.answer() == bytes(LARGE_BYTES)
+            await door.gone()
+            assert door.budget.answers.bytes_held == 0
 
     run(loop, main)
 
