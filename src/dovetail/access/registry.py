@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dovetail.access.credentials import Credential, Mechanism
-from dovetail.access.rules import Filter, Kind, Operation, Rule, allows, check_rule
+from dovetail.access.rules import (
+    Filter,
+    Kind,
+    Operation,
+    Rule,
+    RuleIndex,
+    allows,
+    check_rule,
+)
 from dovetail.coordination import ABSENT, Coordinator, Delete, Put, Revision, Unchanged
 from dovetail.coordination.mirror import Mirror
 from dovetail.errors import InvalidInput, Unavailable
@@ -39,6 +47,8 @@ class AccessRegistry:
         self._on_change = on_change
         self._users: dict[str, User] = {}
         self._rules: dict[str, Rule] = {}
+        #: Of `_rules`; None until it is asked for again.
+        self._index: RuleIndex | None = None
         self._mirror = Mirror(coordinator, ACCESS, apply=self._apply, settled=on_change)
 
     async def start(self) -> None:
@@ -93,7 +103,10 @@ class AccessRegistry:
 
     def judge(self, principal: str, host: str, operation: Operation, kind: Kind, name: str) -> bool:
         """Whether the rules allow it."""
-        return allows(self._rules.values(), principal, host, operation, kind, name)
+        if self._index is None:
+            self._index = RuleIndex(self._rules.values())
+        rules = self._index.about(principal, kind, name)
+        return allows(rules, principal, host, operation, kind, name)
 
     async def add_rules(self, rules: Iterable[Rule]) -> None:
         """Adds rules. Raises `InvalidInput` before anything is changed."""
@@ -124,7 +137,10 @@ class AccessRegistry:
                 self._users.pop(name, None)
             else:
                 self._users[name] = _decode_user(value)
-        elif value is None:
+            return
+
+        self._index = None
+        if value is None:
             self._rules.pop(key, None)
         else:
             self._rules[key] = msgspec.json.decode(value, type=Rule)

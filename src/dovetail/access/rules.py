@@ -153,6 +153,31 @@ def allows(
     return allowed
 
 
+class RuleIndex:
+    """Rules by whom and what they are about, so that a judgement looks at few of them."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._named: dict[tuple[Kind, str, Pattern, str], list[Rule]] = {}
+        #: How long the prefixes are in the rules of a principal.
+        self._lengths: dict[tuple[Kind, str], set[int]] = {}
+        for rule in rules:
+            key = (rule.kind, rule.principal, rule.pattern, rule.name)
+            self._named.setdefault(key, []).append(rule)
+            if rule.pattern is Pattern.PREFIXED:
+                self._lengths.setdefault((rule.kind, rule.principal), set()).add(len(rule.name))
+
+    def about(self, principal: str, kind: Kind, name: str) -> list[Rule]:
+        """Those that can matter for this principal and name, whatever the host."""
+        found: list[Rule] = []
+        for who in {principal, ANY}:
+            for literal in {name, ANY}:
+                found += self._named.get((kind, who, Pattern.LITERAL, literal), ())
+            for length in self._lengths.get((kind, who), ()):
+                if length <= len(name):
+                    found += self._named.get((kind, who, Pattern.PREFIXED, name[:length]), ())
+        return found
+
+
 def timeline_name(name: str) -> str:
     """What rules call a timeline; a log topic's name has no colon."""
     return f"timeline:{name}"

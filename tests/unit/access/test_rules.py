@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dovetail.access import CLUSTER_NAME, Filter, Kind, Operation, Pattern, Permission, Rule
-from dovetail.access.rules import allows, check_rule
+from dovetail.access.rules import RuleIndex, allows, check_rule
 from dovetail.errors import InvalidInput
 
 NAMES = ("a", "ab", "abc", "b", "*")
@@ -76,6 +76,8 @@ def test_the_judgement_is_the_plain_one() -> None:
         ):
             found = allows(rules, who, host, what, kind, name)
             assert found is plainly(rules, who, host, what, kind, name), rules
+            few = RuleIndex(rules).about(who, kind, name)
+            assert allows(few, who, host, what, kind, name) is found, rules
             seen.add(found)
     assert seen == {True, False}
 
@@ -111,3 +113,23 @@ def test_filters() -> None:
     assert found(Filter(kind=Kind.TOPIC, name="orders")) == [exact]
     assert found(Filter(kind=Kind.TOPIC, name="orders", matching=True)) == [exact, begins]
     assert found(Filter(permission=Permission.DENY)) == [begins]
+
+
+def test_a_judgement_looks_at_few_rules() -> None:
+    """F62: of thousands of rules only those of the principal and the name are walked."""
+    rules = [
+        Rule(
+            principal=f"user-{number % 100}",
+            permission=Permission.ALLOW,
+            operation=Operation.READ,
+            kind=Kind.TOPIC,
+            name=f"team-{number:04}",
+            pattern=Pattern.PREFIXED if number % 2 else Pattern.LITERAL,
+        )
+        for number in range(5000)
+    ]
+    index = RuleIndex(rules)
+    assert index.about("user-1", Kind.TOPIC, "team-0101-orders") == [rules[101]]
+    assert index.about("user-2", Kind.TOPIC, "team-0102") == [rules[102]]
+    assert index.about("user-2", Kind.TOPIC, "team-0101") == []
+    assert index.about("user-2", Kind.GROUP, "team-0102") == []
