@@ -98,7 +98,7 @@ class Authenticator:
         return client.login
 
     def _new_login(self) -> Login:
-        return Login(self.mechanisms, self._user)
+        return Login(self.mechanisms, self._user, self._registry.users().values)
 
     def _client(self, connection: Connection) -> _Client:
         known = connection.guest

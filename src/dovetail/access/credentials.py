@@ -17,6 +17,8 @@ ROUNDS = 8192
 #: Fewer are no protection; more would let anybody who tries to log in as PLAIN keep us busy.
 ROUNDS_MIN = 4096
 ROUNDS_MAX = 16384
+#: Of a salt that we make; clients make others.
+SALT_BYTES = 24
 SALT_BYTES_MAX = 1024
 PASSWORD_MAX = 1024
 
@@ -51,7 +53,7 @@ def make_credential(mechanism: Mechanism, password: str) -> Credential:
     """For a new password. Takes milliseconds."""
     if not 0 < len(password) <= PASSWORD_MAX:
         raise InvalidInput(f"a password has 1 to {PASSWORD_MAX} characters, not {len(password)}")
-    salt = secrets.token_bytes(24)
+    salt = secrets.token_bytes(SALT_BYTES)
     salted = _salted(mechanism, password, salt, ROUNDS)
     return from_salted(mechanism, salted, salt=salt, rounds=ROUNDS)
 

@@ -5,18 +5,19 @@
                           +------ anything wrong ----+--> LoginFailed; the connection ends
 
 SCRAM (RFC 5802) is `scramp`'s. A name that nobody has gets the same conversation as one that
-somebody has, with a salt that is always the same for it, and fails at its end: who is a user here
-cannot be found out. PLAIN sends the password itself, so it is offered over TLS alone.
+somebody has, with a salt that is always the same for it and looks like others, and fails at its
+end: who is a user here cannot be found out. PLAIN sends the password itself, so it is offered over
+TLS alone.
 """
 
 import asyncio
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from dovetail.access.credentials import ROUNDS, Credential, Mechanism, fits
+from dovetail.access.credentials import ROUNDS, SALT_BYTES, Credential, Mechanism, fits
 from dovetail.errors import DovetailError
 
 PLAIN = "PLAIN"
@@ -27,6 +28,9 @@ _SCRAM = {mechanism.title: mechanism for mechanism in Mechanism}
 
 #: Names that nobody has get salts from this, the same for as long as the process lives.
 _DISGUISE = secrets.token_bytes(32)
+
+#: Salts of Kafka's tools are made of these.
+_LETTERS = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 Credentials = Mapping[Mechanism, Credential]
 
@@ -41,11 +45,15 @@ class Login:
     """One conversation. `principal` is set when it has ended well."""
 
     def __init__(
-        self, mechanisms: Collection[str], look_up: Callable[[str], Credentials | None]
+        self,
+        mechanisms: Collection[str],
+        look_up: Callable[[str], Credentials | None],
+        users: Callable[[], Iterable[Credentials]] = tuple,
     ) -> None:
-        """`look_up` gives what is kept of a user's password."""
+        """`look_up` gives what is kept of a user's password, `users` what is kept of all."""
         self._mechanisms = mechanisms
         self._look_up = look_up
+        self._users = users
         self._mechanism: str | None = None
         self._server: Any = None
         self._name = ""
@@ -85,7 +93,7 @@ class Login:
             raise LoginFailed("PLAIN takes a name and a password")
         _, name, password = parts
         known = self._look_up(name)
-        mechanism, credential = next(iter((known or _nobody(name)).items()))
+        mechanism, credential = next(iter((known or self._nobody(name)).items()))
         fit = await asyncio.to_thread(fits, mechanism, credential, password)
         if known is None or not fit:
             raise LoginFailed("the name or the password is wrong")
@@ -117,19 +125,33 @@ class Login:
         assert self._mechanism is not None
         mechanism = _SCRAM[self._mechanism]
         self._name = name
-        known = (self._look_up(name) or {}).get(mechanism) or _nobody(name)[mechanism]
+        known = (self._look_up(name) or {}).get(mechanism) or self._nobody(name)[mechanism]
         return known.salt, known.stored_key, known.server_key, known.rounds
 
+    def _nobody(self, name: str) -> dict[Mechanism, Credential]:
+        """What a user who is not there would have; no password fits it."""
+        kept = [user for user in self._users() if user]
+        return {mechanism: _disguised(name, mechanism, kept) for mechanism in Mechanism}
 
-def _nobody(name: str) -> dict[Mechanism, Credential]:
-    """What a user who is not there would have; no password fits it."""
-    salt = hmac.digest(_DISGUISE, name.encode(), "sha256")[:24]
-    return {
-        mechanism: Credential(
-            salt,
-            ROUNDS,
-            secrets.token_bytes(hashlib.new(mechanism.digest).digest_size),
-            secrets.token_bytes(hashlib.new(mechanism.digest).digest_size),
-        )
-        for mechanism in Mechanism
-    }
+
+def _disguised(name: str, mechanism: Mechanism, users: Iterable[Credentials]) -> Credential:
+    """A credential that looks like one of those that are kept.
+
+    Clients salt passwords too: Kafka's tools take 4,096 rounds and a salt of about 26 letters and
+    digits. So each name gets the looks of some credential, always the same while those looks exist.
+    """
+    looks = {(SALT_BYTES, ROUNDS, False)}
+    for user in users:
+        if (kept := user.get(mechanism)) is not None:
+            looks.add((len(kept.salt), kept.rounds, kept.salt.isalnum()))
+    size, rounds, plain = max(looks, key=lambda look: _secret(f"{look} {name}"))
+
+    salt = b"".join(_secret(f"{part} {name}") for part in range(size // 64 + 1))[:size]
+    if plain:
+        salt = bytes(_LETTERS[byte % len(_LETTERS)] for byte in salt)
+    keys = [secrets.token_bytes(hashlib.new(mechanism.digest).digest_size) for _ in range(2)]
+    return Credential(salt, rounds, *keys)
+
+
+def _secret(text: str) -> bytes:
+    return hmac.digest(_DISGUISE, text.encode(), "sha512")

@@ -1,5 +1,7 @@
 """The conversation of a login: what is told, and what is not."""
 
+import base64
+
 import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 
@@ -49,6 +51,25 @@ async def test_nobody_learns_who_is_a_user() -> None:
         firsts.append(answer.split(",")[1:])
     assert firsts[0] == firsts[1]
     assert firsts[0][1] == f"i={ROUNDS}"
+
+
+async def test_salts_do_not_tell_who_is_a_user() -> None:
+    """F52: names that nobody has get salts and rounds of all the looks that users' have."""
+    salt = b"1m8kz0hq5c7w2xv9ayt3nb4rdf"
+    by_tools = {
+        mechanism: from_salted(mechanism, b"x" * (16 << mechanism), salt=salt, rounds=4096)
+        for mechanism in Mechanism
+    }
+    seen = set()
+    for number in range(50):
+        login = Login(ALL, look_up, lambda: [USER, by_tools])
+        assert login.handshake("SCRAM-SHA-256")
+        client = ScramClient(["SCRAM-SHA-256"], f"nobody-{number}", PASSWORD)
+        answer = (await login.authenticate(client.get_client_first().encode())).decode()
+        _, salted, rounds = answer.split(",")
+        made = base64.b64decode(salted.removeprefix("s="))
+        seen.add((len(made), rounds, made.isalnum()))
+    assert seen == {(24, f"i={ROUNDS}", False), (26, "i=4096", True)}
 
 
 async def test_plain() -> None:
