@@ -23,6 +23,10 @@ class Access(Protocol):
         """Whether it may."""
         ...
 
+    def allows_some(self, operation: Operation, kind: Kind) -> bool:
+        """Whether there is any name of this kind for which it may."""
+        ...
+
     def demand(self, operation: Operation, kind: Kind, name: str) -> None:
         """Raises `Forbidden` if it may not."""
         ...
@@ -34,6 +38,9 @@ class _Everything:
     principal = ""
 
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        return True
+
+    def allows_some(self, operation: Operation, kind: Kind) -> bool:
         return True
 
     def demand(self, operation: Operation, kind: Kind, name: str) -> None:
@@ -54,6 +61,9 @@ class _Bound:
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
         return self._guard.allows(self.principal, self._host, operation, kind, name)
 
+    def allows_some(self, operation: Operation, kind: Kind) -> bool:
+        return self._guard.allows_some(self.principal, self._host, operation, kind)
+
     def demand(self, operation: Operation, kind: Kind, name: str) -> None:
         if not self.allows(operation, kind, name):
             raise Forbidden(
@@ -67,9 +77,13 @@ class Guard:
     """Judges by rules that change, and remembers what it found."""
 
     def __init__(
-        self, judge: Callable[[str, str, Operation, Kind, str], bool], admins: Collection[str]
+        self,
+        judge: Callable[[str, str, Operation, Kind, str], bool],
+        judge_some: Callable[[str, str, Operation, Kind], bool],
+        admins: Collection[str],
     ) -> None:
         self._judge = judge
+        self._judge_some = judge_some
         self._admins = frozenset(admins)
         self._known: dict[tuple[str, str, Operation, Kind, str], bool] = {}
 
@@ -93,3 +107,6 @@ class Guard:
                 self._known.clear()
             found = self._known[key] = self._judge(*key)
         return found
+
+    def allows_some(self, principal: str, host: str, operation: Operation, kind: Kind) -> bool:
+        return principal in self._admins or self._judge_some(principal, host, operation, kind)

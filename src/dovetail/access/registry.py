@@ -20,6 +20,7 @@ from dovetail.access.rules import (
     Rule,
     RuleIndex,
     allows,
+    allows_some,
     check_rule,
 )
 from dovetail.coordination import ABSENT, Coordinator, Delete, Put, Revision, Unchanged
@@ -107,6 +108,10 @@ class AccessRegistry:
             self._index = RuleIndex(self._rules.values())
         rules = self._index.about(principal, kind, name)
         return allows(rules, principal, host, operation, kind, name)
+
+    def judge_some(self, principal: str, host: str, operation: Operation, kind: Kind) -> bool:
+        """Whether the rules allow it for any name."""
+        return allows_some(self._rules.values(), principal, host, operation, kind)
 
     async def add_rules(self, rules: Iterable[Rule]) -> None:
         """Adds rules. Raises `InvalidInput` before anything is changed."""

@@ -153,6 +153,36 @@ def allows(
     return allowed
 
 
+def allows_some(
+    rules: Iterable[Rule], principal: str, host: str, operation: Operation, kind: Kind
+) -> bool:
+    """Whether there is any name of this kind for which the judgement would be yes."""
+    ours = [rule for rule in rules if rule.kind is kind and rule.concerns(principal, host)]
+    enough = {operation, Operation.ALL} | _IMPLIED_BY.get(operation, frozenset())
+    denied = [
+        rule
+        for rule in ours
+        if rule.permission is Permission.DENY and rule.operation in (operation, Operation.ALL)
+    ]
+    return any(
+        rule.permission is Permission.ALLOW
+        and rule.operation in enough
+        and not any(_contains(denial, rule) for denial in denied)
+        for rule in ours
+    )
+
+
+def _contains(outer: Rule, inner: Rule) -> bool:
+    """Whether a rule is about every name that another one is about."""
+    if outer.pattern is Pattern.LITERAL and outer.name == ANY:
+        return True
+    if inner.pattern is Pattern.LITERAL and inner.name == ANY:
+        return False
+    if outer.pattern is Pattern.PREFIXED:
+        return inner.name.startswith(outer.name)
+    return inner.pattern is Pattern.LITERAL and inner.name == outer.name
+
+
 class RuleIndex:
     """Rules by whom and what they are about, so that a judgement looks at few of them."""
 

@@ -102,9 +102,10 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
 
     registry = AccessRegistry(coordinator, on_change=changed)
     judge = registry.judge if wanted.authorize else _allow_everything
+    judge_some = registry.judge_some if wanted.authorize else _allow_everything
     authenticator = Authenticator(
         registry,
-        Guard(judge, {_OWN_NAME, *wanted.admin_names(), *wanted.node_names()}),
+        Guard(judge, judge_some, {_OWN_NAME, *wanted.admin_names(), *wanted.node_names()}),
         mechanisms=wanted.mechanisms,
         certificates=wanted.tls_clients != "none",
         nodes=wanted.node_names(),

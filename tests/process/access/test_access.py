@@ -15,7 +15,14 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
@@ -298,6 +305,31 @@ def test_what_no_rule_allows_is_refused(as_user: Any, dovetail: Any) -> None:
     for refused in admin.delete_topics(["orders-eu"]).values():
         with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
             refused.result(DEADLINE_S)
+
+
+def test_positions_want_a_rule(as_user: Any, dovetail: Any) -> None:
+    """F50: positions are shown for topics that one may see; who may write gets a producer id."""
+    dovetail("user", "set", "grace", given=f"{PASSWORD}\n")
+    dovetail("topic", "create", "hidden")
+    dovetail("access", "allow", "grace", "read", "--group", "shared")
+    admin, grace = as_user("admin").admin(), as_user("grace")
+    group = ConsumerGroupTopicPartitions("shared", [TopicPartition("hidden", 0, 5)])
+    admin.alter_consumer_group_offsets([group])["shared"].result(DEADLINE_S)
+
+    def position(wanted: list[TopicPartition] | None) -> Any:
+        asking = grace.admin()
+        asked = asking.list_consumer_group_offsets([ConsumerGroupTopicPartitions("shared", wanted)])
+        return asked["shared"].result(DEADLINE_S).topic_partitions
+
+    assert position(None) == []
+    [refused] = position([TopicPartition("hidden", 0)])
+    assert refused.error.name() == "TOPIC_AUTHORIZATION_FAILED"
+
+    dovetail("access", "allow", "grace", "write", "create", "--topic", "graces")
+    dovetail("access", "allow", "grace", "describe", "--topic", "hidden")
+    assert [found.offset for found in position(None)] == [5]
+    grace.config["enable.idempotence"] = True
+    assert grace.produce("graces") == ""
 
 
 def test_rules_are_listed_and_removed(as_user: Any, dovetail: Any) -> None:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dovetail.access import CLUSTER_NAME, Filter, Kind, Operation, Pattern, Permission, Rule
-from dovetail.access.rules import RuleIndex, allows, check_rule
+from dovetail.access.rules import RuleIndex, allows, allows_some, check_rule
 from dovetail.errors import InvalidInput
 
 NAMES = ("a", "ab", "abc", "b", "*")
@@ -133,3 +133,21 @@ def test_a_judgement_looks_at_few_rules() -> None:
     assert index.about("user-2", Kind.TOPIC, "team-0102") == [rules[102]]
     assert index.about("user-2", Kind.TOPIC, "team-0101") == []
     assert index.about("user-2", Kind.GROUP, "team-0102") == []
+
+
+def test_some_name_is_allowed_if_one_can_be_named() -> None:
+    """F50: what InitProducerId asks agrees with the judgement over names."""
+    rng = random.Random(11)
+    names = [*NAMES[:-1], "abcd", "c", "something else"]
+    seen = set()
+    for _ in range(2000):
+        rules = [random_rule(rng) for _ in range(rng.randrange(6))]
+        found = allows_some(rules, "alice", HOSTS[0], Operation.WRITE, Kind.TOPIC)
+        if any(
+            allows(rules, "alice", HOSTS[0], Operation.WRITE, Kind.TOPIC, name) for name in names
+        ):
+            assert found, rules
+        elif not any(rule.pattern is Pattern.PREFIXED for rule in rules):
+            assert not found, rules
+        seen.add(found)
+    assert seen == {True, False}

@@ -99,7 +99,8 @@ async def _fetch(
     if wanted is None:
         asked: dict[str, list[int]] = {}
         for key in sorted(answer.offsets):
-            asked.setdefault(key.topic, []).append(key.partition)
+            if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, key.topic):
+                asked.setdefault(key.topic, []).append(key.partition)
     else:
         asked = {topic.name: list(topic.partition_indexes) for topic in wanted}
 
@@ -107,15 +108,16 @@ async def _fetch(
     topics = []
     for topic, partitions in asked.items():
         found = []
+        seen = call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic)
         for partition in partitions:
-            position = answer.offsets.get(PartitionKey(topic, partition))
+            position = answer.offsets.get(PartitionKey(topic, partition)) if seen else None
             found.append(
                 m.OffsetFetchResponsePartition(
                     partition_index=partition,
                     committed_offset=position.offset if position else _NO_POSITION,
                     committed_leader_epoch=position.leader_epoch if position else -1,
                     metadata=position.metadata if position else "",
-                    error_code=code,
+                    error_code=code if seen else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 )
             )
         topics.append(m.OffsetFetchResponseTopic(name=topic, partitions=tuple(found)))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from dovetail.access import Access, Kind, Operation
+from dovetail.access import CLUSTER_NAME, Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
 from dovetail.kafka.codec import messages as m
@@ -182,6 +182,15 @@ async def init_producer_id(
         return m.InitProducerIdResponse(
             error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=-1
         )
+    # As Kafka asks: the old right over the cluster, or the right to write anything at all.
+    access = call.access
+    if not access.allows(
+        Operation.IDEMPOTENT_WRITE, Kind.CLUSTER, CLUSTER_NAME
+    ) and not access.allows_some(Operation.WRITE, Kind.TOPIC):
+        return m.InitProducerIdResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_epoch=-1
+        )
+
     try:
         producer_id = await backend.log.next_producer_id()
     except DovetailError as error:
