@@ -22,7 +22,7 @@ ONE_OF_EACH = {
     "start of a background task or thread": (
         r"\bcreate_task\(|\bensure_future\(|\bThread\(",
         # Two make a task for every request or message, which their owner keeps and sees end.
-        {"background.py", "wire/connection.py", "timeline/client/consumer.py"},
+        {"background.py", "wire/replies.py", "timeline/client/consumer.py"},
     ),
     "parser of addresses": (r"\.rpartition\(\":\"\)|\.rsplit\(\":\"", {"addresses.py"}),
     "logger": (r"logging\.getLogger|^import logging", {"logging.py"}),

@@ -6,7 +6,8 @@ to it that answers leave in the order of the requests.
 
     server.py       listening, the number of connections, slow and idle clients
     connection.py   one client: bytes to frames, answers in order, limits checked before memory
-    budget.py       bytes of requests that the node holds, over all connections
+    replies.py      the ways in which a request is answered
+    budget.py       bytes of requests and answers that the node holds, over all connections
     peer.py         the other side: a client that calls one node in frames
     login.py        a client's TLS and login
     calls.py        the codec of private calls: header, version, body, errors, keys, limits
@@ -19,10 +20,8 @@ from dovetail.wire.connection import (
     Dispatch,
     Limits,
     Observer,
-    OrderedReply,
-    PipelinedReply,
-    Reply,
 )
+from dovetail.wire.replies import OrderedReply, PipelinedReply, Reply
 from dovetail.wire.server import WireServer
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Bytes of requests, and of answers, that a node holds at once.
 
 A small frame is charged when it has arrived, a large one in steps as it is filled; what a client
-only announces costs nothing. When there are no bytes left a connection waits in line, and meanwhile
+only promises costs nothing. When there are no bytes left a connection waits in line, and meanwhile
 does not read from its socket: the client's own system holds the rest.
 
 There are two lanes, each with a share and a line of its own: small requests (metadata, heartbeats,

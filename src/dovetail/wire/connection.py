@@ -11,7 +11,7 @@ Order. A connection's requests are handled one after another, as Kafka does. The
 reply that is *pipelined*: the next request is begun while it waits for the disk. Answers always
 leave in the order of the requests.
 
-Bytes. The budget is charged for what has arrived, not for what a length announces: a small frame
+Bytes. The budget is charged for what has arrived, not for what a length promises: a small frame
 when it is whole, a larger one in steps as it is filled. A frame's bytes go back to the budget when
 its answer was written, or the connection is gone and nothing works on the frame any more. Giving
 back can let this same connection go on; it does so in a turn of its own (`_go_on`), so that one
@@ -27,12 +27,12 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from dovetail.addresses import Address
-from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
 from dovetail.wire.budget import ByteBudget
+from dovetail.wire.replies import Answer, OrderedReply, Pending, PipelinedReply, Reply, begin
 
 #: The scratch buffer: larger than nearly all requests but Produce, and what one read brings.
 SCRATCH_BYTES = 64 * 1024
@@ -58,56 +58,8 @@ STEP_BYTES = _LAZY_BYTES_MIN
 
 _LENGTH_BYTES = 4
 
-Answer = list[Buffer] | None
-
 _HTTP_BEGINNINGS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ")
 _TLS_BEGINNING = b"\x16\x03"
-
-
-class PipelinedReply:
-    """An answer that waits for something while the next request is already begun.
-
-    If the client goes before, `future` is cancelled. `released` is for work that needs the frame's
-    bytes for longer than the answer takes, such as a write that was answered as late: they count
-    as held until it is done.
-    """
-
-    __slots__ = ("future", "released")
-
-    def __init__(
-        self,
-        future: "asyncio.Future[Answer]",
-        released: "asyncio.Future[None] | None" = None,
-    ) -> None:
-        self.future = future
-        self.released = released
-
-    @classmethod
-    def of(cls, work: Coroutine[Any, Any, Answer]) -> "PipelinedReply":
-        """An answer that is worked out in a task of its own, begun now."""
-        return cls(_begin(work))
-
-
-class OrderedReply(NamedTuple):
-    """An answer that is worked out before the next request is begun.
-
-    If the client goes before, `answer` is cancelled; the frame's bytes count as held until
-    `released` is done too.
-    """
-
-    answer: Coroutine[Any, Any, Answer]
-    released: "asyncio.Future[Any]"
-
-
-class _Pending(NamedTuple):
-    """A request that was begun, and its place in the line of answers."""
-
-    future: "asyncio.Future[Answer]"
-    frame_bytes: int
-    released: "asyncio.Future[Any] | None" = None
-
-
-Reply = Answer | PipelinedReply | OrderedReply | Coroutine[None, None, Answer]
 
 
 class Dispatch(Protocol):
@@ -180,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._behind = False
 
         self._queue: deque[memoryview] = deque()
-        self._answers: deque[_Pending] = deque()
+        self._answers: deque[Pending] = deque()
         self._busy: asyncio.Task[Answer] | None = None
         self.reading_paused = False
         self._writing_paused = False
@@ -291,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             start = at + _LENGTH_BYTES
             have = min(length, len(data) - start)
             if have < length and _LENGTH_BYTES + have < SCRATCH_BYTES:
-                break  # Of what a client announces and does not send, nothing is charged.
+                break  # What a client promises and does not send is not charged.
 
             charged = min(length, STEP_BYTES)
             if not self._granted_bytes and not self._budget.take(self, charged, self._on_granted):
@@ -416,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, reply: Reply, size: int) -> None:
         if isinstance(reply, PipelinedReply):
-            self._answers.append(_Pending(reply.future, size, reply.released))
+            self._answers.append(Pending(reply.future, size, reply.released))
             reply.future.add_done_callback(self._flush)
         elif isinstance(reply, OrderedReply):
             self._wait_for(reply.answer, size, reply.released)
@@ -425,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._answers:
             future: asyncio.Future[Answer] = self._loop.create_future()
             future.set_result(reply)
-            self._answers.append(_Pending(future, size))
+            self._answers.append(Pending(future, size))
         else:
             self._write(reply)
             self._budget.give_back(size)
@@ -436,8 +388,8 @@ class Connection(asyncio.BufferedProtocol):
         size: int,
         released: "asyncio.Future[Any] | None" = None,
     ) -> None:
-        self._busy = _begin(answer)
-        self._answers.append(_Pending(self._busy, size, released))
+        self._busy = begin(answer)
+        self._answers.append(Pending(self._busy, size, released))
         self._busy.add_done_callback(self._on_busy_done)
 
     def _on_busy_done(self, _: object) -> None:
@@ -515,14 +467,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
-
-
-def _begin(work: Coroutine[Any, Any, Answer]) -> "asyncio.Task[Answer]":
-    """A task of a request: its connection keeps it and sees it end.
-
-    Made by the loop itself, because `start_task` would cost 3 us more for every request.
-    """
-    return asyncio.get_running_loop().create_task(work)
 
 
 def _memory(size: int) -> memoryview:
