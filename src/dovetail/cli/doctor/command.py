@@ -16,6 +16,7 @@ from dovetail.cli.options import (
     settings_of,
 )
 from dovetail.cli.outcome import ExitCode
+from dovetail.cli.printable import printable
 from dovetail.errors import DovetailError, InvalidSetting
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
     for finding in findings:
-        found = Text(finding.text)
+        found = Text(printable(finding.text, keep="\n"))
         if finding.fix:
             found.append(f"\nfix: {finding.fix}", style="bold")
         table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), found)
