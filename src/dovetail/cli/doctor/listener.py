@@ -157,6 +157,8 @@ def gather_node(kafka: Kafka, *, named: bool) -> NodeFact:
         kafka.check()
     except Unreachable as error:
         return NodeFact(kafka.bootstrap, named, nobody=str(error).partition("\n")[0].rstrip("."))
+    except DovetailError as error:
+        return NodeFact(kafka.bootstrap, named, error=str(error))
     try:
         found = kafka.metadata().brokers
     except DovetailError as error:
