@@ -110,6 +110,11 @@ def test_every_setting_has_all_three_twins(tmp_path: Path, name: str) -> None:
             "DOVETAIL_BOOTSTRAP",
             "DOVETAIL_CLIENT_BOOTSTRAP",
         ),
+        (
+            {"environment": {"DOVETAIL_KAFAK_PORT": "1"}},
+            "DOVETAIL_KAFAK_PORT",
+            "DOVETAIL_KAFKA_PORT",
+        ),
         ({"flags": ("kafka.prot=1",)}, "kafka.prot", "kafka.port"),
     ],
 )
@@ -121,6 +126,48 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(
         load(tmp_path, **places)  # type: ignore[arg-type]
     assert unknown in str(caught.value)
     assert f"the nearest known one is {nearest}" in str(caught.value)
+
+
+SERVICE_LINKS = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "9092",
+    "SERVICE_PORT_KAFKA": "9092",
+    "PORT": "tcp://10.0.0.1:9092",
+    "PORT_9092_TCP": "tcp://10.0.0.1:9092",
+    "PORT_9092_TCP_PROTO": "tcp",
+    "PORT_9092_TCP_PORT": "9092",
+    "PORT_9092_TCP_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("service", ["DOVETAIL", "DOVETAIL_KAFKA", "DOVETAIL_HTTP", "DOVETAIL_WEB"])
+def test_links_to_kubernetes_services_are_not_settings(tmp_path: Path, service: str) -> None:
+    """F49: what Kubernetes says about a service named `dovetail…` stops no process, even where
+    it has the name of a setting."""
+    links = {f"{service}_{name}": value for name, value in SERVICE_LINKS.items()}
+    assert load(tmp_path, environment=links) == Settings()
+
+
+def test_a_variable_that_resembles_no_setting_is_not_ours(tmp_path: Path) -> None:
+    """F49: others may have variables that begin with DOVETAIL_."""
+    others = {"DOVETAIL_IMAGE_TAG": "7", "DOVETAIL_DEPLOYED_BY": "ci", "DOVETAIL_": "x"}
+    assert load(tmp_path, environment=others) == Settings()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        shown.name
+        for shown in Settings().shown()
+        if shown.name.endswith(("password", "secret", ".token", ".dsn", ".database"))
+    ],
+)
+def test_a_secret_is_not_shown(tmp_path: Path, name: str) -> None:
+    """F45: passwords, also those in the address of a database, are in no list of settings:
+    neither `config show` nor DescribeConfigs, which both print what `shown` gives."""
+    secret = "postgresql://user:hunter2-hunter2-hunter2-hunter2@host/database"
+    settings = load(tmp_path, flags=(f"{name}={secret}",))
+    assert "hunter2" not in str([shown.value for shown in settings.shown()])
 
 
 @pytest.mark.parametrize(

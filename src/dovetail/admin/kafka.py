@@ -4,9 +4,10 @@
 broker answers for the whole cluster, with the same checks and limits as for every other client.
 
 librdkafka retries in silence until a timeout and then reports a transport failure. So `check`
-first tries each bootstrap address with a plain connection, which fails at once and says why; and
-every error code becomes one of our own errors. A broker that does not answer within the time limit
-is `Unreachable`, or `Uncertain` where something was to change.
+first tries each bootstrap address with a client of our own, which fails at once and says why:
+nobody listens, the login is wrong, the node wants TLS, it is not Kafka at all. Every error code
+becomes one of our own errors. A broker that does not answer within the time limit is
+`Unreachable`, or `Uncertain` where something was to change.
 """
 
 import difflib
@@ -23,7 +24,15 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from dovetail.addresses import Address, parse_addresses
-from dovetail.errors import DovetailError, InvalidInput, TopicUnknown, Uncertain, Unreachable
+from dovetail.errors import (
+    DovetailError,
+    InvalidInput,
+    ProtocolViolation,
+    TopicUnknown,
+    Uncertain,
+    Unreachable,
+)
+from dovetail.kafka.client.greeting import Greeter
 from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
 PORT_DEFAULT = 9092
@@ -124,18 +133,34 @@ class Kafka:
         }
 
     def check(self) -> None:
-        """Raises `Unreachable` with the reasons unless an address accepts a connection."""
+        """Raises unless a node answers at an address, or at least takes the connection.
+
+        `Forbidden` if it refuses the login, else `Unreachable` with the reasons.
+        """
         reasons = []
+        busy = False
+        greeter = Greeter(self.security, client_id=self.client_id)
         for address in parse_addresses(
             self.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT
         ):
             try:
-                with socket.create_connection(address, min(self.timeout_s, CONNECT_S_MAX)):
-                    return
+                line = socket.create_connection(address, min(self.timeout_s, CONNECT_S_MAX))
             except OSError as error:
                 reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
-        advice = f".\n{self.advice}" if self.advice else ""
-        raise Unreachable(f"cannot connect to {'; '.join(reasons)}{advice}")
+                continue
+
+            try:
+                greeter.greet(line, address)
+            except TimeoutError:
+                busy = True
+            except (OSError, ProtocolViolation) as error:
+                reasons.append(f"{address}: {error}. {greeter.hint()}")
+            else:
+                return
+
+        if not busy:
+            advice = f".\n{self.advice}" if self.advice else ""
+            raise Unreachable(f"cannot connect to {'; '.join(reasons)}{advice}")
 
     @property
     def admin(self) -> AdminClient:

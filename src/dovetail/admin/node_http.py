@@ -46,6 +46,20 @@ class NodeHttp:
         )
         return cls(url or here, http.secret(), settings.client.tls_ca)
 
+    @classmethod
+    def beside(
+        cls, settings: "Settings", *, named: bool, url: str | None = None
+    ) -> "NodeHttp | None":
+        """The HTTP of the node that is asked over Kafka's protocol; None if nobody says where.
+
+        `named`: somebody chose its address. What happens to listen at the default address for HTTP
+        need not belong to that cluster then.
+        """
+        places = {settings.origin(f"http.{field}").place for field in ("host", "port")}
+        if url is None and (not settings.http.enabled or (named and places == {"default"})):
+            return None
+        return cls.of(settings, url)
+
 
 def get(node: NodeHttp, path: str, answer: type[Answer], *, limit_s: float) -> Answer:
     """The node's answer to a GET.

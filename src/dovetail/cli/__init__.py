@@ -19,6 +19,7 @@ used.
     client.py            opens the Kafka client of a command
     timeline_client.py   opens the client of timelines
     output.py            tables and notes for people, JSON for programs
+    printable.py         text from elsewhere, so that it commands no terminal
     progress.py          the progress bar
     confirming.py        the question before something is deleted
     completing.py        what a shell offers after TAB

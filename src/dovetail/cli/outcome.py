@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import typer
 
+from dovetail.cli.printable import printable
 from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, Unreachable
 
 
@@ -70,4 +71,4 @@ def errors_as_messages() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    typer.secho(text, err=True, fg="red" if sys.stderr.isatty() else None)
+    typer.secho(printable(text, keep="\n"), err=True, fg="red" if sys.stderr.isatty() else None)

@@ -1,10 +1,9 @@
 """What commands print: tables and notes for people, JSON for programs.
 
 Answers go to standard output; notes, progress and errors to standard error, so that an answer can
-be piped. Text from a node is printed as it is, never read as markup.
+be piped. Text from a node is never read as markup, and what is not printable in it is escaped.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
+from dovetail.cli.printable import json_text, printable
 
 #: Width of tables that go into a pipe or a file, where there is no window to fit.
 WIDTH_PIPED = 160
@@ -35,7 +36,7 @@ def notes() -> Console:
 
 def note(text: str) -> None:
     """Prints one line for a person, beside the answer."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(printable(text, keep="\n") + "\n")
 
 
 def plural(count: int, noun: str) -> str:
@@ -45,12 +46,12 @@ def plural(count: int, noun: str) -> str:
 
 def print_json(value: object) -> None:
     """Prints `value` as indented JSON."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
 
 
 def print_json_line(value: object) -> None:
     """Prints `value` as one line of JSON, at once."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(json_text(value) + "\n")
     sys.stdout.flush()
 
 
@@ -183,5 +184,5 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)
+        return printable(", ".join(map(str, value)))
+    return printable(str(value))

@@ -37,8 +37,8 @@ def ask(target: Target, work: Callable[[Dovetail], Awaitable[Result]]) -> Result
 
 def connect_to(target: Target) -> Dovetail:
     """A client of the node; inside `async with` it is connected. Raises `Unreachable`."""
-    target.kafka().check()
     login = login_of(target)
+    target.kafka().check()
     return connect(
         target.bootstrap,
         client_id="dovetail-cli",

@@ -22,8 +22,9 @@ Leaves to others: the care of etcd (backup, compaction, space).
 The client library comes with the extra `etcd`; it is loaded by `open`, not before.
 """
 
+import asyncio
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,11 @@ NAMESPACE_BYTES_MAX = 256
 RANGE_ATTEMPTS_MAX = 5
 
 _HTTPS = "https://"
+
+
+#: Between two attempts to reach etcd at the start: doubled up to the most.
+RETRY_S_MIN = 0.5
+RETRY_S_MAX = 10.0
 
 
 class EtcdSection(Protocol):
@@ -214,6 +220,23 @@ class EtcdCoordinator:
             await members.close()
             raise
         return coordinator
+
+    @classmethod
+    async def open_patiently(
+        cls, settings: EtcdSettings, on_down: Callable[[CoordinationDown, float], None]
+    ) -> "EtcdCoordinator":
+        """As `open`, but waits until etcd answers: after a power cut it may start later than we.
+
+        `on_down` gets each failure, and the seconds until the next attempt.
+        """
+        delay_s = RETRY_S_MIN
+        while True:
+            try:
+                return await cls.open(settings)
+            except CoordinationDown as error:
+                on_down(error, delay_s)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_S_MAX)
 
     async def __aenter__(self) -> Self:
         return self

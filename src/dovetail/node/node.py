@@ -29,7 +29,7 @@ from dovetail.coordination.membership import (
     Member,
     Membership,
 )
-from dovetail.errors import InvalidSetting
+from dovetail.errors import CoordinationDown, InvalidSetting
 from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
 from dovetail.logging import get_logger
@@ -286,9 +286,16 @@ class Node:
                 data_dir / "coordination.sqlite", clock=self._clock
             )
         else:
-            coordinator = await EtcdCoordinator.open(EtcdSettings.of(settings))
+            coordinator = await EtcdCoordinator.open_patiently(
+                EtcdSettings.of(settings), self._etcd_is_away
+            )
+            self._missing = ["starting"]
         self._stack.push_async_callback(coordinator.close)
         return MeasuredCoordinator(coordinator, self._metrics.coordination)
+
+    def _etcd_is_away(self, error: CoordinationDown, retry_s: float) -> None:
+        self._missing = [f"waiting for etcd: {error}"]
+        _log.warning("cannot reach etcd; trying again", error=str(error), seconds=retry_s)
 
     # In a cluster
 

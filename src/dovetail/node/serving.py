@@ -67,19 +67,31 @@ async def _serve(
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
 
     def on_signal() -> None:
         if stopping.is_set():
             os._exit(_EXIT_NOW)
         stopping.set()
+        # A start can take long: it waits for etcd, and reads what a crash left.
+        if starting is not None:
+            starting.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
 
-    async with Node(settings, http=http) as node:
-        on_ready(node.endpoints)
-        _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
-        await first_of(node.lost.wait(), stopping.wait())
-        _log.info("stopping")
+    try:
+        async with Node(settings, http=http) as node:
+            starting = None
+            on_ready(node.endpoints)
+            _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
+            await first_of(node.lost.wait(), stopping.wait())
+            _log.info("stopping")
+    except asyncio.CancelledError:
+        if starting is None or not stopping.is_set():
+            raise
+        _log.info("stopped before it was ready")
+        return 0
+
     _log.info("stopped")
     return _EXIT_LOST if node.lost.is_set() else 0

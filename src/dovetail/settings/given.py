@@ -6,6 +6,7 @@ needs no section and no pydantic; `sources` checks the result.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,13 @@ CONFIG_PATH_DEFAULT = Path("dovetail.toml")
 
 #: A settings file is a page or two; a larger one is a wrong file, such as a log or a database.
 CONFIG_BYTES_MAX = 1024 * 1024
+
+#: What Kubernetes puts into the environment for a service named `dovetail` or `dovetail-kafka`.
+#: `DOVETAIL_KAFKA_PORT` is one with a URL, and a setting with a number.
+_SERVICE_LINK = re.compile(
+    r".*_SERVICE_HOST=|.*_SERVICE_PORT(_[A-Z0-9_]+)?=|.*_PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?="
+    r"|.*_PORT=(tcp|udp|sctp)://"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ def gather(
 
     `environment` is the process's own if not given; `folder` is where the default file is looked
     for, the working folder if not given. A section that the file names and leaves empty is there by
-    its name, an unknown variable by its own.
+    its name, an unknown variable by its own. Links to Kubernetes services are left out.
 
     Raises `InvalidSetting` for a file that cannot be read and a flag that is given twice.
     """
@@ -140,6 +148,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     given: dict[str, Given] = {}
     for variable, value in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if _SERVICE_LINK.match(f"{variable}={value}"):
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".", 1)
         well_formed = "." in name and variable_of(name) == variable

@@ -27,7 +27,8 @@ places; the first in this list that names it wins:
 | default | | `7d` |
 
 The file is `--config FILE`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder. A
-name that is not known is an error that names the nearest one. Durations are written `7d`, `90s`,
+name that is not known is an error that names the nearest one; only a variable that resembles none
+of ours, such as Kubernetes' `DOVETAIL_SERVICE_HOST`, is ignored. Durations are written `7d`, `90s`,
 `250ms`, or as an integer in the unit that the name ends with; sizes `64MiB`, `1GB`, or an integer
 of bytes. `dovetail config show` prints what is in force, and why.
 """

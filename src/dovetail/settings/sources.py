@@ -1,7 +1,8 @@
 """The settings in force: what was given, checked.
 
 Only the result of laying the places over each other is checked, so a bad value that a stronger
-place replaces is no error, while an unknown name always is.
+place replaces is no error, while an unknown name always is. Only the environment belongs to others
+too: a variable that resembles none of ours is not ours.
 """
 
 import difflib
@@ -12,7 +13,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dovetail.errors import InvalidSetting
-from dovetail.settings.given import DEFAULT_ORIGIN, Flag, Given, gather, variable_of
+from dovetail.settings.given import (
+    DEFAULT_ORIGIN,
+    ENVIRONMENT_PREFIX,
+    Flag,
+    Given,
+    gather,
+    variable_of,
+)
 from dovetail.settings.kinds import is_secret
 from dovetail.settings.sections import Settings
 
@@ -21,6 +29,9 @@ _TYPE_BY_NAME: dict[str, type | None] = {
     for section_name, section in Settings.model_fields.items()
     for field_name, field in type(section.default).model_fields.items()
 }
+#: From this likeness on, a variable is taken for one of ours that was misspelt.
+_MISSPELT_RATIO = 0.7
+
 _SECRETS = frozenset(
     f"{section_name}.{field_name}"
     for section_name, section in Settings.model_fields.items()
@@ -41,6 +52,7 @@ def load_settings(
     Raises `InvalidSetting` for an unknown name, a value that does not fit, or a bad file.
     """
     given = gather(flags=flags, config=config, environment=environment, folder=folder)
+    given = {name: item for name, item in given.items() if not _is_foreign(name, item)}
     _check_known(given)
     sections: dict[str, dict[str, object]] = {}
     for name, item in given.items():
@@ -58,6 +70,18 @@ def load_settings(
         lines = [_explain(detail, given) for detail in error.errors(include_url=False)]
         raise InvalidSetting("\n".join(lines)) from error
     return settings.with_origins({name: item.origin for name, item in given.items()})
+
+
+def _is_foreign(name: str, item: Given) -> bool:
+    """Whether it is somebody else's variable, which only begins like ours.
+
+    One that names a section, or nearly one of our variables, is a setting that was misspelt.
+    """
+    if item.origin.place != "environment" or name.partition(".")[0] in Settings.model_fields:
+        return False
+    known = [variable_of(one).removeprefix(ENVIRONMENT_PREFIX) for one in _TYPE_BY_NAME]
+    variable = item.origin.name.removeprefix(ENVIRONMENT_PREFIX)
+    return not difflib.get_close_matches(variable, known, n=1, cutoff=_MISSPELT_RATIO)
 
 
 def _check_known(given: Mapping[str, Given]) -> None:

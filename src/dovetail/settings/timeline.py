@@ -13,7 +13,9 @@ class TimelineSettings(Section):
         "sqlite", "'sqlite': files of this node. 'postgres': for a cluster."
     )
     dsn: str = setting(
-        "", "Address of the PostgreSQL database, such as postgresql://user@host/database."
+        "",
+        "Address of the PostgreSQL database, such as postgresql://user@host/database.",
+        secret=True,
     )
     # It is part of statements, so nothing but a plain name is taken.
     schema_name: str = setting(

@@ -97,9 +97,9 @@ class ClusterNodes:
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         """The first that the strategy names, of those that take new data."""
         candidates = [
-            Candidate(member.node_id, member.stored_bytes // _LOAD_STEP_BYTES)
-            for member in self._membership.members().values()
-            if STORAGE_ROLE in member.roles and not member.leaving and member.node_id not in without
+            Candidate(number, member.stored_bytes // _LOAD_STEP_BYTES)
+            for number, member in self._membership.storage().items()
+            if not member.leaving and number not in without
         ]
         if len(candidates) < count:
             raise Unavailable(
@@ -110,7 +110,7 @@ class ClusterNodes:
         return tuple(self._select(candidates, self._turn))[:count]
 
     def away(self) -> tuple[int, ...]:
-        """Those that joined once and do not hold their lease now."""
+        """Those that joined once, and now do not hold their lease or took themselves out."""
         there = self._membership.storage()
         return tuple(sorted(number for number in self._disks.numbers() if number not in there))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,39 @@ def test_who_has_the_wrong_keys_is_told(environment: dict[str, str], tmp_path: P
     done = dovetail(wrong, "timeline", "list", "--timeout", "3s", folder=tmp_path)
     assert done.exit_code != ExitCode.OK
     assert "log" in done.stderr or "password" in done.stderr
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["timeline", "list"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"DOVETAIL_CLIENT_PASSWORD": "wrong"}, "login failed: the name or the password is wrong"),
+        ({"DOVETAIL_CLIENT_USER": ""}, "Does it want a login"),
+        ({"DOVETAIL_CLIENT_TLS": "false"}, "Does the node want TLS (client.tls)?"),
+        ({"DOVETAIL_CLIENT_TLS_CA": ""}, "CERTIFICATE_VERIFY_FAILED"),
+    ],
+    ids=["password", "no login", "no tls", "no authority"],
+)
+def test_a_wrong_key_does_not_look_like_a_busy_node(
+    environment: dict[str, str],
+    tmp_path: Path,
+    command: list[str],
+    given: dict[str, str],
+    expected: str,
+) -> None:
+    """F53: a wrong login and a missing TLS are named at once, and nobody is told to wait longer."""
+    began = time.monotonic()
+    done = dovetail(environment | given, *command, folder=tmp_path)
+    assert done.exit_code != ExitCode.OK
+    assert expected in done.stderr, done.stderr
+    assert "--timeout" not in done.stderr
+    assert "no answer" not in done.stderr
+    assert time.monotonic() - began < 8
+
+
+def test_an_http_port_is_not_a_busy_node(environment: dict[str, str], tmp_path: Path) -> None:
+    """F53: the port for HTTP, given as bootstrap address."""
+    port = environment["DOVETAIL_HTTP_PORT"]
+    done = dovetail({}, "topic", "list", "-b", f"127.0.0.1:{port}", folder=tmp_path)
+    assert done.exit_code == ExitCode.UNREACHABLE
+    assert "not the one for HTTP" in done.stderr

@@ -158,3 +158,20 @@ def test_an_endpoint_that_is_not_etcd_is_told(node: Node, tmp_path: Path, who: s
     )
     assert found["etcd"]["state"] == "failed"
     assert endpoint in found["etcd"]["text"]
+
+
+def test_a_dead_broker_of_the_list_is_not_well(node: Node, tmp_path: Path) -> None:
+    """F86: a bootstrap list that begins with a dead broker works, and the doctor names it."""
+    code, found = doctor(tmp_path, "--bootstrap", f"127.0.0.1:1,{node.bootstrap}")
+    assert code == ExitCode.FAILED
+    assert found["node"]["state"] == "failed"
+    assert "127.0.0.1:1 (connection refused)" in found["node"]["text"]
+    assert found["advertised address"]["state"] == "ok"
+
+
+def test_a_cluster_elsewhere_is_not_judged_by_who_listens_here(node: Node, tmp_path: Path) -> None:
+    """F86: with another cluster named, whatever serves HTTP at the default address is not asked."""
+    _, found = doctor(tmp_path, "--bootstrap", node.bootstrap)
+    assert found["health"]["state"] == "skipped"
+    assert "http.port" in found["health"]["text"]
+    assert "port for HTTP" not in found

@@ -1,6 +1,8 @@
 """`dovetail timeline` against a real node."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
 
@@ -71,3 +73,46 @@ def test_what_can_not_be_is_refused_with_what_to_write_instead(node: RunningNode
     )
     assert away.returncode == 5
     assert "cannot connect to" in away.stderr
+
+
+def test_a_reader_that_leaves_makes_no_dead_letters(node: RunningNode) -> None:
+    """F8: `consume | head -1`: what cannot be printed any more has not failed, and stays due."""
+    bodies = "".join(f"{number}\n" for number in range(20))
+    assert run(node, "create", "piped", "--config", "attempts_max=1").returncode == 0
+    assert run(node, "schedule", "piped", "-", given=bodies).returncode == 0
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dovetail", "timeline", "consume", "piped"]
+    ended = subprocess.run(
+        [*command, "-b", node.bootstrap],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+    assert json.loads(run(node, "dead", "piped", "--json").stdout) == []
+    left = json.loads(run(node, "peek", "piped", "--limit", "100", "--json").stdout)
+    assert [(row["state"], row["attempts"]) for row in left] == [("due", 0)] * 20
+
+
+def test_a_message_does_not_command_the_terminal(node: RunningNode) -> None:
+    """F47: escape sequences of keys and bodies are shown as text, in tables, lines and JSON."""
+    text = "\x1b]0;owned\x07\x9b31m"
+    assert run(node, "create", "hostile").returncode == 0
+    assert run(node, "schedule", "hostile", text, "--key", text).returncode == 0
+    for form in ([], ["--json"]):
+        shown = run(node, "peek", "hostile", *form).stdout
+        assert "owned" in shown
+        assert not set(shown) & {"\x1b", "\x07", "\x9b"}
+
+    terminal, inner = pty.openpty()
+    command = [sys.executable, "-m", "dovetail", "timeline", "consume", "hostile", "-n", "1"]
+    subprocess.run([*command, "-b", node.bootstrap], stdout=inner, check=True, timeout=60)
+    printed = os.read(terminal, 1000).decode()
+    os.close(inner)
+    os.close(terminal)
+    assert "\\x1b]0;owned\\x07\\x9b31m" in printed

@@ -91,10 +91,10 @@ def test_changes_come_from_our_own_origin() -> None:
 
 def test_what_needs_the_token() -> None:
     """R4: data, changes and metrics need it; probes, pages and the document do not."""
-    guard = guard_of(token=TOKEN)
     closed = ["/v1/topics", "/v1/live", "/v1/audit", "/metrics", "/v1/nothing", "/v1/cluster"]
     open_paths = ["/livez", "/readyz", "/", "/docs", "/v1/openapi.json", "/v1/session", "/static/a"]
     for path in closed:
+        guard = guard_of(token=TOKEN)
         assert refused(guard, path) == 401
         assert refused(guard, path, authorization="Bearer wrong-wrong-wrong") == 401
         assert refused(guard, path, authorization=f"Basic {TOKEN}") == 401
@@ -131,10 +131,30 @@ def test_cookies_are_sealed_and_end() -> None:
 
 
 def test_wrong_tokens_are_counted() -> None:
-    """R4: after some in a minute none is looked at; a minute later they are again."""
+    """R4: after some in a minute from one address they are throttled, for a minute."""
     sign_in = SignIn(TOKEN)
     for _ in range(WRONG_MAX):
-        assert not sign_in.throttled(now_ms=0.0)
-        sign_in.note_wrong(now_ms=0.0)
-    assert sign_in.throttled(now_ms=59_000.0)
-    assert not sign_in.throttled(now_ms=61_000.0)
+        assert sign_in.refuse("10.0.0.1", now_ms=0.0).status == 401
+    assert sign_in.refuse("10.0.0.1", now_ms=59_000.0).status == 429
+    assert sign_in.refuse("10.0.0.2", now_ms=59_000.0).status == 401
+    assert sign_in.refuse("10.0.0.1", now_ms=61_000.0).status == 401
+
+
+def test_guesses_in_a_header_are_throttled_and_lock_nobody_out() -> None:
+    """F46: bearer tokens count too, and the right one passes however many wrong ones came."""
+    guard = guard_of(token=TOKEN)
+    statuses = [
+        refused(guard, "/v1/topics", authorization=f"Bearer guess-{number}")
+        for number in range(WRONG_MAX + 1)
+    ]
+    assert statuses == [401] * WRONG_MAX + [429]
+    assert refused(guard, "/v1/topics", authorization=f"Bearer {TOKEN}") == 0
+    assert refused(guard, "/v1/topics") == 401
+
+
+def test_the_count_of_wrong_tokens_has_a_bound() -> None:
+    """F46: a guesser with many addresses fills no memory."""
+    sign_in = SignIn(TOKEN)
+    for number in range(20_000):
+        sign_in.refuse(f"2001:db8::{number:x}", now_ms=0.0)
+    assert len(sign_in._wrong) == 10_000

@@ -69,6 +69,8 @@ class Cluster:
         self.clock = ManualClock()
         self.storage: dict[int, LocalStorageNode] = {}
         self.dead: set[int] = set()
+        #: They hold their lease, and do nothing that they are asked for.
+        self.refusing: set[int] = set()
         self.leaving: set[int] = set()
         self.coordinator: EmbeddedCoordinator
         self.log: Log
@@ -118,7 +120,8 @@ class Cluster:
     # `Nodes` and `StorageView`
 
     def node(self, number: int) -> StorageNode:
-        return Away() if number in self.dead else self.storage[number]  # type: ignore[return-value]
+        away = number in self.dead | self.refusing
+        return Away() if away else self.storage[number]  # type: ignore[return-value]
 
     def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
         there = [n for n in sorted(self.present()) if n not in (*without, *self.leaving)]
@@ -222,6 +225,26 @@ async def test_a_node_that_is_gone_is_replaced_after_the_grace_time(cluster: Clu
     assert await cluster.lacks(moved) == {}
     assert (moved.entry_last, moved.offset_end) == (info.entry_last, info.offset_end)
     assert await values_in(partition) == [b"a", b"b", b"c"]
+
+
+async def test_repair_does_not_starve_on_a_node_that_takes_no_copy(cluster: Cluster) -> None:
+    """F34: the node that would be chosen first refuses; the next pass takes another one."""
+    partition = await cluster.partition()
+    await cluster.send(partition, b"a", b"b", b"c")
+    info = await cluster.roll(partition)
+    assert info.placement.nodes == {1, 2, 3}
+    await cluster.open_node(5)
+    cluster.refusing.add(4)
+    await cluster.repairer.mend(partition)
+    cluster.dead.add(1)
+    await cluster.repairer.mend(partition)
+    cluster.clock.advance(AFTER_MS)
+
+    for _ in range(2):
+        await cluster.repairer.mend(partition)
+    moved = partition.record.closed[0]
+    assert moved.placement.nodes == {2, 3, 5}
+    assert await cluster.lacks(moved) == {}
 
 
 async def test_what_a_node_missed_is_copied_to_it(cluster: Cluster) -> None:

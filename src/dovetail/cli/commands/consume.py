@@ -6,7 +6,6 @@ commits after printing: a crash can make it print a record twice, never skip one
 """
 
 import base64
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from dovetail.admin.positions import Position, all_bounds_of, parse_position, re
 from dovetail.cli.client import kafka_of, no_partition, partitions_of
 from dovetail.cli.completing import group_names, topic_names
 from dovetail.cli.options import BootstrapOption, JsonLinesOption, TimeoutOption, examples
+from dovetail.cli.printable import json_text, printable
 from dovetail.cli.program import program
 from dovetail.errors import InvalidInput
 
@@ -269,7 +269,7 @@ def render_json(message: Message) -> bytes:
         "value": readable(message.value()),
         "headers": [[name, readable(value)] for name, value in _header_pairs(message)],
     }
-    return json.dumps(record, ensure_ascii=False).encode()
+    return json_text(record).encode()
 
 
 def render_text(message: Message, *, keys: bool, headers: bool, escape: bool) -> bytes:
@@ -287,15 +287,7 @@ def render_text(message: Message, *, keys: bool, headers: bool, escape: bool) ->
     line = b"\t".join(parts)
     if not escape:
         return line
-    text = line.decode(errors="replace")
-    return "".join(
-        character if character.isprintable() or character == "\t" else _shown(character)
-        for character in text
-    ).encode()
-
-
-def _shown(character: str) -> str:
-    return character.encode("unicode_escape").decode()
+    return printable(line.decode(errors="replace"), keep="\t").encode()
 
 
 def _header_pairs(message: Message) -> list[tuple[str, bytes | None]]:

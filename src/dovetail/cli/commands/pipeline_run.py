@@ -15,6 +15,7 @@ from rich.text import Text
 from dovetail.background import start_task, start_thread
 from dovetail.cli.options import Target
 from dovetail.cli.output import answers, note, print_json_line, print_table
+from dovetail.cli.printable import printable
 from dovetail.coordination import Coordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.election import Algorithm, ElectionSettings
@@ -198,7 +199,7 @@ def live_table(document: dict[str, Any]) -> Table:
     for column in COLUMNS:
         table.add_column(column)
     for row in rows_of(document):
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else printable(str(cell))) for cell in row))
     return table
 
 

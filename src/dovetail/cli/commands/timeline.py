@@ -8,6 +8,7 @@ import typer
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from dovetail.admin import timelines as admin
 from dovetail.cli.completing import timeline_names
@@ -24,6 +25,7 @@ from dovetail.cli.options import (
     target_of,
 )
 from dovetail.cli.output import answers, print_done, print_json, print_rows
+from dovetail.cli.printable import printable
 from dovetail.cli.program import program
 from dovetail.cli.timeline_client import ask, connect_to
 from dovetail.errors import InvalidInput
@@ -154,8 +156,8 @@ def _tables(found: admin.TimelineShown, *, with_settings: bool = False) -> list[
             table.add_column(name, justify="left" if name in ("consumer", "rack") else "right")
         for each in found.consumer_list:
             table.add_row(
-                each.id,
-                each.rack,
+                Text(printable(each.id)),
+                Text(printable(each.rack)),
                 f"{each.buckets:,}",
                 f"{each.credit:,}",
                 f"{each.leased:,}",

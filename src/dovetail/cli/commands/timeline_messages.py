@@ -1,7 +1,6 @@
 """`dovetail timeline`: messages of a timeline: schedule, peek, consume, dead letters, replay."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,9 +21,11 @@ from dovetail.cli.options import (
 )
 from dovetail.cli.outcome import ExitCode
 from dovetail.cli.output import plural, print_done, print_rows
+from dovetail.cli.printable import json_text, printable
 from dovetail.cli.timeline_client import ask, connect_to
 from dovetail.errors import InvalidInput
 from dovetail.timeline.client import Dovetail, Draft, Message, Scheduled
+from dovetail.timeline.client.retry import NotHandled
 from dovetail.timeline.message import Shown, Status
 
 __all__ = ["app"]
@@ -186,7 +187,7 @@ def _print_messages(messages: Sequence[Shown], *, as_json: bool, dead: bool = Fa
     print_rows(as_json, rows, columns=columns, empty=empty)
 
 
-def _line(message: Message) -> bytes:
+def _json_line(message: Message) -> bytes:
     shown = {
         "id": message.id,
         "due": _time(message.due_ms),
@@ -196,7 +197,15 @@ def _line(message: Message) -> bytes:
         "headers": [[name, readable(value)] for name, value in message.headers],
         "body": readable(message.body),
     }
-    return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+    return json_text(shown).encode()
+
+
+def _body(message: Message) -> bytes:
+    return message.body
+
+
+def _escaped_body(message: Message) -> bytes:
+    return printable(message.body.decode(errors="replace"), keep="\t\n").encode()
 
 
 def _time(time_ms: int) -> str:
@@ -269,15 +278,25 @@ def consume(
 ) -> None:
     """Print messages as they become due, and delete each. Ctrl-C stops it."""
     target = target_of(ctx, bootstrap, timeout)
+    as_text = _escaped_body if sys.stdout.isatty() else _body
+    render = _json_line if as_json else as_text
 
     async def work() -> None:
         enough = asyncio.Event()
         printed = 0
+        failure: OSError | None = None
 
         async def show(message: Message) -> None:
-            nonlocal printed
-            sys.stdout.buffer.write(_line(message) if as_json else message.body + b"\n")
-            sys.stdout.buffer.flush()
+            nonlocal printed, failure
+            try:
+                sys.stdout.buffer.write(render(message) + b"\n")
+                sys.stdout.buffer.flush()
+            except OSError as error:
+                # The reader has had enough, as in `| head -1`, or the disk is full: the message
+                # has not failed, and waits for somebody who can print it.
+                failure = error
+                enough.set()
+                raise NotHandled from error
             printed += 1
             if count is not None and printed >= count:
                 enough.set()
@@ -287,6 +306,8 @@ def consume(
             # One at a time, or more than `count` would be taken.
             client.consumer(timeline, lease=lease, concurrency=1)(show)
             await first_of(client.run(), enough.wait())
+        if failure is not None:
+            raise failure
 
     try:
         asyncio.run(work())

@@ -16,6 +16,7 @@ from dovetail.cli.options import (
     settings_of,
 )
 from dovetail.cli.outcome import ExitCode
+from dovetail.cli.printable import printable
 from dovetail.errors import DovetailError, InvalidSetting
 
 if TYPE_CHECKING:
@@ -169,8 +170,9 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     yield listener.judge_port(
         listener.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
     )
-    if http.enabled:
-        health = cluster.gather_health(NodeHttp.of(settings), limit_s=_limit_s(settings))
+    served = NodeHttp.beside(settings, named=bool(settings.client.bootstrap))
+    if served is not None:
+        health = cluster.gather_health(served, limit_s=_limit_s(settings))
         yield listener.judge_port(
             listener.gather_port("HTTP", "http", http.host, http.port),
             node_answers=health.answers,
@@ -182,8 +184,11 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     yield listener.judge_clock(
         listener.gather_clock(target), drift_ms_max=settings.timeline.drift_ms_max
     )
-    if http.enabled:
+    if served is not None:
         yield cluster.judge_health(health)
+    elif http.enabled:
+        where = "give http.host and http.port of a node of that cluster"
+        yield skipped("health", f"not known: {where}")
     yield _guarded(
         "partitions", lambda: cluster.judge_topics(cluster.gather_topics(client.metadata()))
     )
@@ -229,7 +234,7 @@ def _print(findings: list[Finding], *, as_json: bool) -> None:
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
     for finding in findings:
-        found = Text(finding.text)
+        found = Text(printable(finding.text, keep="\n"))
         if finding.fix:
             found.append(f"\nfix: {finding.fix}", style="bold")
         table.add_row(Text(finding.check), Text(finding.state, style=_STYLES[finding.state]), found)

@@ -59,6 +59,8 @@ class NodeFact:
     bootstrap: str
     named: bool
     brokers: tuple[Advertised, ...] = ()
+    #: Addresses of the list that do not answer, with the reason, while others do.
+    silent: tuple[str, ...] = ()
     nobody: str = ""
     error: str = ""
 
@@ -157,12 +159,17 @@ def gather_node(kafka: Kafka, *, named: bool) -> NodeFact:
         kafka.check()
     except Unreachable as error:
         return NodeFact(kafka.bootstrap, named, nobody=str(error).partition("\n")[0].rstrip("."))
+    except DovetailError as error:
+        return NodeFact(kafka.bootstrap, named, error=str(error))
     try:
         found = kafka.metadata().brokers
     except DovetailError as error:
         return NodeFact(kafka.bootstrap, named, error=str(error).partition("\n")[0])
     brokers = tuple(_reach(number, address) for number, address in sorted(found.items()))
-    return NodeFact(kafka.bootstrap, named, brokers)
+    given = parse_addresses(kafka.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT)
+    tried = [_reach(-1, address) for address in given]
+    silent = tuple(f"{one.address} ({one.error})" for one in tried if one.error)
+    return NodeFact(kafka.bootstrap, named, brokers, silent)
 
 
 def _reach(number: int, address: Address) -> Advertised:
@@ -202,6 +209,13 @@ def judge_node(fact: NodeFact) -> list[Finding]:
         ]
 
     count = len(fact.brokers)
+    if fact.silent:
+        answer = failed(
+            "node",
+            f"does not answer: {', '.join(fact.silent)}; {count} of the cluster's brokers do",
+            fix="start it again, or take it out of --bootstrap (client.bootstrap)",
+        )
+        return [answer, _judge_advertised(fact.brokers)]
     answer = ok("node", f"{fact.bootstrap} answers; {count} broker{'' if count == 1 else 's'}")
     return [answer, _judge_advertised(fact.brokers)]
 

@@ -59,6 +59,7 @@ def top(
     With --json, a line of JSON for every look. A node that goes away is waited for.
     """
     from dovetail.admin.node_http import NodeHttp
+    from dovetail.cli.output import note
     from dovetail.cli.top.looking import Looker
     from dovetail.settings import parse_duration_ms
 
@@ -69,7 +70,10 @@ def top(
     # A wrong address fails at once; only a node that was there is waited for.
     target.kafka().check()
     settings = settings_of(ctx)
-    asked = NodeHttp.of(settings, http) if http or settings.http.enabled else None
+    named = bool(bootstrap or settings.client.bootstrap)
+    asked = NodeHttp.beside(settings, named=named, url=http)
+    if asked is None and settings.http.enabled and not as_json:
+        note("nodes and streams are left out: name the HTTP of a node of this cluster with --http")
 
     looker = Looker(target, asked)
     loop = _Loop(looker, target, interval_ms / 1000)

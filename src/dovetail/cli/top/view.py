@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dovetail.cli.printable import printable
 from dovetail.cli.top.picture import SORTS, Sort, Table, ordered, totals
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _cell(column: str, row: dict[str, object]) -> str:
         return f"{value / 1e6:,.1f} MB"
     if isinstance(value, int | float):
         return _number(value)
-    return "-" if value is None else str(value)
+    return "-" if value is None else printable(str(value))
 
 
 def _number(value: float | None) -> str:

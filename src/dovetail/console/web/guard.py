@@ -118,6 +118,8 @@ class Guard:
             _check_same_site(headers, scope["method"], scope["scheme"])
 
         private = path == "/metrics" or (path.startswith("/v1/") and path not in _OPEN_IN_API)
+        if private and not signed_in and _token_of(headers):
+            raise self._sign_in.refuse(address, now_ms=self._clock.monotonic_ms())
         if private and not signed_in:
             raise HttpRefusal(
                 HTTPStatus.UNAUTHORIZED,
@@ -128,8 +130,7 @@ class Guard:
         return passed
 
     def _who(self, headers: Headers) -> str | None:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._sign_in.is_token(token.strip()):
+        if self._sign_in.is_token(_token_of(headers)):
             return "token"
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         if cookie and self._sign_in.is_sealed(cookie, now_s=self._clock.wall_ms() // 1000):
@@ -146,6 +147,12 @@ class Guard:
             f"this node does not serve the host name {given[:100]!r}; if it should, add it to "
             "http.allowed_hosts",
         )
+
+
+def _token_of(headers: Headers) -> str:
+    """The token that came in a header; empty without one."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _check_same_site(headers: Headers, method: str, scheme: str) -> None:

@@ -4,7 +4,6 @@ Signing in is audited; a failure goes to the node's log alone. Otherwise strange
 audit log until nothing else is in it.
 """
 
-from http import HTTPStatus
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -13,13 +12,8 @@ from dovetail import __version__
 from dovetail.console.desk import Desk
 from dovetail.console.web.audit import AuditPage, AuditQuery
 from dovetail.console.web.endpoint import Asked, Caller, Endpoint
-from dovetail.console.web.errors import HttpRefusal
-from dovetail.console.web.signing_in import SESSION_S, WRONG_MAX
-from dovetail.errors import Throttled
-from dovetail.logging import get_logger
+from dovetail.console.web.signing_in import SESSION_S
 from dovetail.settings.http import TOKEN_CHARACTERS_MAX
-
-_log = get_logger("console")
 
 
 class SessionShown(Struct, frozen=True):
@@ -53,18 +47,8 @@ async def show_session(desk: Desk, asked: Asked[None, None]) -> SessionShown:
 
 async def sign_in(desk: Desk, asked: Asked[None, SessionNew]) -> SessionCookie:
     """Gives a cookie for browsers. Programs send the token with every request instead."""
-    now_ms = desk.clock.monotonic_ms()
-    if desk.sign_in.throttled(now_ms=now_ms):
-        raise Throttled(f"more than {WRONG_MAX} wrong tokens in a minute; wait, then try again")
     if desk.sign_in.required and not desk.sign_in.is_token(asked.body.token):
-        desk.sign_in.note_wrong(now_ms=now_ms)
-        _log.warning("a wrong token", peer=asked.caller.address)
-        raise HttpRefusal(
-            HTTPStatus.UNAUTHORIZED,
-            "this is not the token of the node; it is the setting http.token, or the first line "
-            "of the file http.token_file",
-            headers={"www-authenticate": "Bearer"},
-        )
+        raise desk.sign_in.refuse(asked.caller.address, now_ms=desk.clock.monotonic_ms())
     await _note(desk, Caller("session", asked.caller.address), "session.create")
     return SessionCookie(desk.sign_in.seal(now_s=desk.clock.wall_ms() // 1000))
 

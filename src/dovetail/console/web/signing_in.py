@@ -4,19 +4,28 @@ The cookie holds the time until which it is good and a seal over it, made with t
 broker that has the token accepts it, also after a restart, and none has to remember it. A new token
 ends all of them. Tokens and seals are compared in constant time.
 
-Wrong tokens are counted: after a handful in a minute no more are looked at, so that the audit log
-and the processor are not at the mercy of whoever guesses.
+Wrong tokens are counted for each address, in a header as on the page: after a handful in a minute,
+further ones are throttled and leave no line in the log. The right token always passes, or anybody
+could lock its owner out; it is too long to be guessed.
 """
 
 import hashlib
 import hmac
-from collections import deque
+from collections import OrderedDict
+from http import HTTPStatus
+
+from dovetail.console.web.errors import HttpRefusal
+from dovetail.logging import get_logger
+
+_log = get_logger("console")
 
 #: A working day; then the token is asked for again.
 SESSION_S = 12 * 3600
-#: Wrong tokens a minute. A person mistypes twice.
+#: Wrong tokens a minute from one address. A person mistypes twice.
 WRONG_MAX = 10
 _WRONG_MS = 60_000.0
+#: Addresses whose wrong tokens are counted; the one that began first is forgotten for one more.
+_ADDRESSES_MAX = 10_000
 
 COOKIE = "dovetail_session"
 _COOKIE_CHARACTERS_MAX = 200
@@ -28,7 +37,8 @@ class SignIn:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         self._key = hashlib.sha256(b"dovetail session\0" + self._token).digest()
-        self._wrong_ms: deque[float] = deque()
+        #: By address: when its minute began, and the wrong tokens since.
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     @property
     def required(self) -> bool:
@@ -38,15 +48,29 @@ class SignIn:
         """Whether this is the token."""
         return self.required and hmac.compare_digest(given.encode(), self._token)
 
-    def throttled(self, *, now_ms: float) -> bool:
-        """Whether so many wrong tokens came of late that none is looked at."""
-        while self._wrong_ms and now_ms - self._wrong_ms[0] > _WRONG_MS:
-            self._wrong_ms.popleft()
-        return len(self._wrong_ms) >= WRONG_MAX
+    def refuse(self, address: str, *, now_ms: float) -> HttpRefusal:
+        """The answer to a wrong token from this address, which counts."""
+        began_ms, count = self._wrong.get(address, (now_ms, 0))
+        if now_ms - began_ms > _WRONG_MS:
+            self._wrong.pop(address)
+            began_ms, count = now_ms, 0
+        self._wrong[address] = (began_ms, count + 1)
+        if len(self._wrong) > _ADDRESSES_MAX:
+            self._wrong.popitem(last=False)
 
-    def note_wrong(self, *, now_ms: float) -> None:
-        """Counts a wrong token."""
-        self._wrong_ms.append(now_ms)
+        if count >= WRONG_MAX:
+            return HttpRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                f"more than {WRONG_MAX} wrong tokens in a minute from {address}",
+                headers={"retry-after": str(int(_WRONG_MS / 1000))},
+            )
+        _log.warning("a wrong token", peer=address)
+        return HttpRefusal(
+            HTTPStatus.UNAUTHORIZED,
+            "this is not the token of the node; it is the setting http.token, or the first line "
+            "of the file http.token_file",
+            headers={"www-authenticate": "Bearer"},
+        )
 
     def seal(self, *, now_s: int) -> str:
         """The value of a cookie that is good from now on."""

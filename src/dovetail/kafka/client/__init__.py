@@ -2,6 +2,7 @@
 
     brokers.py       where the brokers are and how to log in, for every kind of client
     connection.py    one connection: TLS, login, requests out, answers in order
+    greeting.py      whether a Kafka node is at an address, and lets us in
     client.py        leaders, offsets, positions of groups, producer ids; tries again what can pass
     producer.py      record batches to many partitions, pipelined and each stored once
     partitioner.py   the partition of a key, as librdkafka and the Java client choose it

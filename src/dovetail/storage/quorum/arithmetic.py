@@ -50,8 +50,11 @@ def check_quorum(quorum: Quorum, *, read: int | None = None) -> None:
             f"read quorum {read} + ack quorum {quorum.ack} must be more than write quorum "
             f"{quorum.write}, or a read can miss what was acknowledged"
         )
-    if read is not None and read > quorum.write:
-        raise InvalidInput(f"read quorum {read} > write quorum {quorum.write}")
+    if read is not None and read > quorum.noes_needed:
+        raise InvalidInput(
+            f"read quorum {read}: a recovery trusts that an entry is missing when write quorum - "
+            f"ack quorum + 1 = {quorum.noes_needed} nodes say so, never more; leave it out"
+        )
 
 
 def places_of(quorum: Quorum, entry: int) -> tuple[int, ...]:

@@ -184,6 +184,8 @@ class Repairer:
         self._opened: dict[int, dict[int, int]] = {}
         #: Partitions with nothing to do, as long as nothing changes.
         self._resting: dict[str, tuple[PartitionRecord, object]] = {}
+        #: Nodes that did not take a copy, and when: others are tried before them for a while.
+        self._refused_ms: dict[int, float] = {}
         self._woken = asyncio.Event()
         self.report = RepairReport()
 
@@ -327,15 +329,24 @@ class Repairer:
     def _spare(self, placement: Placement, presence: Mapping[int, Presence]) -> Sequence[int]:
         """Nodes that can take the places of those that leave, the best first.
 
-        Those that hold another fragment of the ledger come last: they are loaded with it already.
+        Those that hold another fragment of the ledger come late, for they are loaded with it; those
+        that refused a copy come last.
         """
+        count = len(plan.must_leave(placement, presence))
         known = sorted(n for n in placement.nodes if presence[n] is Presence.HERE)
-        for count in range(len(plan.must_leave(placement, presence)), 0, -1):
+        since_ms = self._now() - self._settings.recheck_ms
+        refused = {node for node, at_ms in self._refused_ms.items() if at_ms > since_ms}
+        fresh = self._choose(count, without=placement.nodes | refused)
+        return (*fresh, *known, *self._choose(count, without=placement.nodes))
+
+    def _choose(self, count_max: int, *, without: Collection[int]) -> Sequence[int]:
+        """As many nodes as there are, up to `count_max`."""
+        for count in range(count_max, 0, -1):
             try:
-                return (*self._nodes.choose(count, without=tuple(placement.nodes)), *known)
+                return self._nodes.choose(count, without=tuple(without))
             except Unavailable:
                 continue
-        return known
+        return ()
 
     # Copying
 
@@ -347,7 +358,7 @@ class Repairer:
         done = -1
         try:
             for window in plan.windows(job.entry_last):
-                held = await held_in(self._nodes.node(node), job.ledger, window)
+                held = await self._held(job, node, window)
                 for copy in plan.copies(job.wanted, node, window, held):
                     await self._copy(job, copy)
                 done = window.last
@@ -356,6 +367,13 @@ class Repairer:
         except (_GiveUp, DovetailError) as error:
             job.progress.note_lacking(node, Span(done + 1, job.entry_last))
             _log.warning("cannot copy now", ledger=job.ledger, node=node, error=str(error))
+
+    async def _held(self, job: _Job, node: int, window: Span) -> list[Span]:
+        try:
+            return await held_in(self._nodes.node(node), job.ledger, window)
+        except DovetailError:
+            self._refused_ms[node] = self._now()
+            raise
 
     async def _copy(self, job: _Job, copy: Copy) -> None:
         entry = copy.span.first
@@ -419,6 +437,7 @@ class Repairer:
             if isinstance(error, Fenced):
                 raise NotOwner(f"a newer owner was at storage node {target}: {error}")
             if error is not None:
+                self._refused_ms[target] = self._now()
                 raise _GiveUp(f"storage node {target} did not store a copy: {error}")
         self.report.entries_copied += len(entries)
         self.report.bytes_copied += size

@@ -31,7 +31,7 @@ from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
-from dovetail.timeline.client.retry import pause_ms, reason_of
+from dovetail.timeline.client.retry import NotHandled, pause_ms, reason_of
 from dovetail.timeline.message import TIME_MS_MAX, Extension, Handle, Leased, Release, Status
 
 _log = get_logger("consumer")
@@ -357,9 +357,12 @@ class Consumer:
                 began = True
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
                 await self._handler(self._held(messages))
+
         except asyncio.CancelledError:
             if began:
                 error = TimeoutError("the consumer stopped before the handler ended")
+        except NotHandled:
+            began = False
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
         except BaseException as raised:

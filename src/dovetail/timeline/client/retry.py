@@ -20,6 +20,13 @@ class Retry(Exception):
         self.after_ms = duration_ms(after)
 
 
+class NotHandled(Exception):
+    """Raised by a handler that could do nothing: the message goes back, and no attempt counts.
+
+    Only for a handler whose consumer stops then; it would be given the message again at once.
+    """
+
+
 def pause_ms(attempt: int, error: BaseException) -> int:
     """How long a message rests that failed: what `Retry` says, or longer each time.
 

@@ -1,0 +1,86 @@
+"""Whether a Kafka node is behind an address and lets us in, found out in one request.
+
+It is written by hand, because every command of the command line asks it first and the whole codec
+takes long to import.
+"""
+
+import socket
+import ssl
+import struct
+from collections.abc import Mapping
+
+from dovetail.addresses import Address
+from dovetail.errors import ProtocolViolation
+from dovetail.wire.login import ClientLogin, conversation
+
+_METADATA_KEY = 3
+_METADATA_VERSION = 4
+#: About no topic, and none is to be created.
+_METADATA_OF_NOTHING = struct.pack("!i?", 0, False)
+
+#: Length of the frame, api key, version, correlation id, length of the client id.
+_HEADER = struct.Struct("!ihhih")
+_ANSWER_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Greeter:
+    """Greets nodes with one login."""
+
+    def __init__(self, security: Mapping[str, str], *, client_id: str) -> None:
+        """`security`: TLS and login, as librdkafka takes them. Raises `InvalidInput`."""
+        self._login = ClientLogin.of(security)
+        self._client_id = client_id
+
+    def greet(self, line: socket.socket, address: Address) -> None:
+        """Encrypts, logs in and asks; returns when the node has answered, and closes `line`.
+
+        Raises `Forbidden` if it refuses the login, `ProtocolViolation` if this is not Kafka,
+        `TimeoutError` if it says nothing within the time limit of `line`, else `OSError`.
+        """
+        name = self._client_id
+        if self._login.tls is not None:
+            line = self._login.tls.wrap_socket(line, server_hostname=address.host)
+        with line:
+            talk = conversation(self._login)
+            try:
+                request = next(talk)
+                while True:
+                    request = talk.send(_ask(line, *request, client_id=name))
+            except StopIteration:
+                pass
+            _ask(line, _METADATA_KEY, _METADATA_VERSION, _METADATA_OF_NOTHING, client_id=name)
+
+    def hint(self) -> str:
+        """What to look at when a node hangs up or cannot be understood."""
+        questions = []
+        if self._login.tls is None:
+            questions.append("Does the node want TLS (client.tls)?")
+        if not self._login.user:
+            questions.append("Does it want a login (client.user)?")
+        questions.append("Is it the port for Kafka clients, and not the one for HTTP?")
+        return " ".join(questions)
+
+
+def _ask(line: socket.socket, key: int, version: int, body: bytes, *, client_id: str) -> memoryview:
+    """What is behind the correlation id of the answer."""
+    name = client_id.encode()
+    rest = name + body
+    line.sendall(_HEADER.pack(_HEADER.size - 4 + len(rest), key, version, 0, len(name)) + rest)
+
+    length = int.from_bytes(_read(line, 4), "big", signed=True)
+    if not 4 <= length <= _ANSWER_BYTES_MAX:
+        raise ProtocolViolation("it does not answer in Kafka's protocol")
+    return memoryview(_read(line, length))[4:]
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        try:
+            some = line.recv(size - len(data))
+        except ssl.SSLEOFError:
+            some = b""
+        if not some:
+            raise ConnectionResetError("it closed the connection")
+        data += some
+    return data
