@@ -128,7 +128,7 @@ def test_without_a_node_nothing_is_offered_and_nothing_is_said(environment: dict
     away = environment | {"DOVETAIL_CLIENT_BOOTSTRAP": "127.0.0.1:1"}
     for words in (["topic", "describe", ""], ["group", "describe", ""], ["timeline", "peek", ""]):
         assert asked(away, *words) == []
-    assert asked(environment | {"DOVETAIL_NO_SUCH": "1"}, "topic", "describe", "") == []
+    assert asked(environment | {"DOVETAIL_CLIENT_NO_SUCH": "1"}, "topic", "describe", "") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
