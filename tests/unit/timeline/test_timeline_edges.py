@@ -296,13 +296,15 @@ async def test_a_schedule_that_every_deployment_puts_fires_each_time_once() -> N
         for _ in range(8):
             await d.timeline("hours").put_schedule("s", b"", every="1h")
             await d.advance("45m")
+        await d.advance("1m")  # The sixth is due at the very end of the six hours.
         assert len(hours) == 6
 
         for _ in range(300):
             await d.timeline("minutes").put_schedule("s", b"", cron="* * * * *")
             await d.advance("1s")
         due = [message.due_ms for message in minutes]
-        assert len(due) == len(set(due)) == 5
+        assert len(due) == len(set(due))
+        assert len(due) in {5, 6}  # Five minutes may begin and end on one.
 
 
 async def test_plain_handlers_run_as_many_at_once_as_was_asked_for() -> None:
