@@ -49,18 +49,18 @@ def inflate(data: Buffer, codec: int) -> Buffer:
         ) from error
 
 
-def deflate(data: bytes, codec: int) -> bytes:
-    """The records of a batch, compressed."""
+def deflate(data: bytes, codec: int, level: int | None = None) -> bytes:
+    """The records of a batch, compressed; snappy has no levels."""
     if codec == 0:
         return data
     if codec == 2:
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == 3:
         # Java's client reads independent blocks only; linked ones are the library's default.
-        compressor = cramjam.lz4.Compressor(block_linked=False)
+        compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
         compressor.compress(data)
         return bytes(compressor.finish())
-    return bytes(_module(codec).compress(data))
+    return bytes(_module(codec).compress(data, level))
 
 
 def _module(codec: int) -> ModuleType:

@@ -6,7 +6,8 @@
     │   ├── ProtocolViolation      bytes that are no request
     │   ├── InvalidBatch           a record batch that is malformed
     │   │   ├── ChecksumMismatch   a record batch that changed on its way
-    │   │   └── BatchTooLarge      a record batch above the topic's limit
+    │   │   ├── BatchTooLarge      a record batch above the topic's limit
+    │   │   └── InvalidTimestamp   a record of a time that the topic does not accept
     │   └── OffsetOutOfRange       a position that the partition does not hold
     ├── NotFound                   it does not exist, or not any more
     │   ├── TopicUnknown
@@ -22,6 +23,7 @@
     │   └── ProducerFenced         an older producer epoch writes
     ├── Unavailable                try again later                              (retriable)
     │   ├── DiskFull
+    │   ├── TooFewCopies           a record would have fewer copies than the topic demands
     │   ├── StorageOut             the storage node took itself out
     │   ├── CoordinationDown
     │   ├── LeaseLost
@@ -67,6 +69,10 @@ class ChecksumMismatch(InvalidBatch):
 
 class BatchTooLarge(InvalidBatch):
     """A record batch above the topic's limit."""
+
+
+class InvalidTimestamp(InvalidBatch):
+    """A record of a time that the topic does not accept."""
 
 
 class OffsetOutOfRange(InvalidInput):
@@ -134,6 +140,10 @@ class Unavailable(DovetailError):
 
 class DiskFull(Unavailable):
     """No room on the disk; nothing was stored."""
+
+
+class TooFewCopies(Unavailable):
+    """A record would have fewer copies than the topic demands."""
 
 
 class StorageOut(Unavailable):

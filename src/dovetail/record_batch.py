@@ -20,7 +20,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from dovetail.buffers import Buffer
-from dovetail.compression import inflate
+from dovetail.compression import deflate, inflate
 from dovetail.errors import BatchTooLarge, ChecksumMismatch, InvalidBatch
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -148,6 +148,21 @@ def stamp_append_time(batch: memoryview, header: BatchHeader, now_ms: int) -> Ba
     checksum = crc32c(batch[CHECKED_FROM:])
     struct.pack_into(">I", batch, _CHECKSUM_AT, checksum)
     return header._replace(attributes=attributes, timestamp_max=now_ms, checksum=checksum)
+
+
+def recompressed(
+    batch: memoryview, header: BatchHeader, codec: int, level: int | None
+) -> tuple[memoryview, BatchHeader]:
+    """The same records under another codec. Raises `InvalidBatch` if they do not inflate."""
+    plain = bytes(inflate(batch[HEADER_BYTES:], header.attributes & CODEC_MASK))
+    records = deflate(plain, codec, level)
+    header = header._replace(
+        length=HEADER_BYTES - _LENGTH_FROM + len(records),
+        attributes=header.attributes & ~CODEC_MASK | codec,
+    )
+    covered = _COVERED.pack(*header[5:])
+    header = header._replace(checksum=crc32c(records, crc32c(covered)))
+    return memoryview(bytearray(_FRONT.pack(*header[:5]) + covered + records)), header
 
 
 def seal(

@@ -1,6 +1,8 @@
 """The log room: topics of partitions, each a chain of ledgers.
 
     topic.py        names, settings and life of a topic
+    topic_settings.py  every setting by Kafka's name: type, bounds, what it does
+    admission.py    what a topic's settings say of a batch from outside; pure
     catalog.py      topics, owners and ids in the coordination service
     claims.py       which broker takes which partition; pure
     owned.py        the partitions that this broker owns: opened, served, given away

@@ -222,13 +222,13 @@ class Log:
         """Raises `InvalidInput` or `TopicExists`, with nothing changed."""
         check_name(name)
         check_partitions(partitions)
-        check_config(config or {}, self.defaults)
+        plain = check_config(config or {}, self.defaults)
         record = TopicRecord(
             name,
             uuid.uuid4().hex,
             partitions,
             self._clock.wall_ms(),
-            config=config or {},
+            config=plain,
             internal=internal,
         )
         await self.catalog.check_free(name)
@@ -262,10 +262,10 @@ class Log:
     ) -> None:
         """Replaces the topic's own settings. Raises `InvalidInput`."""
         record = self.topic(name)
-        check_config(config, self.defaults)
+        plain = check_config(config, self.defaults)
         if not check_only:
             await self.catalog.change(
-                record, lambda known: msgspec.structs.replace(known, config=config)
+                record, lambda known: msgspec.structs.replace(known, config=plain)
             )
             self._on_change()
 
@@ -304,7 +304,7 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
     config = partition.config
     for ledger in partition.open_ledgers[-1:]:
         age_ms = now_ms - ledger.info.opened_ms
-        expired = (
+        expired = config.deletes and (
             0
             <= config.retention_ms
             < now_ms - max(ledger.index.timestamp_max, ledger.info.opened_ms)
@@ -312,6 +312,8 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
         if ledger.index.payload_bytes and (age_ms >= config.ledger_age_ms_max or expired):
             partition.roll()
 
+    if not config.deletes:
+        return
     log_start = chain.expired_before(
         partition.record,
         now_ms=now_ms,

@@ -7,14 +7,16 @@ makes it DELETING in one step; clients see it no more, its ledgers go, then its 
 the master of that work; when it dies, another takes its place (`topic_work.py`).
 """
 
-import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
+from dovetail.compression import CODECS
 from dovetail.errors import InvalidInput
+from dovetail.log.topic_settings import CONFIG_KEYS, config_key
 from dovetail.storage import SINGLE, Quorum
 from dovetail.storage.quorum.arithmetic import check_quorum
 
@@ -24,10 +26,6 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 #: Partitions of one topic. Each costs a key, a claim at start and some kilobytes of memory.
 PARTITIONS_MAX = 10_000
-
-
-#: Largest ensemble and quorum of a ledger; the settings of a node have the same limit.
-QUORUM_MAX = 64
 
 
 class TopicState(Enum):
@@ -53,66 +51,6 @@ class TopicRecord(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigKey:
-    """A setting that a topic can have of its own, under Kafka's name for it."""
-
-    name: str
-    kind: type[int] | type[str]
-    lowest: int = 0
-    highest: int = (1 << 63) - 1
-    choices: tuple[str, ...] = ()
-    doc: str = ""
-
-
-CONFIG_KEYS = {
-    key.name: key
-    for key in (
-        ConfigKey("retention.ms", int, -1, doc="Age at which records go; -1: never."),
-        ConfigKey("retention.bytes", int, -1, doc="Bytes a partition keeps; -1: all."),
-        ConfigKey("segment.bytes", int, 64 * 1024, (1 << 31) - 1, doc="Size of a ledger."),
-        ConfigKey("segment.ms", int, 1_000, doc="Age at which a ledger is closed."),
-        ConfigKey("max.message.bytes", int, 128, 100 * 1024 * 1024, doc="Largest batch."),
-        ConfigKey(
-            "message.timestamp.type",
-            str,
-            choices=("CreateTime", "LogAppendTime"),
-            doc="Whose clock stamps records.",
-        ),
-        ConfigKey(
-            "cleanup.policy",
-            str,
-            choices=("delete",),
-            doc="How old records go; compaction is not supported.",
-        ),
-        ConfigKey(
-            "compression.type",
-            str,
-            choices=("producer",),
-            doc="Batches are stored as they came.",
-        ),
-        ConfigKey(
-            "dovetail.ensemble", int, 1, QUORUM_MAX, doc="Storage nodes that a ledger lies on."
-        ),
-        ConfigKey("dovetail.write.quorum", int, 1, QUORUM_MAX, doc="Copies of each record."),
-        ConfigKey(
-            "dovetail.ack.quorum",
-            int,
-            1,
-            QUORUM_MAX,
-            doc="Copies that must be on disk before a record is acknowledged.",
-        ),
-        ConfigKey(
-            "dovetail.read.quorum",
-            int,
-            1,
-            QUORUM_MAX,
-            doc="Storage nodes of which one surely has an acknowledged record.",
-        ),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
 class TopicConfig:
     """A topic's settings, defaults filled in."""
 
@@ -125,17 +63,27 @@ class TopicConfig:
     quorum: Quorum = SINGLE
     #: 0: the least that meets what was acknowledged.
     read_quorum: int = 0
+    #: All the rest by name, in plain form.
+    rest: Mapping[str, str] = field(default_factory=dict)
+    #: Whether batches are looked at more closely than Kafka's format asks for (`admission.py`).
+    examines: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         if self.read_quorum == 0:
             object.__setattr__(self, "read_quorum", self.quorum.noes_needed)
+        object.__setattr__(self, "rest", {**_REST, **self.rest})
+        examines = any(self.rest[name] != _REST[name] for name in _EXAMINED)
+        object.__setattr__(self, "examines", examines)
 
-    def with_overrides(self, config: dict[str, str]) -> "TopicConfig":
+    def with_overrides(self, config: Mapping[str, str]) -> "TopicConfig":
         """These defaults with what a topic sets itself; `config` was checked."""
+        write = int(config.get("dovetail.write.quorum", self.quorum.write))
+        ack = int(config.get("dovetail.ack.quorum", self.quorum.ack))
+        insync = int(config.get("min.insync.replicas", self.setting("min.insync.replicas")))
         quorum = Quorum(
             int(config.get("dovetail.ensemble", self.quorum.ensemble)),
-            int(config.get("dovetail.write.quorum", self.quorum.write)),
-            int(config.get("dovetail.ack.quorum", self.quorum.ack)),
+            write,
+            max(ack, min(insync, write)),
         )
         inherited = self.read_quorum if quorum == self.quorum else 0
         return TopicConfig(
@@ -148,24 +96,55 @@ class TopicConfig:
             or (self.stamps_append_time and "message.timestamp.type" not in config),
             quorum=quorum,
             read_quorum=int(config.get("dovetail.read.quorum", inherited)),
+            rest={name: config.get(name, value) for name, value in self.rest.items()},
         )
+
+    def setting(self, name: str) -> str:
+        """A setting that no field of its own holds."""
+        return self.rest[name]
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old records go."""
+        return "delete" in self.setting("cleanup.policy").split(",")
+
+    @property
+    def codec(self) -> int | None:
+        """The codec that batches get; None: the one that they have."""
+        name = self.setting("compression.type")
+        return None if name == "producer" else CODECS.index(name.replace("uncompressed", "none"))
 
     def as_strings(self) -> dict[str, str]:
         """Every setting under Kafka's name."""
-        return {
+        own = {
             "retention.ms": str(self.retention_ms),
             "retention.bytes": str(self.retention_bytes),
             "segment.bytes": str(self.ledger_bytes_max),
             "segment.ms": str(self.ledger_age_ms_max),
             "max.message.bytes": str(self.batch_bytes_max),
             "message.timestamp.type": "LogAppendTime" if self.stamps_append_time else "CreateTime",
-            "cleanup.policy": "delete",
-            "compression.type": "producer",
             "dovetail.ensemble": str(self.quorum.ensemble),
             "dovetail.write.quorum": str(self.quorum.write),
             "dovetail.ack.quorum": str(self.quorum.ack),
             "dovetail.read.quorum": str(self.read_quorum),
         }
+        return {**own, **self.rest}
+
+
+#: The settings that `TopicConfig` has no field for, with their defaults.
+_REST = {
+    key.name: key.default
+    for key in CONFIG_KEYS.values()
+    if key.default is not None and key.name != "message.timestamp.type"
+}
+
+#: Those for which a batch is examined when it comes.
+_EXAMINED = (
+    "compression.type",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "min.insync.replicas",
+)
 
 
 def check_name(name: str) -> None:
@@ -183,17 +162,6 @@ def check_partitions(count: int) -> None:
         raise InvalidInput(f"a topic cannot have {count} partitions, only 1 to {PARTITIONS_MAX}")
 
 
-def config_key(name: str) -> ConfigKey:
-    """The setting of this name. Raises `InvalidInput` that names the nearest one."""
-    key = CONFIG_KEYS.get(name)
-    if key is None:
-        near = difflib.get_close_matches(name, CONFIG_KEYS, n=1)
-        hint = f", the nearest is {near[0]!r}" if near else ""
-        known = ", ".join(sorted(CONFIG_KEYS))
-        raise InvalidInput(f"unknown topic setting {name!r}{hint}; known are {known}")
-    return key
-
-
 def config_for_copies(copies: int) -> dict[str, str]:
     """The settings of a topic that is asked for by its number of copies (L2).
 
@@ -206,20 +174,18 @@ def config_for_copies(copies: int) -> dict[str, str]:
     }
 
 
-def check_config(config: dict[str, str], defaults: TopicConfig | None = None) -> None:
-    """Raises `InvalidInput` that names the first setting that does not fit.
+def check_config(config: Mapping[str, str], defaults: TopicConfig | None = None) -> dict[str, str]:
+    """The settings in plain form. Raises `InvalidInput` that names the first that does not fit.
 
-    With the `defaults` of the node, also if its quorums do not fit each other (L2).
+    With the `defaults` of the node, also if they do not fit each other (L2).
     """
-    for name, value in config.items():
-        key = config_key(name)
-        if key.kind is int:
-            if not re.fullmatch(r"-?\d{1,19}", value):
-                raise InvalidInput(f"{name} = {value!r} is not a whole number")
-            if not key.lowest <= int(value) <= key.highest:
-                raise InvalidInput(f"{name} = {value} is not in [{key.lowest}, {key.highest}]")
-        elif value not in key.choices:
-            raise InvalidInput(f"{name} = {value!r} is not one of {', '.join(key.choices)}")
+    plain = {name: config_key(name).canonical(value) for name, value in config.items()}
     if defaults is not None:
-        own = defaults.with_overrides(config)
+        own = defaults.with_overrides(plain)
         check_quorum(own.quorum, read=own.read_quorum)
+        soonest, latest = own.setting("min.compaction.lag.ms"), own.setting("max.compaction.lag.ms")
+        if int(soonest) > int(latest):
+            raise InvalidInput(
+                f"min.compaction.lag.ms = {soonest} is above max.compaction.lag.ms = {latest}"
+            )
+    return plain

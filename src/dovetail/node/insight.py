@@ -13,7 +13,8 @@ from dovetail.clock import Clock
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
 from dovetail.errors import Unavailable
 from dovetail.log.service import Log
-from dovetail.log.topic import CONFIG_KEYS, TopicRecord
+from dovetail.log.topic import TopicRecord
+from dovetail.log.topic_settings import CONFIG_KEYS
 from dovetail.node.broker import Broker
 from dovetail.node.security import OwnWay
 from dovetail.storage.chain import PartitionRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests import cli_reference, doc_pages
+from tests import cli_reference, doc_pages, kafka_reference
 
 PAGES = doc_pages.pages()
 IDS = [str(path.relative_to(doc_pages.ROOT)) for path in PAGES]
@@ -92,6 +92,21 @@ def test_figures_of_the_comparison_are_those_that_were_printed() -> None:
 def test_the_reference_of_commands_is_up_to_date() -> None:
     """U4: `python -m tests.cli_reference --write` brings it up."""
     assert cli_reference.DOC.read_text() == cli_reference.page()
+
+
+def test_the_page_of_kafka_is_of_today() -> None:
+    """K12, K13: `python -m tests.kafka_reference --write` brings it up."""
+    text = kafka_reference.DOC.read_text()
+    assert kafka_reference.page(text) == text
+
+
+def test_no_request_is_newer_than_kafkas() -> None:
+    """K13: a version that Kafka 4.3 does not have is not advertised."""
+    ours = {api.key: api for api in kafka_reference.SUPPORTED.values()}
+    for key, name, lowest, highest in kafka_reference.KAFKA:
+        if key in ours:
+            assert ours[key].name == name
+            assert lowest <= ours[key].lowest <= ours[key].highest <= highest
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

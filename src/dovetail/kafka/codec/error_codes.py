@@ -164,12 +164,12 @@ _CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
     ),
     errors.InvalidBatch: (
         ErrorCode.INVALID_RECORD,
-        ErrorCode.INVALID_TIMESTAMP,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ),
     errors.ChecksumMismatch: (ErrorCode.CORRUPT_MESSAGE,),
     errors.BatchTooLarge: (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
+    errors.InvalidTimestamp: (ErrorCode.INVALID_TIMESTAMP,),
     errors.OffsetOutOfRange: (ErrorCode.OFFSET_OUT_OF_RANGE,),
     errors.TopicUnknown: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,),
     errors.NotFound: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND),
@@ -178,6 +178,10 @@ _CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
     errors.ProducerFenced: (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED),
     errors.NotOwner: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
     errors.Fenced: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
+    errors.TooFewCopies: (
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ),
     errors.Throttled: (ErrorCode.THROTTLING_QUOTA_EXCEEDED,),
     errors.Unavailable: (
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -188,8 +192,6 @@ _CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,

@@ -8,6 +8,7 @@
     offsets.py       ListOffsets, OffsetForLeaderEpoch, DeleteRecords
     topics.py        CreateTopics, DeleteTopics, CreatePartitions
     configs.py       settings of topics and of the node
+    broker_settings.py  what a broker's settings are under Kafka's names
     groups.py        JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     group_admin.py   ListGroups, DescribeGroups, DeleteGroups
     positions.py     OffsetCommit, OffsetFetch, OffsetDelete

@@ -1,6 +1,7 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics, and of the node.
 
-A topic's settings can be changed; the node's are those of its settings file and can be read.
+A topic's settings can be changed; the node's are those of its settings file and can be read, under
+our names and, for tools that ask so, under Kafka's (`broker_settings.py`).
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,8 @@ from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.log.topic import CONFIG_KEYS, config_key
+from dovetail.kafka.handlers.broker_settings import kafka_settings
+from dovetail.log.topic_settings import CONFIG_KEYS, ConfigType, config_key
 
 _TOPIC = 2
 _BROKER = 4
@@ -19,11 +21,10 @@ _SOURCE_TOPIC = 1
 _SOURCE_NODE = 4
 _SOURCE_DEFAULT = 5
 
-_TYPE_STRING = 2
-_TYPE_LONG = 5
-
 _SET = 0
 _DELETE = 1
+_APPEND = 2
+_SUBTRACT = 3
 
 
 async def describe_configs(
@@ -69,7 +70,7 @@ def _describe(
                 config_source=_SOURCE_TOPIC if name in record.config else _SOURCE_DEFAULT,
                 is_sensitive=False,
                 synonyms=(),
-                config_type=_TYPE_LONG if CONFIG_KEYS[name].kind is int else _TYPE_STRING,
+                config_type=CONFIG_KEYS[name].type,
                 documentation=CONFIG_KEYS[name].doc if document else None,
             )
             for name, value in backend.log.config(record).as_strings().items()
@@ -88,9 +89,9 @@ def _describe(
                 config_source=_SOURCE_NODE,
                 is_sensitive=False,
                 synonyms=(),
-                config_type=_TYPE_STRING,
+                config_type=ConfigType.STRING,
             )
-            for name, value in backend.node_settings.items()
+            for name, value in (kafka_settings(backend) | backend.node_settings).items()
             if wanted is None or name in wanted
         )
 
@@ -186,11 +187,25 @@ def _changed(
 
     config = {} if from_nothing else dict(record.config)
     for key, operation, value in changes:
-        config_key(key)  # Also one to delete: a slip would look as if it had worked.
+        known = config_key(key)  # Also one to delete: a slip would look as if it had worked.
         if operation == _DELETE:
             config.pop(key, None)
-        elif operation == _SET and value is not None:
+        elif value is None:
+            raise InvalidInput(f"{key} has no value")
+        elif operation == _SET:
             config[key] = value
+        elif operation in (_APPEND, _SUBTRACT) and known.type is ConfigType.LIST:
+            now = config.get(key, backend.log.defaults.as_strings()[key])
+            config[key] = _list_changed(known.canonical(now), known.canonical(value), operation)
         else:
-            raise InvalidInput(f"{key}: only setting and deleting are supported")
+            raise InvalidInput(f"{key}: operation {operation} does not fit a {known.type.name}")
     return config
+
+
+def _list_changed(now: str, value: str, operation: int) -> str:
+    """A list with items added, or without them."""
+    items = [item for item in now.split(",") if item]
+    named = [item for item in value.split(",") if item]
+    if operation == _APPEND:
+        return ",".join(dict.fromkeys([*items, *named]))
+    return ",".join(item for item in items if item not in named)

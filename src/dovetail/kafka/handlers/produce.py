@@ -10,6 +10,7 @@ from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.log.admission import admit
 from dovetail.log.open_ledger import Appended
 from dovetail.record_batch import check_batch
 from dovetail.wire import PipelinedReply
@@ -77,9 +78,16 @@ class _Production:
             raise InvalidInput(f"topic {topic!r} is internal; only the node writes to it")
         if partition.records is None:
             raise InvalidBatch(f"no records for {topic}-{partition.index}")
-        header = check_batch(partition.records, bytes_max=found.config.batch_bytes_max)
+        config = found.config
+        header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
         self._backend.metrics.produced(topic, header.record_count, len(partition.records))
-        return found.append(partition.records, header)
+        batch = partition.records
+        if config.examines:
+            now_ms = self._backend.clock.wall_ms()
+            batch, header = admit(
+                batch, header, config, all_acks=self._request.acks == -1, now_ms=now_ms
+            )
+        return found.append(batch, header)
 
     def _on_done(self, place: tuple[int, int], done: "asyncio.Future[Appended]") -> None:
         error = done.exception()

@@ -93,7 +93,7 @@ async def _create(
     )
 
 
-def _check(code: ErrorCode, check: Callable[[], None]) -> None:
+def _check(code: ErrorCode, check: Callable[[], object]) -> None:
     try:
         check()
     except InvalidInput as error:

@@ -54,7 +54,7 @@ class GroupRegistry:
         """`partitions` is for the groups' topic, should it not exist yet."""
         self._log = log
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._partitions = partitions
         self._topics_of = topics_of
         self._here: dict[int, tuple[GroupCoordinator, PartitionJournal]] = {}
@@ -157,7 +157,7 @@ class GroupRegistry:
             return
         journal = PartitionJournal(partition, self._clock)
         coordinator = GroupCoordinator(
-            journal, self._clock, self._settings, topics_of=self._topics_of
+            journal, self._clock, self.settings, topics_of=self._topics_of
         )
         self._here[number] = (coordinator, journal)
         self._tasks.start(self._load(number, coordinator, journal, partition), name="load")

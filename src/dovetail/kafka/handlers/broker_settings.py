@@ -1,0 +1,33 @@
+"""What a broker's settings are under Kafka's names.
+
+Tools ask a broker for a few of Kafka's settings before they do their work. They get what holds
+here, in Kafka's words; nothing of it can be changed through Kafka's protocol.
+"""
+
+from dovetail.kafka.handlers.backend import Backend
+from dovetail.log.topic_settings import CONFIG_KEYS
+
+
+def kafka_settings(backend: Backend) -> dict[str, str]:
+    """Kafka's broker settings by name."""
+    defaults = backend.log.defaults.as_strings()
+    topics = {key.broker: defaults[name] for name, key in sorted(CONFIG_KEYS.items()) if key.broker}
+    limits = backend.groups.settings
+    here = backend.brokers().get(backend.node_id)
+    return {
+        **topics,
+        "advertised.listeners": f"PLAINTEXT://{here.host}:{here.port}" if here else "",
+        "auto.create.topics.enable": str(backend.topic_auto_create).lower(),
+        "broker.id": str(backend.node_id),
+        "default.replication.factor": str(backend.log.defaults.quorum.write),
+        "delete.topic.enable": "true",
+        "group.initial.rebalance.delay.ms": str(limits.initial_rebalance_delay_ms),
+        "group.max.session.timeout.ms": str(limits.session_timeout_ms_max),
+        "group.max.size": str(limits.group_size_max),
+        "group.min.session.timeout.ms": str(limits.session_timeout_ms_min),
+        "node.id": str(backend.node_id),
+        "num.partitions": str(backend.partitions_default),
+        "offset.metadata.max.bytes": str(limits.offset_metadata_bytes_max),
+        "offsets.retention.minutes": str(limits.offsets_retention_ms // 60_000),
+        "process.roles": "broker",
+    }

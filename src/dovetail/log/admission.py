@@ -1,0 +1,62 @@
+"""What a topic's settings say of a batch from outside; pure.
+
+Most topics say nothing, and their batches are never opened (`TopicConfig.examines`). The others
+pay for what they ask: a batch is decompressed to look at its records, or to compress it anew.
+"""
+
+from dovetail.errors import BatchTooLarge, InvalidTimestamp, TooFewCopies
+from dovetail.log.topic import TopicConfig
+from dovetail.record_batch import CODEC_MASK, BatchHeader, decode_batch, recompressed
+
+_NO_LIMIT = (1 << 63) - 1
+_NO_TIMESTAMP = -1
+
+#: The setting that has the level of a codec, by the codec's number.
+_LEVELS = {1: "compression.gzip.level", 3: "compression.lz4.level", 4: "compression.zstd.level"}
+
+
+def admit(
+    batch: memoryview, header: BatchHeader, config: TopicConfig, *, all_acks: bool, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """The batch as it is to be stored.
+
+    Raises `TooFewCopies`, `InvalidTimestamp`, `BatchTooLarge`, or `InvalidBatch` for a batch that
+    had to be opened and is malformed.
+    """
+    demanded = int(config.setting("min.insync.replicas"))
+    if all_acks and demanded > config.quorum.write:
+        raise TooFewCopies(
+            f"min.insync.replicas = {demanded}, but each record has {config.quorum.write} copies"
+        )
+    if not config.stamps_append_time:
+        _check_times(batch, header, config, now_ms)
+
+    codec = config.codec
+    if codec is None or codec == header.attributes & CODEC_MASK:
+        return batch, header
+    level = int(config.setting(_LEVELS[codec])) if codec in _LEVELS else None
+    batch, header = recompressed(batch, header, codec, None if level == -1 else level)
+    if len(batch) > config.batch_bytes_max:
+        raise BatchTooLarge(
+            f"the batch has {len(batch)} bytes with compression.type = "
+            f"{config.setting('compression.type')}; the topic accepts {config.batch_bytes_max}"
+        )
+    return batch, header
+
+
+def _check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    ahead_ms_max = int(config.setting("message.timestamp.after.max.ms"))
+    if header.timestamp_max - now_ms > ahead_ms_max:
+        raise InvalidTimestamp(
+            f"a record of {header.timestamp_max} is {header.timestamp_max - now_ms} ms ahead of "
+            f"the broker; the topic accepts {ahead_ms_max}"
+        )
+    old_ms_max = int(config.setting("message.timestamp.before.max.ms"))
+    if old_ms_max == _NO_LIMIT:
+        return
+    for record in decode_batch(batch):
+        if record.timestamp != _NO_TIMESTAMP and now_ms - record.timestamp > old_ms_max:
+            raise InvalidTimestamp(
+                f"a record of {record.timestamp} is {now_ms - record.timestamp} ms old; the topic "
+                f"accepts {old_ms_max}"
+            )
