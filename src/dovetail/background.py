@@ -1,60 +1,181 @@
-"""Background work: every long-lived task and thread starts here, by name, and is seen to end (R5).
+"""Background work: every long-lived task, thread and timer starts here, by name (R5).
 
-Promises: a task or thread that an unexpected exception ends leaves a log line with its name and
-counts in `defects`; a task that nobody else keeps is kept here. A cancelled task has ended as its
-owner wanted. A failure that the owner expects (`expected`) is the owner's to report.
+    start_task, start_thread    work that comes to an end; an unexpected failure is its end
+    keep_task, keep_thread      work that lasts; an unexpected failure starts it again, with backoff
+    Alarm                       a callback at a later time; one that fails is called again
 
-Not here: starting it again, and what that means for health. The owner decides both.
+Promises: an unexpected failure of any of them, of whatever class, is logged with the name, counted,
+and reported to the supervisor of whoever started it (`supervision.py`), which says so where
+restarts do not help. A task that nobody else keeps is kept here. A task that its owner cancels has
+ended as it should; a `CancelledError` out of something that it awaited is a failure like any other.
+What the caller names as `expected` ends the work and is the caller's to report.
+
+Names are words of the code (`room/work`); `of` says which one, where there are several.
+`tests/background_work.py` lists them all, with what a failure of each means.
 """
 
 import asyncio
 import threading
-from collections import Counter
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from dovetail.logging import get_logger
-
-_log = get_logger("background")
+from dovetail.supervision import Supervisor, Work, current
 
 T = TypeVar("T")
 Expected = tuple[type[BaseException], ...]
 
+#: The interpreter is about to end, or the loop: nobody restarts anything then.
+_ENDS: Expected = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 _tasks: set[asyncio.Task[Any]] = set()
-_defects: Counter[str] = Counter()
 
 
 def start_task(
-    work: Coroutine[Any, Any, T], *, name: str, expected: Expected = ()
+    work: Coroutine[Any, Any, T],
+    *,
+    name: str,
+    of: str = "",
+    expected: Expected = (),
+    vital: bool = False,
 ) -> "asyncio.Task[T]":
-    """Starts a task on the running loop and keeps it until it ends."""
-    task = asyncio.get_running_loop().create_task(work, name=name)
+    """Starts a task on the running loop and keeps it until it ends.
+
+    A `vital` one cannot be replaced: if it fails, that is a problem of its owner for good.
+    """
+    what, supervisor, began_s = Work(name, of), current(), time.monotonic()
+    task = asyncio.get_running_loop().create_task(work, name=str(what))
     _tasks.add(task)
 
     def see_end(ended: "asyncio.Task[T]") -> None:
         _tasks.discard(ended)
-        if ended.cancelled():
-            return
-        error = ended.exception()
+        error = failure_of(ended)
         if error is not None and not isinstance(error, expected):
-            _note_defect(name, error)
+            supervisor.note(what, error, ran_s=time.monotonic() - began_s, for_good=vital)
 
     task.add_done_callback(see_end)
     return task
 
 
-def start_thread(body: Callable[[], object], *, name: str) -> threading.Thread:
-    """Starts a daemon thread; an exception that leaves `body` ends the thread, and is logged."""
+def keep_task(
+    make: Callable[[], Coroutine[Any, Any, T]], *, name: str, of: str = "", expected: Expected = ()
+) -> "asyncio.Task[T]":
+    """Starts a task that makes its work again after every unexpected failure.
+
+    It ends when the work returns or fails as `expected`, or when it is cancelled.
+    """
+    kept = _keep(make, Work(name, of), expected, current())
+    return start_task(kept, name=name, of=of, expected=expected)
+
+
+async def _keep(
+    make: Callable[[], Coroutine[Any, Any, T]],
+    what: Work,
+    expected: Expected,
+    supervisor: Supervisor,
+) -> T:
+    while True:
+        began_s = time.monotonic()
+        try:
+            return await make()
+        except BaseException as error:
+            if isinstance(error, (*_ENDS, *expected)) or is_cancelled():
+                raise
+            pause_s = supervisor.note(what, error, ran_s=time.monotonic() - began_s)
+        await asyncio.sleep(pause_s)
+
+
+def failure_of(ended: "asyncio.Future[Any]") -> BaseException | None:
+    """What ended it against its owner's will; None if it returned or was cancelled."""
+    if not ended.cancelled():
+        return ended.exception()
+    if isinstance(ended, asyncio.Task) and not ended.cancelling():
+        return asyncio.CancelledError("what it waited for was cancelled")
+    return None
+
+
+def is_cancelled() -> bool:
+    """Whether this task itself is to end, and not only something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def start_thread(body: Callable[[], object], *, name: str, of: str = "") -> threading.Thread:
+    """Starts a daemon thread; an exception that leaves `body` ends the thread."""
+    return keep_thread(body, name=name, of=of, stopped=_ENDED)
+
+
+def keep_thread(
+    body: Callable[[], object], *, name: str, of: str = "", stopped: threading.Event
+) -> threading.Thread:
+    """Starts a daemon thread that calls `body` again after every failure, until `stopped`.
+
+    It ends when `body` returns.
+    """
+    what, supervisor = Work(name, of), current()
 
     def run() -> None:
-        try:
-            body()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not end unseen
-            _note_defect(name, error)
+        # What the body starts belongs to the same owner.
+        with supervisor.supervising():
+            while True:
+                began_s = time.monotonic()
+                try:
+                    body()
+                    return
+                except BaseException as error:  # noqa: BLE001 - no class may end it unseen
+                    pause_s = supervisor.note(what, error, ran_s=time.monotonic() - began_s)
+                if stopped.wait(pause_s):
+                    return
 
-    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread = threading.Thread(target=run, name=str(what), daemon=True)
     thread.start()
     return thread
+
+
+#: Of threads that are not started again.
+_ENDED = threading.Event()
+_ENDED.set()
+
+
+class Alarm:
+    """A callback that is called once, at a later time, and again later if it fails."""
+
+    def __init__(self, callback: Callable[[], object], *, name: str, of: str = "") -> None:
+        self._callback = callback
+        self._what = Work(name, of)
+        self._supervisor = current()
+        self._handle: asyncio.Handle | None = None
+        self._delay_s = 0.0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the callback is going to be called."""
+        return self._handle is not None
+
+    def set(self, delay_s: float) -> None:
+        """Calls back after `delay_s`, and no more at the time that was set before."""
+        self.cancel()
+        self._delay_s = delay_s
+        loop = asyncio.get_running_loop()
+        if delay_s > 0:
+            self._handle = loop.call_later(delay_s, self._ring)
+        else:
+            self._handle = loop.call_soon(self._ring)
+
+    def cancel(self) -> None:
+        """Does not call back, unless it is set again."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _ring(self) -> None:
+        self._handle = None
+        try:
+            self._callback()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next time must come
+            pause_s = self._supervisor.note(self._what, error, ran_s=self._delay_s)
+            if not self.is_set:
+                self.set(pause_s)
 
 
 async def first_of(*awaited: Awaitable[object]) -> tuple[bool, ...]:
@@ -80,15 +201,27 @@ async def first_of(*awaited: Awaitable[object]) -> tuple[bool, ...]:
 class Tasks:
     """The background tasks of one owner, which end together."""
 
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
+    def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(
-        self, work: Coroutine[Any, Any, T], *, name: str, expected: Expected = ()
+        self, work: Coroutine[Any, Any, T], *, name: str, of: str = "", expected: Expected = ()
     ) -> "asyncio.Task[T]":
-        """Starts a task, named after the owner and `name`."""
-        task = start_task(work, name=f"{self._owner}/{name}", expected=expected)
+        """Starts a task, as `start_task` does."""
+        return self._note(start_task(work, name=name, of=of, expected=expected))
+
+    def keep(
+        self,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        *,
+        name: str,
+        of: str = "",
+        expected: Expected = (),
+    ) -> "asyncio.Task[T]":
+        """Starts a task that lasts, as `keep_task` does."""
+        return self._note(keep_task(make, name=name, of=of, expected=expected))
+
+    def _note(self, task: "asyncio.Task[T]") -> "asyncio.Task[T]":
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -110,13 +243,3 @@ class Tasks:
         while self._tasks:
             self.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def defects() -> dict[str, int]:
-    """How often an unexpected exception ended each task or thread, by name."""
-    return dict(_defects)
-
-
-def _note_defect(name: str, error: BaseException) -> None:
-    _defects[name] += 1
-    _log.exception("background work met a defect", error, name=name)

@@ -1,9 +1,11 @@
-"""Metrics over HTTP for processes without a web server of their own: a relay, a driver.
+"""Metrics over HTTP for processes without a web server of their own: a relay, a driver; and the
+series about background work, which every process has.
 
 One daemon thread answers `/metrics`, in the format that the scraper asks for. A scrape never waits
 for the process's work, and the work never waits for a scrape.
 """
 
+from collections.abc import Iterator
 from threading import Thread
 from wsgiref.simple_server import WSGIServer
 
@@ -13,12 +15,39 @@ from prometheus_client import (
     disable_created_metrics,
     start_http_server,
 )
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from dovetail.addresses import Address
 from dovetail.errors import Unavailable
+from dovetail.supervision import Supervisor
 
 # When a series began is of no use here, and doubles the page.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class BackgroundCollector(Collector):
+    """Background work that has failed, as it is at the moment of the scrape."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    def collect(self) -> Iterator[Metric]:
+        failures = CounterMetricFamily(
+            "dovetail_background_failures",
+            "Unexpected failures of background work, which was started again.",
+            labels=["work"],
+        )
+        failing = GaugeMetricFamily(
+            "dovetail_background_failing",
+            "1 while background work fails again and again.",
+            labels=["work"],
+        )
+        now_failing = self._supervisor.failing()
+        for name, count in self._supervisor.counts().items():
+            failures.add_metric([name], count)
+            failing.add_metric([name], name in now_failing)
+        yield from (failures, failing)
 
 
 class MetricsServer:

@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Literal, TextIO
 
 from dovetail.clock import Clock
+from dovetail.foreign import text_of
 
 ROOT_NAME = "dovetail"
 
@@ -174,7 +175,7 @@ def _component_of(record: logging.LogRecord) -> str:
 
 
 def _text_value(value: object) -> str:
-    text = _shorten(str(value))
+    text = _shorten(text_of(value))
     plain = text.isprintable() and not any(mark in text for mark in ' "=')
     return text if plain and text else json.dumps(text)
 
@@ -182,7 +183,7 @@ def _text_value(value: object) -> str:
 def _json_value(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _shorten(str(value))
+    return _shorten(text_of(value))
 
 
 def _shorten(text: str) -> str:

@@ -102,7 +102,7 @@ async def serve_web(
         )
     )
 
-    task = start_task(server.serve(sockets=[listener]), name="web/server")
+    task = start_task(server.serve(sockets=[listener]), name="web/server", vital=True)
     try:
         ended, _ = await first_of(asyncio.shield(task), server.listening.wait())
     except asyncio.CancelledError:

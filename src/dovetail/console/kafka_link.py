@@ -30,7 +30,7 @@ class KafkaLink:
         self._threads = threads
         self._kafka: Kafka | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._ending = Tasks("console")
+        self._ending = Tasks()
 
     async def run(
         self,
@@ -48,7 +48,7 @@ class KafkaLink:
         return await self._threads.run(call, kafka, *args, **kwargs)
 
     def _end_idle(self) -> None:
-        self._ending.start(self.close(), name="end the idle Kafka client")
+        self._ending.start(self.close(), name="console/close-idle-client")
 
     async def close(self) -> None:
         """Ends the client; the next request makes another."""

@@ -14,12 +14,13 @@ away and may come again, so no reader can hold up the node or another reader.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from dovetail.background import start_task
+from dovetail.background import keep_task
 from dovetail.console.desk import Desk
 from dovetail.console.nouns.dead import DeadQuery, list_dead
 from dovetail.console.nouns.groups import list_groups, show_group
@@ -200,7 +201,8 @@ class Live:
             if sampler.last is not None:
                 watcher.give(sampler.last)
             if sampler.task is None:
-                sampler.task = start_task(self._sample(watch, sampler), name=f"console/{watch}")
+                sample = partial(self._sample, watch, sampler)
+                sampler.task = keep_task(sample, name="console/sample", of=watch)
         return watcher
 
     def leave(self, watcher: Watcher) -> None:

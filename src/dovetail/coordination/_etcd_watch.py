@@ -136,7 +136,8 @@ class Watch:
         """Returns when etcd has acknowledged the watch. Raises `CoordinationDown` if none does."""
         feeder = start_task(
             self._feed(),
-            name=f"coordination/etcd-watch {self._prefix}",
+            name="coordination/etcd-watch",
+            of=self._prefix,
             expected=(CoordinationDown, WatchGap),
         )
         feeder.add_done_callback(lambda _: self._changed.set())

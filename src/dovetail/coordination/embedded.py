@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dovetail.background import start_task
+from dovetail.background import keep_task, start_task
 from dovetail.clock import Clock
 from dovetail.coordination._history import History
 from dovetail.coordination._journal import Journal, Loaded
@@ -63,6 +63,7 @@ EXPIRY_INTERVAL_MS = 100
 GROUP_TRANSACTIONS_MAX = 1024
 #: Lease ids of one opening lie together; a process grants fewer than this.
 _LEASES_PER_OPENING = 2**32
+_CLOSED = "the coordinator is closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,8 @@ class EmbeddedCoordinator:
         self._down: str | None = None
         self._released = False
         self._commits = 0
-        self._committer = start_task(self._commit_waiting(), name="coordination/commit")
-        self._expiry = start_task(self._expire(), name="coordination/expiry")
+        self._committer = start_task(self._commit_waiting(), name="coordination/commit", vital=True)
+        self._expiry = keep_task(self._expire, name="coordination/expiry")
 
     @classmethod
     async def open(
@@ -216,7 +217,7 @@ class EmbeddedCoordinator:
 
     async def close(self) -> None:
         """Finishes the commit under way, refuses what still waits, releases the file."""
-        self._take_out("the coordinator is closed")
+        self._take_out(_CLOSED)
         self._expiry.cancel()
         await asyncio.wait({self._committer, self._expiry})
         if self._released:
@@ -247,6 +248,8 @@ class EmbeddedCoordinator:
                     await self._commit(group)
                 if self._down is None:
                     await self._wake.wait()
+            if self._down != _CLOSED:
+                raise CoordinationDown(self._down)
         except BaseException as error:
             self._stop(group, error)
             raise

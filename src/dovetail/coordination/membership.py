@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -129,7 +130,7 @@ class Membership:
         self._gone: dict[int, tuple[Member, float]] = {}
 
         self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._settle)
-        self._tasks = Tasks("membership")
+        self._tasks = Tasks()
         self._lease: LeaseKeeper | None = None
         self._incarnation = uuid.uuid4().hex[:12]
         self._renew = asyncio.Event()
@@ -196,7 +197,7 @@ class Membership:
     async def register(self, describe: Callable[[], Member]) -> None:
         """Makes this node known, until `stop`; returns when it is."""
         known = asyncio.Event()
-        self._tasks.start(self._hold(describe, known), name="lease")
+        self._tasks.keep(partial(self._hold, describe, known), name="membership/lease")
         await known.wait()
 
     def renew(self) -> None:
@@ -231,12 +232,10 @@ class Membership:
                 async with LeaseKeeper(
                     self._coordinator, ttl_ms=self._ttl_ms, clock=self._clock
                 ) as lease:
-                    self._tasks.start(self._note_loss(lease), name="loss")
+                    self._tasks.keep(partial(self._note_loss, lease), name="membership/loss")
                     await self._hold_once(describe, known, lease)
             except DovetailError as error:
                 _log.warning("not registered; trying again", error=str(error))
-            except Exception as error:  # noqa: BLE001 - without a lease the node is none
-                _log.error("registering met a defect", error=repr(error))
             finally:
                 self._set_lease(None)
             await asyncio.sleep(RETRY_MS / 1000)

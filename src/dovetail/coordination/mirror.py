@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from dovetail.background import start_task
+from dovetail.background import keep_task
 from dovetail.coordination.protocol import Coordinator, Revision, Snapshot
 from dovetail.errors import DovetailError, WatchGap
 from dovetail.logging import get_logger
@@ -81,12 +81,14 @@ class Mirror:
         self._applied = Revision(0)
         #: Keys that this caller removed, until the watch has shown it too.
         self._removed: dict[str, Revision] = {}
+        #: What was read last; the watch begins behind it.
+        self._read = Revision(0)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Reads everything, then follows. Raises `CoordinationDown`."""
-        revision = await self._read_all()
-        self._task = start_task(self._follow(revision), name=f"coordination/mirror {self._prefix}")
+        self._read = await self._read_all()
+        self._task = keep_task(self._follow, name="coordination/mirror", of=self._prefix)
 
     async def stop(self) -> None:
         """Follows no more."""
@@ -133,10 +135,10 @@ class Mirror:
         self._applied = max(self._applied, revision)
         self._removed = {key: at for key, at in self._removed.items() if at > revision}
 
-    async def _follow(self, revision: Revision) -> None:
+    async def _follow(self) -> None:
         while True:
             try:
-                async with self._coordinator.watch(self._prefix, after=revision) as events:
+                async with self._coordinator.watch(self._prefix, after=self._read) as events:
                     async for changes in events:
                         for change in changes:
                             self._take(change.key, change.value, change.revision)
@@ -147,14 +149,11 @@ class Mirror:
             except DovetailError as error:
                 _log.warning("watch ended; reading again", prefix=self._prefix, error=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
-            except Exception as error:  # noqa: BLE001 - a node that follows no more is blind
-                _log.error("watch met a defect", prefix=self._prefix, error=repr(error))
-                await asyncio.sleep(RETRY_MS / 1000)
 
             try:
-                revision = await self._read_all()
-            except Exception as error:  # noqa: BLE001 - as above
-                _log.warning("cannot read; trying again", prefix=self._prefix, error=repr(error))
+                self._read = await self._read_all()
+            except DovetailError as error:
+                _log.warning("cannot read; trying again", prefix=self._prefix, error=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
 
     def _take(self, key: str, value: bytes | None, revision: Revision) -> None:

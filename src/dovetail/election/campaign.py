@@ -8,6 +8,7 @@ answer that was lost is looked up before it is believed to have failed.
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from dovetail.background import Tasks
 from dovetail.clock import Clock, SystemClock
@@ -50,12 +51,12 @@ class Campaigner:
         self._clock = clock
         self._stack: AsyncExitStack | None = None
         self._keeper: LeaseKeeper | None = None
-        self._tasks = Tasks("election/lease")
+        self._tasks = Tasks()
 
     def start(self, election: LeaseElection, do: Do) -> None:
         """Begins to watch the holder."""
         self._election, self._do = election, do
-        self._tasks.start(self._watch(), name="watch")
+        self._tasks.keep(self._watch, name="election/watch-holder")
 
     @property
     def valid_until_ms(self) -> float | None:
@@ -64,18 +65,20 @@ class Campaigner:
 
     async def campaign(self, term_min: Term) -> None:
         """Tries to take the lease, and reports the outcome to the election."""
+        term = None
         try:
             term = await self._take(term_min)
         except DovetailError as error:
             _log.warning("cannot ask for the lease", reason=str(error))
-            term = None
+        except Exception as error:  # noqa: BLE001 - a member that hears nothing waits for ever
+            _log.exception("asking for the lease met a defect", error)
         if term is None or self._keeper is None:
             await self.release()
             self._do(lambda now: self._election.on_taken(now_ms=now))
             return
 
         keeper, won = self._keeper, term
-        self._tasks.start(self._wait_lost(keeper), name="wait-lost")
+        self._tasks.keep(partial(self._wait_lost, keeper), name="election/lease-lost")
         self._do(
             lambda now: self._election.on_held(
                 won, valid_until_ms=keeper.valid_until_ms, now_ms=now

@@ -9,7 +9,7 @@ Survives: what the coordination service survives. A watch that fell behind reads
 
 import asyncio
 
-from dovetail.background import start_task
+from dovetail.background import keep_task
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Revision, Unchanged
 from dovetail.election.fold import Record, decode_record, encode_record
@@ -44,12 +44,14 @@ class CoordinationSharedLog(FollowedLog):
         root = f"/streams/{name}/{environment}/"
         self._prefix, self._head = f"{root}log/", f"{root}head"
         self._timeout_s = timeout_ms / 1000
+        #: What was read last; the watch begins behind it.
+        self._read = Revision(0)
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, on_entry: OnEntry) -> None:
-        revision = await self._read_range()
+        self._read = await self._read_range()
         self._follower.follow(on_entry)
-        self._task = start_task(self._watch(revision), name="election/shared-log")
+        self._task = keep_task(self._watch, name="election/shared-log", of=self._prefix)
 
     async def append(self, record: Record) -> None:
         for _ in range(ATTEMPTS_MAX):
@@ -102,11 +104,11 @@ class CoordinationSharedLog(FollowedLog):
             self._take(item.key, item.value)
         return snapshot.revision
 
-    async def _watch(self, revision: Revision) -> None:
+    async def _watch(self) -> None:
         """Follows for ever; a gap or an absence is bridged by reading the range again."""
         while True:
             try:
-                async with self._coordinator.watch(self._prefix, after=revision) as changes:
+                async with self._coordinator.watch(self._prefix, after=self._read) as changes:
                     async for events in changes:
                         for event in sorted(events, key=lambda event: event.key):
                             if event.value is not None:
@@ -115,7 +117,7 @@ class CoordinationSharedLog(FollowedLog):
                 _log.warning("reading the shared log again", reason=str(error))
             await asyncio.sleep(WATCH_PAUSE_S)
             try:
-                revision = await self._read_range()
+                self._read = await self._read_range()
             except DovetailError as error:
                 _log.warning("cannot read the shared log", reason=str(error))
 

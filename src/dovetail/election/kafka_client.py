@@ -7,7 +7,7 @@ must be noticed within about a timeout, and a broker that is back must be found 
 import threading
 from collections.abc import Callable, Mapping
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.logging import get_logger
 
 #: librdkafka takes no socket timeout below this; also room for a long poll.
@@ -16,8 +16,6 @@ SOCKET_TIMEOUT_MS_MIN = 1_000
 FETCH_WAIT_MS = 250
 #: Longest pause between two attempts to connect.
 RECONNECT_MS_MAX = 500
-#: A thread that met a defect does not spin.
-DEFECT_PAUSE_S = 0.2
 
 _log = get_logger("election")
 
@@ -72,7 +70,9 @@ class Poller:
 
     def start(self) -> None:
         """Begins."""
-        self._thread = start_thread(self._run, name=self._name)
+        self._thread = keep_thread(
+            self._run, name="election/poll", of=self._name, stopped=self._stop
+        )
 
     @property
     def stopping(self) -> bool:
@@ -92,7 +92,6 @@ class Poller:
         while not self._stop.is_set():
             try:
                 self._poll()
-            except Exception as error:  # noqa: BLE001 - a thread that dies silently is an outage
-                _log.exception("a client thread met a defect", thread=self._name)
+            except Exception as error:
                 self._on_defect(error)
-                self._stop.wait(DEFECT_PAUSE_S)
+                raise

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from dovetail.background import Tasks
+from dovetail.background import Alarm, Tasks, is_cancelled
 from dovetail.clock import Clock, SystemClock
 from dovetail.election import effects
 from dovetail.election.bully import BullyElection
@@ -41,6 +41,7 @@ from dovetail.election.shared_log import Entry, SharedLog
 from dovetail.election.transport import Transport
 from dovetail.election.vote_file import VoteFile
 from dovetail.errors import DovetailError, Fenced, InvalidSetting, Unavailable
+from dovetail.foreign import described
 from dovetail.logging import get_logger
 
 #: The leader trims the shared log when a new member would have to read so many records.
@@ -98,10 +99,10 @@ class ClusterMember:
         self._leadership: Leadership | None = None
         self._led = asyncio.Condition()
         self._outbox: asyncio.Queue[_Work] = asyncio.Queue()
-        self._tasks = Tasks("election")
-        self._sends = Tasks("election")
+        self._tasks = Tasks()
+        self._sends = Tasks()
         self._in_flight: dict[MemberName, int] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Alarm(self._tick, name="election/tick", of=self.me.name)
         self._sequence = 0
         self._running = False
         self._trimming = False
@@ -144,7 +145,7 @@ class ClusterMember:
 
         self.election = self._make_election(vote)
         self._running = True
-        self._tasks.start(self._perform_all(), name="effects")
+        self._tasks.start(self._perform_all(), name="election/effects")
         if self._campaigner is not None:
             assert isinstance(self.election, LeaseElection)
             self._campaigner.start(self.election, self.do)
@@ -196,7 +197,7 @@ class ClusterMember:
             leader=state.leader,
             members=tuple(self.election.members(self._clock.monotonic_ms())),
             elections=tuple(state.elections),
-            failure=None if self.failure is None else str(self.failure),
+            failure=None if self.failure is None else described(self.failure),
         )
 
     # --- the machine --------------------------------------------------------------------------
@@ -228,15 +229,13 @@ class ClusterMember:
         self._report_change()
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         if not self._running:
             return
         wait_ms = max(0.0, self.election.wake_ms() - self._clock.monotonic_ms())
         if self._campaigner is not None:
             wait_ms = min(wait_ms, self._times.timeout_ms * LEASE_LOOK)
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
+        self._timer.set(wait_ms / 1000)
 
     def _tick(self) -> None:
         if self._campaigner is not None and isinstance(self.election, LeaseElection):
@@ -250,7 +249,7 @@ class ClusterMember:
         self._leadership = Leadership(effect.term, self.election, self._clock, self._report)
         self.metrics.leaderships.inc()
         _log.info("this member leads", member=self.me.name, term=effect.term)
-        self._tasks.start(self._wake_leads(), name="wake")
+        self._tasks.start(self._wake_leads(), name="election/wake")
 
     def _on_step_down(self, effect: effects.StepDown) -> None:
         leadership, self._leadership = self._leadership, None
@@ -291,7 +290,9 @@ class ClusterMember:
             work = await self._outbox.get()
             try:
                 await self._perform(work)
-            except OSError as error:
+            except BaseException as error:
+                if is_cancelled():
+                    raise
                 self._fail(error)
             finally:
                 if work.reply is not None and not work.reply.done():
@@ -310,30 +311,32 @@ class ClusterMember:
                     work.reply.set_result(effect.message)
 
             elif isinstance(effect, effects.Append):
-                self._tasks.start(self._append(effect.record), name="append")
+                self._tasks.start(self._append(effect.record), name="election/append")
             elif isinstance(effect, effects.Renew):
-                self._tasks.start(self._renew(effect), name="renew")
+                self._tasks.start(self._renew(effect), name="election/renew")
 
             elif isinstance(effect, effects.Campaign):
                 assert self._campaigner is not None
-                self._tasks.start(self._campaigner.campaign(effect.term_min), name="campaign")
+                self._tasks.start(
+                    self._campaigner.campaign(effect.term_min), name="election/campaign"
+                )
             elif isinstance(effect, effects.Release):
                 assert self._campaigner is not None
-                self._tasks.start(self._campaigner.release(), name="release")
+                self._tasks.start(self._campaigner.release(), name="election/release")
 
     def _fail(self, error: BaseException) -> None:
-        """The vote cannot be kept: this member must not say anything any more."""
+        """Its vote may not be kept: this member must not say anything any more."""
         self.failure = error
-        _log.error("this member ends: it cannot write its vote", reason=str(error))
+        _log.exception("this member ends: it cannot do what it decided", error, member=self.me.name)
         self.do(lambda now: self.election.on_stop(now_ms=now))
-        self._tasks.start(self._wake_leads(), name="wake")
+        self._tasks.start(self._wake_leads(), name="election/wake")
 
     def _start_send(self, effect: effects.Send) -> None:
         in_flight = self._in_flight.get(effect.to, 0)
         if self._transport is None or in_flight >= IN_FLIGHT_MAX:
             return
         self._in_flight[effect.to] = in_flight + 1
-        self._sends.start(self._send(self._transport, effect), name="send")
+        self._sends.start(self._send(self._transport, effect), name="election/send")
 
     async def _send(self, transport: Transport, effect: effects.Send) -> None:
         self.metrics.messages_sent.inc()
@@ -370,7 +373,7 @@ class ClusterMember:
         long = self._shared_log.untrimmed_count > TRIM_RECORDS
         if long and self._leadership is not None and not self._trimming:
             self._trimming = True
-            self._tasks.start(self._trim(), name="trim")
+            self._tasks.start(self._trim(), name="election/trim")
 
     async def _register(self, position: Position | None, source: str | None) -> None:
         where = None if position is None else dict(position)
@@ -385,15 +388,16 @@ class ClusterMember:
             ) from error
 
     async def _append(self, record: Record) -> None:
-        outcome = AppendOutcome.ACCEPTED
+        outcome = AppendOutcome.UNKNOWN
         try:
             await self._shared_log.append(record)
+            outcome = AppendOutcome.ACCEPTED
         except Fenced:
             outcome = AppendOutcome.REFUSED
         except DovetailError as error:
             _log.warning("cannot append to the shared log", reason=str(error))
-            outcome = AppendOutcome.UNKNOWN
-        self.do(lambda now: self.election.on_appended(record, outcome, now_ms=now))
+        finally:
+            self.do(lambda now: self.election.on_appended(record, outcome, now_ms=now))
 
     async def _renew(self, effect: effects.Renew) -> None:
         with suppress(DovetailError):
@@ -426,8 +430,7 @@ class ClusterMember:
 
     async def _end(self) -> None:
         self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._campaigner is not None:
             await self._campaigner.close()
         await self._tasks.stop()

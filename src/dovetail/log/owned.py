@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
-from dovetail.background import start_task
+from dovetail.background import Alarm, failure_of, start_task
 from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
@@ -90,8 +90,8 @@ class OwnedPartitions:
         self._owned: dict[Place, _Owned] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._waiters: set[asyncio.Event] = set()
-        self._deciding: asyncio.Handle | None = None
-        self._alarm: asyncio.TimerHandle | None = None
+        self._deciding = Alarm(self._decide, name="log/decide")
+        self._alarm = Alarm(self.reconsider, name="log/reconsider")
         self._closed = False
         #: What is served, by topic name and number.
         self.open: dict[tuple[str, int], Partition] = {}
@@ -110,8 +110,8 @@ class OwnedPartitions:
         """Something changed: decides soon, once for all that changed by then."""
         for waiter in self._waiters:
             waiter.set()
-        if self._deciding is None and not self._closed:
-            self._deciding = asyncio.get_running_loop().call_soon(self._decide)
+        if not self._deciding.is_set and not self._closed:
+            self._deciding.set(0)
 
     async def settled(self, done: Callable[[], bool], *, timeout_ms: int | None = None) -> bool:
         """Waits until `done`, which is asked after every change; whether it became so in time."""
@@ -136,8 +136,7 @@ class OwnedPartitions:
     async def close(self) -> None:
         """Gives every partition back, to others where there are some."""
         self._closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.cancel()
         for owned in self._owned.values():
             if owned.work is not None and owned.partition is None:
                 owned.work.cancel()
@@ -162,7 +161,6 @@ class OwnedPartitions:
     # Deciding
 
     def _decide(self) -> None:
-        self._deciding = None
         if self._closed:
             return
         self.drop_what_is_not_ours()
@@ -185,12 +183,9 @@ class OwnedPartitions:
         for place, taker in decision.give:
             self._give(place, taker)
 
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
         if decision.again_ms is not None:
-            wait_s = max(decision.again_ms - now_ms, 1.0) / 1000
-            self._alarm = asyncio.get_running_loop().call_later(wait_s, self.reconsider)
+            self._alarm.set(max(decision.again_ms - now_ms, 1.0) / 1000)
 
     def drop_what_is_not_ours(self) -> None:
         """Nothing is served that another has, by the records as last seen."""
@@ -392,10 +387,12 @@ class OwnedPartitions:
 
     def _start(self, place: Place, owned: _Owned, work: Coroutine[None, None, None]) -> None:
         """Works on a partition; a defect leaves it free to be claimed again, not forgotten."""
-        task = owned.work = start_task(work, name="log/ownership")
+        task = owned.work = start_task(
+            work, name="log/ownership", of=f"{owned.name}-{place.number}"
+        )
 
         def ended(task: "asyncio.Task[None]") -> None:
-            if not task.cancelled() and task.exception() is not None:
+            if failure_of(task) is not None:
                 asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, owned)
 
         task.add_done_callback(ended)

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
 
-from dovetail.background import start_task
+from dovetail.background import failure_of, start_task
 from dovetail.buffers import Buffer
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
@@ -489,7 +489,7 @@ class Partition:
         task = start_task(work, name="log/partition")
 
         def ended(task: "asyncio.Task[None]") -> None:
-            if not task.cancelled() and (defect := task.exception()) is not None:
+            if (defect := failure_of(task)) is not None:
                 self.lose(NotOwner(f"{self.name} met a defect: {defect!r}"))
 
         task.add_done_callback(ended)

@@ -15,10 +15,11 @@ not answer leaves the topic DELETING; the master tries again until it does.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 
 import msgspec
 
-from dovetail.background import start_task
+from dovetail.background import Alarm, keep_task
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
@@ -78,15 +79,14 @@ class TopicWork:
         self._working: dict[str, asyncio.Task[None]] = {}
         #: When a topic was first seen without somebody who works on it.
         self._orphans: dict[str, float] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = Alarm(self.reconsider, name="log/adopt")
         self._deletions: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def close(self) -> None:
         """Leaves the rest to others, or to the next start."""
         self._closed = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        self._alarm.cancel()
         for task in self._working.values():
             task.cancel()
         await asyncio.gather(*self._working.values(), return_exceptions=True)
@@ -193,7 +193,8 @@ class TopicWork:
     def _start(
         self, record: TopicRecord, step: Callable[[], Coroutine[None, None, object]]
     ) -> "asyncio.Task[None]":
-        task = start_task(self._until_done(record, step), name="log/topic-work")
+        until_done = partial(self._until_done, record, step)
+        task = keep_task(until_done, name="log/topic-work", of=record.name)
         self._working[record.id] = task
 
         def ended(task: "asyncio.Task[None]") -> None:
@@ -256,12 +257,9 @@ class TopicWork:
                 due.append(due_ms)
 
         self._orphans = orphans
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
         if due:
-            wait_s = max(min(due) - now_ms, 1.0) / 1000
-            self._alarm = asyncio.get_running_loop().call_later(wait_s, self.reconsider)
+            self._alarm.set(max(min(due) - now_ms, 1.0) / 1000)
 
     def _is_orphan(self, record: TopicRecord) -> bool:
         if record.state is TopicState.READY:

@@ -9,12 +9,13 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from dovetail.access import AccessRegistry
 from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
-from dovetail.errors import InvalidInput, InvalidSetting
+from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
 from dovetail.kafka.codec.subscription import topics_of
 from dovetail.kafka.handlers import Backend, BrokerAddress
 from dovetail.log.groups.registry import GroupRegistry
@@ -60,7 +61,7 @@ class Broker:
         self._clock = clock
         self._view = view
         self._stack = AsyncExitStack()
-        self._tasks = Tasks("broker")
+        self._tasks = Tasks()
 
         removed = frozenset if states is None else states.removed
         ensembles = Ensembles(nodes, removed=removed)
@@ -113,10 +114,11 @@ class Broker:
         await self.log.start()
         await self.groups.start()
         self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
-        self._tasks.start(self._keep_up(), name="upkeep")
-        self._tasks.start(self._look_after(), name="hand over")
+        self._tasks.keep(self._keep_up, name="broker/upkeep")
+        self._tasks.keep(self._look_after, name="broker/hand-over")
         if self.repairer is not None:
-            self._tasks.start(self.repairer.run(self.log.partitions), name="repair")
+            repair = partial(self.repairer.run, self.log.partitions)
+            self._tasks.keep(repair, name="broker/repair")
 
     def backend(
         self,
@@ -149,17 +151,14 @@ class Broker:
             try:
                 await self.log.maintain()
                 await self.groups.shorten()
-            except Exception as error:  # noqa: BLE001 - upkeep must outlive any one failure
-                _log.warning("upkeep failed; it is tried again", error=repr(error))
+            except DovetailError as error:
+                _log.warning("upkeep failed; it is tried again", error=str(error))
 
     async def _look_after(self) -> None:
         while True:
             await asyncio.sleep(CHECK_MS / 1000)
-            try:
-                self.log.owned.hand_on_stuck()
-                self.welcome_back()
-            except Exception as error:  # noqa: BLE001 - as above
-                _log.warning("nothing was handed on", error=repr(error))
+            self.log.owned.hand_on_stuck()
+            self.welcome_back()
 
     def welcome_back(self) -> None:
         """Storage nodes that are back get what is being written.

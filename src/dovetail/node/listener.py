@@ -47,7 +47,7 @@ class Listener:
         self._metrics = metrics
         self._clock = clock
         self._refusals = RateLimitedLog(get_logger("wire"), clock)
-        self._tasks = Tasks("listener")
+        self._tasks = Tasks()
         self._server: WireServer | None = None
         self.kafka: KafkaDispatch | None = None
         self.storage: StorageService | None = None
@@ -67,7 +67,7 @@ class Listener:
         budget = ByteBudget(kafka.request_bytes_in_flight_max)
         self._server = WireServer(self._dispatch, limits, budget, self)
         port = await self._server.start(kafka.host, kafka.port, tls=self._security.server_tls)
-        self._tasks.start(self._flush_log(), name="log")
+        self._tasks.keep(self._flush_log, name="node/suppressed-lines")
         return port
 
     async def stop(self) -> None:

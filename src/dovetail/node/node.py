@@ -11,7 +11,7 @@ import asyncio
 import gc
 import random
 import resource
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from dovetail.coordination.membership import (
     Membership,
 )
 from dovetail.errors import CoordinationDown, InvalidSetting
+from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
 from dovetail.logging import get_logger
@@ -69,6 +70,7 @@ from dovetail.storage.repair.decommission import (
 from dovetail.storage.repair.upkeep import StorageUpkeep
 from dovetail.storage.selection import selection_named
 from dovetail.storage.service import StorageService
+from dovetail.supervision import Supervisor
 from dovetail.timeline.service import TimelineService
 from dovetail.wire.probe import Prober
 
@@ -106,7 +108,8 @@ class Node:
         self._stack = AsyncExitStack()
 
         self._missing = ["starting"]
-        self._tasks = Tasks("node")
+        self._tasks = Tasks()
+        self._supervisor = Supervisor()
         self._storage: LocalStorageNode | None = None
         self._disk_identity = ""
         self._report_damage: list[str] = []
@@ -126,6 +129,7 @@ class Node:
         self.lost = asyncio.Event()
 
         self.registry.register(NodeCollector(settings, self.ready, lambda: self._storage))
+        self.registry.register(BackgroundCollector(self._supervisor))
 
     # What `/livez` and `/readyz` ask
 
@@ -147,6 +151,7 @@ class Node:
                 reasons.append(f"groups of journal {number} cannot be read: {why}")
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
+        reasons += [f"background work {text}" for text in self._supervisor.problems()]
         return not reasons, reasons
 
     def cluster(self) -> ClusterReport | None:
@@ -158,7 +163,8 @@ class Node:
     async def __aenter__(self) -> "Node":
         await self._stack.__aenter__()
         try:
-            self.endpoints = await self._start()
+            with self._supervisor.supervising():
+                self.endpoints = await self._start()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -243,11 +249,7 @@ class Node:
         self._storage = await self._start_storage(folder)
         upkeep = StorageUpkeep(self._storage, node_id, coordinator)
         await upkeep.once()
-        self._start_task(upkeep.run(), name="storage upkeep")
-
-    def _start_task(self, work: Coroutine[None, None, None], *, name: str) -> None:
-        """Starts a task that ends before what was started before it."""
-        self._tasks.start(work, name=name)
+        self._tasks.keep(upkeep.run, name="storage/upkeep")
         self._stack.push_async_callback(self._tasks.stop)
 
     async def _listen(self) -> tuple[Listener, int]:
@@ -360,7 +362,8 @@ class Node:
             sentry.start()
             self._stack.push_async_callback(sentry.stop)
         self._stack.push_async_callback(membership.leave)
-        self._start_task(watch_number(), name="number")
+        self._tasks.keep(watch_number, name="node/number")
+        self._stack.push_async_callback(self._tasks.stop)
 
     def _describe(self, here: BrokerAddress, http_url: str | None) -> Member:
         return Member(

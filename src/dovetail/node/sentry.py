@@ -16,8 +16,9 @@ that refuses everybody, ends nobody's lease again and again.
 """
 
 import asyncio
+from functools import partial
 
-from dovetail.background import start_task
+from dovetail.background import keep_task
 from dovetail.coordination import Coordinator, LeaseId
 from dovetail.coordination.membership import Member, Membership
 from dovetail.errors import DovetailError
@@ -61,8 +62,9 @@ class Sentry:
             self._watches.pop(life).cancel()
         for life, member in lives.items():
             if life not in self._watches:
-                watch = start_task(self._watch(member), name=f"sentry of node {member.node_id}")
-                self._watches[life] = watch
+                self._watches[life] = keep_task(
+                    partial(self._watch, member), name="node/sentry", of=f"node {member.node_id}"
+                )
 
     async def _watch(self, member: Member) -> None:
         """Holds a connection to the node; returns when its process is gone."""

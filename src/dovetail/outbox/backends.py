@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import InvalidInput, InvalidSetting, Uncertain
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.partitioner import PARTITIONERS
@@ -185,7 +185,9 @@ class KafkaBackend:
                 self._producer, self._pid = KafkaProducer(self._config), os.getpid()
                 if not self._wait:
                     atexit.register(self._close_at_exit)
-                    start_thread(self._take_answers, name="outbox-answers")
+                    keep_thread(
+                        self._take_answers, name="outbox/answers", stopped=threading.Event()
+                    )
             return self._producer
 
     def _is_mine(self) -> bool:

@@ -10,14 +10,15 @@ import threading
 import uuid
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client import CollectorRegistry
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import InvalidSetting, NotFound
+from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
 from dovetail.outbox.backends import brokers_of
@@ -28,6 +29,7 @@ from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
+from dovetail.supervision import Supervisor
 
 if TYPE_CHECKING:
     from dovetail.settings import Settings
@@ -78,6 +80,8 @@ class Relay:
         ]
 
         self._threads: list[threading.Thread] = []
+        self._supervisor = Supervisor()
+        self.metrics.registry.register(BackgroundCollector(self._supervisor))
 
     def start(self) -> Self:
         """Starts the threads. Raises `NotFound` if the tables are not there, or `DatabaseDown`."""
@@ -90,12 +94,27 @@ class Relay:
             self._sender.close()
             raise
 
-        for number, worker in enumerate(self.workers):
-            self._threads.append(start_thread(worker.run, name=f"outbox-worker-{number}"))
-        self._threads.append(start_thread(self._keep_house, name="outbox-housekeeping"))
-        if self._engine.dialect.name == "postgresql" and self._engine.dialect.driver == "psycopg":
-            self._threads.append(start_thread(self._listen, name="outbox-listener"))
+        stopped, dialect = self._stopping, self._engine.dialect
+        with self._supervisor.supervising():
+            for worker in self.workers:
+                self._threads.append(
+                    keep_thread(worker.run, name="outbox/worker", of=worker.name, stopped=stopped)
+                )
+            self._threads.append(
+                keep_thread(self._keep_house, name="outbox/housekeeping", stopped=stopped)
+            )
+            if dialect.name == "postgresql" and dialect.driver == "psycopg":
+                self._threads.append(
+                    keep_thread(self._listen, name="outbox/listen", stopped=stopped)
+                )
         return self
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the relay works, and what of it fails again and again."""
+        problems = self._supervisor.problems()
+        working = bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+        healthy = working and not problems
+        return healthy, {"status": "ok" if healthy else "degraded", "problems": problems}
 
     def request_stop(self) -> None:
         """Asks for the end; returns at once."""

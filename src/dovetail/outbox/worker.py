@@ -136,11 +136,11 @@ class Worker:
                 self._asleep = False
                 _log.warning("database down", worker=self.name, reason=str(error))
                 self._stopping.wait(self._options.retry_ms / 1000)
-            except Exception:  # noqa: BLE001 - a worker that ends in silence helps nobody
+            except BaseException:
+                # Its thread begins anew, on another connection.
                 self._asleep = False
-                _log.exception("round failed in an unexpected way", worker=self.name)
                 self._store.close()
-                self._stopping.wait(self._options.retry_ms / 1000)
+                raise
         self.close()
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ class ClusterNodes:
         )
         self._turn = rng.randrange(1 << 32)
         self._remote: dict[int, tuple[Address, RemoteStorageNode]] = {}
-        self._closing = Tasks("storage nodes")
+        self._closing = Tasks()
 
     def node(self, number: int) -> StorageNode:
         if self._local is not None and number == self._local[0]:
@@ -75,7 +75,7 @@ class ClusterNodes:
 
         address = Address(member.host, member.port)
         if known is not None and known[0] != address:
-            self._closing.start(known[1].close(), name=f"leaving {known[1].address}")
+            self._closing.start(known[1].close(), name="storage/leave", of=known[1].address)
             known = None
 
         if known is None:

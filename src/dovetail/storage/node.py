@@ -10,13 +10,14 @@ answers is the order of appends.
 
 import asyncio
 import errno
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar, cast
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import (
     Damaged,
     DovetailError,
@@ -112,7 +113,8 @@ class LocalStorageNode:
         self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
         self._closed = False
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="storage/read")
-        self._thread = start_thread(self._work, name="storage/commit")
+        self._stopped = threading.Event()
+        self._thread = keep_thread(self._work, name="storage/commit", stopped=self._stopped)
 
     @property
     def out_because(self) -> str | None:
@@ -183,6 +185,7 @@ class LocalStorageNode:
         if self._closed:
             return
         self._closed = True
+        self._stopped.set()
         self._waiting.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
         self._readers.shutdown(wait=True)
@@ -248,7 +251,7 @@ class LocalStorageNode:
     def _commit(self, commands: Sequence[Command]) -> list[Outcome]:
         try:
             return self._store.commit(commands)
-        except Exception as error:  # noqa: BLE001 - a defect must not leave writers waiting
+        except BaseException as error:  # noqa: BLE001 - a defect must not leave writers waiting
             because = self._fail(error)
             return [StorageOut(because) for _ in commands]
 
@@ -256,14 +259,14 @@ class LocalStorageNode:
         """Does what nobody waits for; if that takes the node out, it is reported all the same."""
         try:
             return step()
-        except Exception as error:  # noqa: BLE001 - the thread must live: writers wait for it
+        except BaseException as error:  # noqa: BLE001 - the thread must live: writers wait for it
             self._fail(error)
             return False
         finally:
             if self._store.out_because is not None:
                 self._call_on_loop(partial(self._on_out, self._store.out_because))
 
-    def _fail(self, error: Exception) -> str:
+    def _fail(self, error: BaseException) -> str:
         because = f"the storage node has failed: {error!r}; restart it"
         self._store.out_because = because
         return because

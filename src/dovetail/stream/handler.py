@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from dovetail.background import Tasks, start_task
+from dovetail.background import Tasks, is_cancelled, start_task
 from dovetail.election import Leadership, Position
 from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
@@ -66,7 +66,7 @@ class RobustStreamHandler:
         self._position: dict[int, int] = {}
         self._generation = 0
         self._sought = asyncio.Event()
-        self._closing = Tasks("stream")
+        self._closing = Tasks()
 
     def seek(self, position: Position, generation: int) -> None:
         self._position, self._generation = dict(position), generation
@@ -83,7 +83,7 @@ class RobustStreamHandler:
                 except DovetailError as error:
                     _log.warning("opening the stream again", reason=str(error))
                 except (Exception, asyncio.CancelledError):  # any source, any error
-                    if _is_cancelled():
+                    if is_cancelled():
                         raise
                     _log.exception("opening the stream again")
 
@@ -131,7 +131,7 @@ class RobustStreamHandler:
         finally:
             sought.cancel()
             # The next reading need not wait until this one is put away.
-            self._closing.start(_close(context), name="close")
+            self._closing.start(_close(context), name="stream/close")
 
 
 async def _next(batches: AsyncIterator[Sequence[Event]]) -> Sequence[Event]:
@@ -143,12 +143,6 @@ async def _close(context: object) -> None:
         await context.__aexit__(None, None, None)  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - it is given up anyway
         _log.exception("cannot close a reading")
-
-
-def _is_cancelled() -> bool:
-    """Whether this task itself is to end, and not one that it awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _is_async(handler: Handler) -> bool:
@@ -196,7 +190,7 @@ class IsolatedHandler:
             try:
                 await handler(event, leadership)
             except (Exception, asyncio.CancelledError):
-                if _is_cancelled():
+                if is_cancelled():
                     raise
                 batch.fail(event)
         return self._count(batch)

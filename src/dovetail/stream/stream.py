@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from dovetail.background import Tasks
@@ -17,6 +18,7 @@ from dovetail.election import ClusterMember, HttpTransport, Leadership, member_o
 from dovetail.election.kafka_client import ClientConfig
 from dovetail.election.metrics import ElectionMetrics
 from dovetail.errors import DovetailError, Fenced
+from dovetail.exposition import BackgroundCollector
 from dovetail.logging import get_logger
 from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, Step, WriteReport
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
@@ -26,6 +28,7 @@ from dovetail.stream.kafka_source import KafkaSource
 from dovetail.stream.metrics import StreamMetrics
 from dovetail.stream.settings import StreamSettings
 from dovetail.stream.source import Event, Source
+from dovetail.supervision import Supervisor
 
 #: Events that wait for the handler before reading pauses.
 WAITING_EVENTS_MAX = 5_000
@@ -71,7 +74,9 @@ class SharedStream:
         self._room.set()
         self._received: dict[int, int] = {}
         self._alive = True
-        self._tasks = Tasks("stream")
+        self._tasks = Tasks()
+        self._supervisor = Supervisor()
+        self.metrics.registry.register(BackgroundCollector(self._supervisor))
         self._started = False
         self._closing = False
         #: Set when nothing is being handled that could still be committed.
@@ -132,7 +137,8 @@ class SharedStream:
         """
         try:
             end = await self._source.end()
-            await self.member.start(end, self._source.name)
+            with self._supervisor.supervising():
+                await self.member.start(end, self._source.name)
         except BaseException:
             await self._source.close()
             raise
@@ -141,8 +147,9 @@ class SharedStream:
         self._received = dict(end)
         self._report_received()
         self._reader.seek(end, self._delivery.generation)
-        self._tasks.start(self._reader.run(self), name="reader")
-        self._tasks.start(self._lead(), name="lead")
+        with self._supervisor.supervising():
+            self._tasks.keep(partial(self._reader.run, self), name="stream/read")
+            self._tasks.keep(self._lead, name="stream/lead")
 
     async def close(self) -> None:
         """Ends the event under way, commits it, hands the leadership over; safe to call again.
@@ -172,7 +179,9 @@ class SharedStream:
         known = status.leader is not None and status.leader in status.members
         held = self._handler.held if self._leadership is not None else None
         held_s = 0.0 if held is None else time.monotonic() - held.since_s
-        healthy = status.failure is None and self._alive and known and held_s < HELD_S_MAX
+        problems = self._supervisor.problems()
+        doing_its_part = status.failure is None and self._alive and known
+        healthy = doing_its_part and held_s < HELD_S_MAX and not problems
         return healthy, {
             "status": "ok" if healthy else "degraded",
             "member": status.name,
@@ -187,6 +196,7 @@ class SharedStream:
             "held_by_filter": held
             and {"lane": held.event.lane, "offset": held.event.offset, "seconds": round(held_s, 3)},
             "failure": status.failure,
+            "problems": problems,
         }
 
     # --- reading ------------------------------------------------------------------------------
@@ -247,13 +257,13 @@ class SharedStream:
             elif leadership is None:
                 return
             elif isinstance(step, FindEnd):
-                self._tasks.start(self._find_end(leadership), name="find-end")
+                self._tasks.keep(partial(self._find_end, leadership), name="stream/find-end")
             elif isinstance(step, WriteReport):
-                self._tasks.start(self._report(leadership, step), name="report")
+                self._tasks.keep(partial(self._report, leadership, step), name="stream/report")
             elif self._closing:
                 self._drained.set()
             elif isinstance(step, Handle):
-                self._tasks.start(self._handle(leadership, step), name="handle")
+                self._tasks.keep(partial(self._handle, leadership, step), name="stream/handle")
 
     async def _find_end(self, leadership: Leadership) -> None:
         while not leadership.lost.is_set():

@@ -75,7 +75,7 @@ class Courier:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._thread = start_thread(lambda: asyncio.run(self._serve()), name="delays")
+        self._thread = start_thread(lambda: asyncio.run(self._serve()), name="teams/delays")
 
     def stop(self) -> None:
         """Stops; jobs that wait stay in the timeline."""

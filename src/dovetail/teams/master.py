@@ -141,7 +141,7 @@ class Master:
 
     async def _elected(self, member: ClusterMember) -> Leadership:
         """Waits to be elected, warm."""
-        warming = start_task(self._keep_warm(), name="keep-warm")
+        warming = start_task(self._keep_warm(), name="teams/keep-warm")
         try:
             return await member.lead()
         finally:

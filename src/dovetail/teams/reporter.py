@@ -81,7 +81,7 @@ class Reporter:
         self._producer = Producer(self._brokers.for_librdkafka())
 
     def __enter__(self) -> Self:
-        self._thread = start_thread(self._run, name="reporter")
+        self._thread = start_thread(self._run, name="teams/reporter")
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

@@ -306,7 +306,7 @@ class _Threads:
 
     def _start(self) -> None:
         self._threads += 1
-        start_thread(self._loop, name=f"{self._team}-{self._threads}")
+        start_thread(self._loop, name="teams/work", of=f"{self._team}-{self._threads}")
 
     def _loop(self) -> None:
         while True:

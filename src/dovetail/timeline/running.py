@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from dovetail import tracing
-from dovetail.background import Tasks
+from dovetail.background import Alarm, Tasks
 from dovetail.errors import (
     DovetailError,
     Exists,
@@ -92,9 +92,9 @@ class RunningTimeline:
         self.windows_ahead: list[int] = []
         self._count_next_ms = 0.0
 
-        self._timer: asyncio.TimerHandle | None = None
-        self._window_timer: asyncio.TimerHandle | None = None
-        self._tasks = Tasks(f"timeline {record.name}")
+        self._timer = Alarm(self._pump, name="timeline/pump", of=record.name)
+        self._window_timer = Alarm(self._on_window, name="timeline/window", of=record.name)
+        self._tasks = Tasks()
         #: The last lease that began.
         self._leasing: asyncio.Task[None] | None = None
         self._ended: DovetailError | None = None
@@ -277,13 +277,11 @@ class RunningTimeline:
                 note_delivered(name, message, _start_ms(message, consumer), now_ms)
 
     def _arm(self, now_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         wake_ms: float = self.loader.wake_ms(now_ms=now_ms)
         if not self.loader.held_back:
             wake_ms = min([wake_ms, *(each.wake_ms() for each in self.consumers.values())])
         delay_ms = min(max(0.0, wake_ms - now_ms), _SLEEP_MS_MAX)
-        self._timer = self._loop.call_later(delay_ms / 1000, self._pump)
+        self._timer.set(delay_ms / 1000)
 
     async def _lease(self, plan: Plan, before: "asyncio.Task[None] | None") -> None:
         """Leases what was planned. What was asked for `before` leaves before it."""
@@ -356,7 +354,7 @@ class RunningTimeline:
         self._forget_silent(now_ms)
         self.loader.on_window(self._attendees(), now_ms=now_ms)
         delay_ms = self.loader.windows.ends_ms(now_ms) - now_ms
-        self._window_timer = self._loop.call_later(delay_ms / 1000, self._on_window)
+        self._window_timer.set(delay_ms / 1000)
         self._pump()
 
     def _forget_silent(self, now_ms: int) -> None:
@@ -448,8 +446,7 @@ class RunningTimeline:
             error = TopicUnknown(f"timeline {self.record.name!r} was deleted")
 
         for timer in (self._timer, self._window_timer):
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
         for session in list(self.consumers):
             self.close_session(session, error)
         self.producers.clear()
@@ -459,12 +456,12 @@ class RunningTimeline:
         await self._tasks.finish()
         self._ended = error
         for timer in (self._timer, self._window_timer):
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
         await self._store.close()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        return self._tasks.start(_logged(work, self.record.name), name="store")
+        name = self.record.name
+        return self._tasks.start(_logged(work, name), name="timeline/store", of=name)
 
     def _now_ms(self) -> int:
         return self._context.now_ms()

@@ -14,6 +14,7 @@ import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -131,7 +132,7 @@ class TimelineService:
         self._requests = Requests(self._context, self.timelines, self)
         self._dispatcher = Dispatcher(self._requests, self.metrics)
         self._syncing = asyncio.Lock()
-        self._tasks = Tasks("timelines")
+        self._tasks = Tasks()
         self._finishing: asyncio.Task[None] | None = None
 
     def _join(self, leases: LeaseSource, crowd: Crowd) -> Roster:
@@ -155,12 +156,12 @@ class TimelineService:
         await self._sweep()
         self._finish_later()
         await self._sync()
-        self._keep(self._follow, "catalog")
-        self._keep(self._keep_up, "upkeep")
-        self._keep(self._clocks.compare, "clocks")
+        self._tasks.keep(partial(_again, self._follow), name="timeline/catalog")
+        self._tasks.keep(partial(_again, self._keep_up), name="timeline/upkeep")
+        self._tasks.keep(partial(_again, self._clocks.compare), name="timeline/clocks")
         if self._roster is not None:
             await self._roster.start()
-            self._keep(self._report, "report")
+            self._tasks.keep(partial(_again, self._report), name="timeline/report")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -343,20 +344,17 @@ class TimelineService:
             self._finishing = self._start(self.catalog.finish())
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
-        return self._tasks.start(_quietly(work, "catalog"), name="finish")
+        return self._tasks.start(_quietly(work, "catalog"), name="timeline/finish")
 
-    def _keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Does it again and again, whatever happens."""
 
-        async def run() -> None:
-            while True:
-                try:
-                    await work()
-                except Exception as error:  # noqa: BLE001 - upkeep outlives a failure
-                    _log.warning("upkeep of timelines failed; tried again", error=repr(error))
-                    await asyncio.sleep(_RETRY_MS / 1000)
-
-        self._tasks.start(run(), name=name)
+async def _again(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Does it again and again; what the cluster or the storage refuses, later."""
+    while True:
+        try:
+            await work()
+        except DovetailError as error:
+            _log.warning("upkeep of timelines failed; tried again", error=str(error))
+            await asyncio.sleep(_RETRY_MS / 1000)
 
 
 async def _quietly(work: Coroutine[Any, Any, Any], name: str) -> None:

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from dovetail.addresses import Address
-from dovetail.background import start_task
+from dovetail.background import Alarm, keep_task
 from dovetail.buffers import Buffer
 from dovetail.errors import (
     DovetailError,
@@ -158,7 +158,7 @@ class Peer:
         self._why_not = _CONNECTING
         #: Since when all attempts were refused.
         self._refused_since_s = float("inf")
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Alarm(self._on_time, name="wire/deadlines", of=self.address)
         self._closed = False
 
     @property
@@ -197,8 +197,8 @@ class Peer:
         else:
             self._waiting.append(call)
             self._connect_soon()
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline_s, self._on_time)
+        if not self._timer.is_set:
+            self._timer.set(self.settings.call_ms_max / 1000)
 
     async def ask(
         self, request: Request, decode: Callable[[memoryview], Answered | DovetailError]
@@ -223,8 +223,7 @@ class Peer:
         if self._closed:
             return
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         if self._connector is not None:
             self._connector.cancel()
             await asyncio.gather(self._connector, return_exceptions=True)
@@ -258,30 +257,29 @@ class Peer:
 
     def _connect_soon(self) -> None:
         if self._connector is None:
-            connecting = self._connect_for_calls()
-            self._connector = start_task(connecting, name=f"connecting to {self.address}")
+            self._connector = keep_task(
+                self._connect_for_calls, name="wire/connect", of=self.address
+            )
 
     async def _connect_for_calls(self) -> None:
         """Tries until there is a connection, or no call waits for one."""
-        try:
-            while self._waiting:
-                await asyncio.sleep(self._attempt_next_s - self._loop.time())
-                line = await self._attempt()
-                if line is None:
-                    self._attempts_failed += 1
-                    patience_s = self.settings.refused_ms_max / 1000
-                    if self._loop.time() - self._refused_since_s >= patience_s:
-                        gone = Unavailable(f"no connection to {self.address}: {self._why_not}")
-                        self._fail_waiting(gone)
-                    self._attempt_next_s = self._loop.time() + self._backoff_s()
-                    continue
+        while self._waiting:
+            await asyncio.sleep(self._attempt_next_s - self._loop.time())
+            line = await self._attempt()
+            if line is None:
+                self._attempts_failed += 1
+                patience_s = self.settings.refused_ms_max / 1000
+                if self._loop.time() - self._refused_since_s >= patience_s:
+                    gone = Unavailable(f"no connection to {self.address}: {self._why_not}")
+                    self._fail_waiting(gone)
+                self._attempt_next_s = self._loop.time() + self._backoff_s()
+                continue
 
-                self._attempts_failed = 0
-                self._line = line
-                while self._waiting and self._line is not None:
-                    self._line.send(self._waiting.popleft())
-        finally:
-            self._connector = None
+            self._attempts_failed = 0
+            self._line = line
+            while self._waiting and self._line is not None:
+                self._line.send(self._waiting.popleft())
+        self._connector = None
 
     async def _attempt(self) -> "_Line | None":
         line = _Line(self)
@@ -331,7 +329,6 @@ class Peer:
 
     def _on_time(self) -> None:
         """Ends what is overdue. Calls have one time limit, so the oldest is the first."""
-        self._timer = None
         now_s = self._loop.time()
         line = self._line
         if line is not None and line.deadline_s is not None and line.deadline_s <= now_s:
@@ -341,8 +338,8 @@ class Peer:
         oldest_s = self._line.deadline_s if self._line is not None else None
         if oldest_s is None and self._waiting:
             oldest_s = self._waiting[0].deadline_s
-        if oldest_s is not None and self._timer is None:
-            self._timer = self._loop.call_at(oldest_s, self._on_time)
+        if oldest_s is not None and not self._timer.is_set:
+            self._timer.set(oldest_s - now_s)
 
     def _not_connected(self) -> Unavailable:
         within = f"within {self.settings.call_ms_max} ms"

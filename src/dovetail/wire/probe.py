@@ -59,11 +59,11 @@ class Prober:
         self._lines: dict[Address, Peer] = {}
         self._probes: dict[Address, Probe] = {}
         self._probing = asyncio.Lock()
-        self._tasks = Tasks("prober")
+        self._tasks = Tasks()
 
     def start(self) -> None:
         """Begins to probe."""
-        self._tasks.start(self._run(), name="rounds")
+        self._tasks.keep(self._run, name="wire/probe")
 
     async def stop(self) -> None:
         """Ends all connections."""

@@ -9,6 +9,7 @@ import resource
 import ssl
 import sys
 
+from dovetail.background import Alarm
 from dovetail.errors import ProtocolViolation
 from dovetail.wire.budget import ByteBudget
 from dovetail.wire.connection import SCRATCH_BYTES, Connection, Dispatch, Limits, Observer
@@ -46,7 +47,7 @@ class WireServer:
         self._empty.set()
         self._stopping = False
         self._server: asyncio.Server | None = None
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeper = Alarm(self._sweep, name="wire/sweep")
 
     async def start(self, host: str, port: int, *, tls: ssl.SSLContext | None = None) -> int:
         """Listens; returns the port, which differs from `port` if that is 0."""
@@ -65,8 +66,7 @@ class WireServer:
 
     async def stop(self) -> None:
         """Listens no more; answers what is on its way to the disk, for a moment; then closes."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._sweeper.cancel()
         self._stopping = True
         if self._server is None:
             return
@@ -123,7 +123,7 @@ class WireServer:
                 )
             elif connection.awaits_client and now_ms - connection.active_ms > self._limits.idle_ms:
                 connection.close()
-        self._sweeper = loop.call_later(SWEEP_MS / 1000, self._sweep)
+        self._sweeper.set(SWEEP_MS / 1000)
 
 
 class _Counted(Connection):

@@ -117,7 +117,7 @@ def stand_by(
                 config=config,
             )
             running = start_task(
-                master.run(), name=f"master {pipeline.name}", expected=(DovetailError,)
+                master.run(), name="teams/master", of=pipeline.name, expected=(DovetailError,)
             )
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
             try:
@@ -169,7 +169,7 @@ class Display:
     def live(self, latest: Callable[[], Report | None]) -> Iterator[None]:
         """Shows the teams as they are, while the block runs."""
         stop = threading.Event()
-        showing = start_thread(lambda: self._keep_showing(latest, stop), name="display of teams")
+        showing = start_thread(lambda: self._keep_showing(latest, stop), name="cli/display")
         try:
             yield
         finally:

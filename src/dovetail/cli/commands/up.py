@@ -184,7 +184,7 @@ def resolves(host: str) -> bool:
             return
         found.set()
 
-    start_thread(look, name="resolve-advertised-host")
+    start_thread(look, name="cli/resolve-host")
     return found.wait(_RESOLVE_S_MAX)
 
 

@@ -129,7 +129,9 @@ class KafkaDispatch:
             return self._later(header, handler(self._backend, call, body), started)
         # To its end, also if the client goes away: cancelled in the middle, it would leave the node
         # not knowing what it has changed. Until then its bytes count.
-        task = start_task(handler(self._backend, call, body), name=handler.__name__)
+        task = start_task(
+            handler(self._backend, call, body), name="kafka/request", of=handler.__name__
+        )
         return OrderedReply(self._later(header, asyncio.shield(task), started), task)
 
     def _access_of(self, header: RequestHeader, connection: Connection) -> Access:

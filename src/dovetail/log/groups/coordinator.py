@@ -19,7 +19,7 @@ import heapq
 import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from dovetail.background import start_task
+from dovetail.background import keep_task
 from dovetail.clock import Clock
 from dovetail.log.groups.entries import (
     GroupEntry,
@@ -136,7 +136,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Starts the one timer task; it sleeps until the earliest deadline."""
-        self._timer = start_task(self._run_timer(), name="log/groups/timer")
+        self._timer = keep_task(self._run_timer, name="log/groups/timer")
 
     async def close(self) -> None:
         """Ends, and answers whoever waits that the coordinator is elsewhere."""

@@ -9,6 +9,7 @@ is replayed and the groups go on; when it goes, their members are sent to ask el
 import asyncio
 import zlib
 from collections.abc import Collection, Iterator
+from functools import partial
 
 from dovetail.background import Tasks
 from dovetail.clock import Clock
@@ -65,7 +66,7 @@ class GroupRegistry:
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)
         #: The coordinator of groups that the client may not touch.
         self.forbidden = GroupCoordinator.refusing(clock, GroupError.FORBIDDEN)
-        self._tasks = Tasks("log/groups")
+        self._tasks = Tasks()
         log.owned.on_opened.append(self._on_opened)
         log.owned.on_gone.append(self._on_gone)
 
@@ -136,7 +137,8 @@ class GroupRegistry:
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: all groups forget their positions in it."""
         for coordinator, _ in self._here.values():
-            self._tasks.start(self._forget(coordinator, topic), name="forget-topic")
+            forget = partial(self._forget, coordinator, topic)
+            self._tasks.keep(forget, name="log/groups/forget-topic", of=topic)
 
     async def shorten(self) -> None:
         """Keeps the journals short."""
@@ -160,11 +162,13 @@ class GroupRegistry:
             journal, self._clock, self.settings, topics_of=self._topics_of
         )
         self._here[number] = (coordinator, journal)
-        self._tasks.start(self._load(number, coordinator, journal, partition), name="load")
+        self._tasks.start(
+            self._load(number, coordinator, journal, partition), name="log/groups/load"
+        )
 
     def _on_gone(self, name: str, number: int) -> None:
         if name == GROUPS_TOPIC and number in self._here:
-            self._tasks.start(self._here.pop(number)[0].close(), name="close")
+            self._tasks.start(self._here.pop(number)[0].close(), name="log/groups/close")
             self._unreadable.pop(number, None)
             self._tried.set()
 

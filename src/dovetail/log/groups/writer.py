@@ -87,4 +87,7 @@ class JournalWriter:
         except (DovetailError, OSError) as error:
             _log.warning("cannot append to a group journal", records=len(records), error=str(error))
             return GroupError.COORDINATOR_NOT_AVAILABLE
+        except Exception as error:  # noqa: BLE001 - whoever waits gets an answer after a defect too
+            _log.exception("appending to a group journal met a defect", error)
+            return GroupError.COORDINATOR_NOT_AVAILABLE
         return GroupError.NONE

@@ -7,9 +7,10 @@ remote alike. One node with one copy is the smallest ensemble, and takes the sam
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
-from dovetail.background import Tasks, start_task
+from dovetail.background import Tasks, keep_task
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, EntryConflict, Fenced, Unavailable, Uncertain
 from dovetail.storage.deletion import Deletions
@@ -110,7 +111,9 @@ class EnsembleWriter:
                 while self._waiting and self._waiting[0][0] <= effect.entry:
                     self._waiting.popleft()[1](None)
             elif isinstance(effect, writing.Replace):
-                self._changing = start_task(self._replace(effect), name="storage/replace-nodes")
+                self._changing = keep_task(
+                    partial(self._replace, effect), name="storage/replace-nodes"
+                )
             else:
                 self._fail(effect.error)
 
@@ -259,7 +262,7 @@ class _Recovery:
         self._ledger = LedgerId(placement.ledger)
         loop = asyncio.get_running_loop()
         self._result: asyncio.Future[tuple[Placement, EntryId]] = loop.create_future()
-        self._tasks = Tasks("storage/recovery")
+        self._tasks = Tasks()
 
     async def run(self) -> tuple[Placement, EntryId]:
         try:
@@ -281,7 +284,7 @@ class _Recovery:
             elif isinstance(effect, recovery.WriteBack):
                 self._write_back(effect)
             else:
-                self._tasks.start(self._ask(effect), name="ask")
+                self._tasks.start(self._ask(effect), name="storage/recovery-ask")
 
     async def _ask(self, effect: recovery.AskFence | recovery.AskEntry) -> None:
         try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.timeline import frames
 from dovetail.timeline.client.client import Dovetail, HandlerType, connect
 from dovetail.timeline.client.moments import Duration
@@ -35,10 +35,13 @@ class BlockingDovetail:
         self._make_client = make_client
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
         self._client: Dovetail | None = None
 
     def __enter__(self) -> Self:
-        self._thread = start_thread(self._loop.run_forever, name="dovetail-client")
+        self._thread = keep_thread(
+            self._loop.run_forever, name="client/loop", stopped=self._stopped
+        )
         self._client = self.call(self._enter())
         return self
 
@@ -48,6 +51,7 @@ class BlockingDovetail:
                 self.call(self._client.__aexit__(None, None, None))
         finally:
             self.call(self._loop.shutdown_default_executor())
+            self._stopped.set()
             self._loop.call_soon_threadsafe(self._loop.stop)
             assert self._thread is not None
             self._thread.join()
@@ -102,6 +106,10 @@ class BlockingDovetail:
     def run(self) -> None:
         """Serves until a consumer cannot go on, or Ctrl-C; raises its error then."""
         self.call(self._connected().run())
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the client and its consumers work; see `Dovetail.health`."""
+        return self._connected().health()
 
     def stop(self) -> None:
         """Stops the consumers gracefully."""

@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from dovetail.background import start_task
+from dovetail.background import failure_of, start_task
 from dovetail.clock import Clock, SystemClock
 from dovetail.errors import DovetailError
+from dovetail.foreign import described
+from dovetail.supervision import Supervisor
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
@@ -72,9 +74,11 @@ class Dovetail:
         self._timelines: dict[str, Timeline] = {}
         self._consumers: list[Consumer] = []
         self._running: dict[asyncio.Task[None], Consumer] = {}
+        self._supervisor = Supervisor()
 
     async def __aenter__(self) -> Self:
-        self._link = self._make_link(COMMAND_MS_MAX, "")
+        with self._supervisor.supervising():
+            self._link = self._make_link(COMMAND_MS_MAX, "")
         for consumer in self._consumers:
             self._start(consumer)
         return self
@@ -148,6 +152,21 @@ class Dovetail:
                 del self._running[task]
                 task.result()
 
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether the client works, and what of it has ended or fails again and again."""
+        ended = {
+            consumer.timeline: described(error)
+            for task, consumer in self._running.items()
+            if task.done() and (error := failure_of(task)) is not None
+        }
+        problems = self._supervisor.problems()
+        healthy = self._link is not None and not ended and not problems
+        return healthy, {
+            "status": "ok" if healthy else "degraded",
+            "consumers_ended": ended,
+            "problems": problems,
+        }
+
     async def stop(self) -> None:
         """Stops the consumers gracefully: what runs may end, what waits goes back."""
         for consumer in self._running.values():
@@ -161,9 +180,13 @@ class Dovetail:
         return list(self._consumers)
 
     def _start(self, consumer: Consumer) -> None:
-        task = start_task(
-            consumer.run(), name=f"consumer of {consumer.timeline}", expected=(DovetailError,)
-        )
+        with self._supervisor.supervising():
+            task = start_task(
+                consumer.run(),
+                name="client/consumer",
+                of=consumer.timeline,
+                expected=(DovetailError,),
+            )
         self._running[task] = consumer
 
     def _connected(self) -> Link:

@@ -17,7 +17,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dovetail.background import Tasks
@@ -94,7 +95,7 @@ class Consumer:
         #: Requests for messages that are outstanding on each link.
         self._asked: Counter[Link] = Counter()
         #: Links that are being closed.
-        self._leaving = Tasks("timeline client")
+        self._leaving = Tasks()
 
         self._stopping = asyncio.Event()
         self.handled = 0
@@ -109,18 +110,26 @@ class Consumer:
         """Serves until `stop`. Raises what cannot be mended, such as `TopicUnknown`."""
         self._commands = self._connect(COMMAND_MS_MAX, "")
         self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
-        tasks = Tasks(f"consumer of {self.timeline}")
+        tasks = Tasks()
 
-        def start(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-            return tasks.start(work, name=name, expected=(DovetailError,))
+        of, ends = self.timeline, (DovetailError,)
 
         try:
             await self._patiently(self._open)
 
-            taking = [start(self._take(), "take") for _ in range(OUTSTANDING)]
-            pending = {*taking, start(self._extend(), "extend"), start(self._report(), "report")}
-            pending |= {start(self._finish(), "finish") for _ in range(REPORTING_MAX)}
-            ending = start(self._end_gracefully(taking), "end")
+            taking = [
+                tasks.keep(self._take, name="client/take", of=of, expected=ends)
+                for _ in range(OUTSTANDING)
+            ]
+            pending = {
+                *taking,
+                tasks.keep(self._extend, name="client/extend", of=of, expected=ends),
+                tasks.keep(self._report, name="client/report", of=of, expected=ends),
+            }
+            for _ in range(REPORTING_MAX):
+                pending.add(tasks.keep(self._finish, name="client/finish", of=of, expected=ends))
+            end = partial(self._end_gracefully, taking)
+            ending = tasks.keep(end, name="client/end", of=of, expected=ends)
             pending.add(ending)
 
             while not ending.done():
@@ -230,7 +239,7 @@ class Consumer:
             if self._line.address != self._commands.address:
                 # A session is known to one broker, so both links must lead there.
                 old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
-                self._leaving.start(old.close(), name="leaving a node")
+                self._leaving.start(old.close(), name="client/leave")
 
             finished = {*self._finished.handles(), *self._lost}
             self._session = opened.session
@@ -419,9 +428,9 @@ class Consumer:
 
     async def _finish(self) -> None:
         while True:
+            await self._patiently(self._report_finished)
             await self._finished.any.wait()
             self._finished.any.clear()
-            await self._patiently(self._report_finished)
 
     async def _report_finished(self) -> None:
         """Deletes and releases what is finished; what was not answered stays for the next time."""

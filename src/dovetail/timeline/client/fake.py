@@ -47,7 +47,7 @@ class _FakeLink:
 
     def __init__(self, service: TimelineService) -> None:
         self._service = service
-        self._asking = Tasks("fake link")
+        self._asking = Tasks()
         self._closed = False
 
     @property

@@ -94,7 +94,7 @@ class NetworkLink:
         self._client_id = client_id
         self._at = 0
         self._peer = self._make_peer()
-        self._leaving = Tasks("timeline client")
+        self._leaving = Tasks()
 
     def _make_peer(self) -> Peer:
         return Peer(
@@ -131,7 +131,7 @@ class NetworkLink:
 
     async def _ask_unconnected(self, peer: Peer, asking: Coroutine[Any, Any, Answered]) -> Answered:
         """Waits for the connection, but not for long: there are others."""
-        asked = start_task(asking, name=f"asking {peer.address}", expected=(DovetailError,))
+        asked = start_task(asking, name="client/ask", of=peer.address, expected=(DovetailError,))
         deadline_s = asyncio.get_running_loop().time() + CONNECT_MS_MAX / 1000
         try:
             while not (peer.connected or asked.done()):
@@ -152,7 +152,7 @@ class NetworkLink:
             return
         self._at = (self._at + 1) % len(self._addresses)
         self._peer = self._make_peer()
-        self._leaving.start(peer.close(), name="leaving a node")
+        self._leaving.start(peer.close(), name="client/leave")
 
     async def close(self) -> None:
         await self._peer.close()

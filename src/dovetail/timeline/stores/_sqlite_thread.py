@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 from dovetail.background import start_thread
 from dovetail.errors import DiskFull, DovetailError, StorageOut, Unavailable, Uncertain
+from dovetail.foreign import described
 
 Result = TypeVar("Result")
 Work = Callable[[sqlite3.Connection], Result]
@@ -57,7 +58,7 @@ class SqliteThread:
         self._out: str | None = None
         self._reading = ThreadPoolExecutor(1, thread_name_prefix=f"read-{path.stem}")
         self._reader: sqlite3.Connection | None = None
-        self._thread = start_thread(self._run, name=f"write-{path.stem}")
+        self._thread = start_thread(self._run, name="timeline/write", of=path.stem)
 
     @classmethod
     async def open(cls, path: Path, schema: Callable[[sqlite3.Connection], None]) -> "SqliteThread":
@@ -113,11 +114,11 @@ class SqliteThread:
                 connection.execute("BEGIN IMMEDIATE")
                 outcomes = [_attempt(connection, work) for work in works]
                 connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except BaseException as error:  # noqa: BLE001 - a defect must not leave callers waiting
             return [self._failed(error)] * len(group)
         return outcomes
 
-    def _failed(self, error: sqlite3.Error) -> DovetailError:
+    def _failed(self, error: BaseException) -> DovetailError:
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -130,7 +131,7 @@ class SqliteThread:
             return Unavailable(
                 f"another process holds the lock of {self._path.name}; nothing was stored"
             )
-        self._out = f"a commit failed: {error}"
+        self._out = f"a commit failed: {described(error)}"
         return Uncertain(f"{self._path.name}: {self._out}; it may or may not be stored")
 
     # Reading
@@ -217,6 +218,6 @@ def _settle(group: list[_Waiting], outcomes: list[Any]) -> None:
             future.set_result(outcome)
 
 
-def _is(error: sqlite3.Error, *names: str) -> bool:
+def _is(error: BaseException, *names: str) -> bool:
     """Whether it is one of these errors; SQLite tells some apart by what it appends to a name."""
     return getattr(error, "sqlite_errorname", "").startswith(names)
