@@ -16,10 +16,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from dovetail.election.metrics import ElectionMetrics
+from dovetail.exposition import BackgroundCollector
 from dovetail.node.node import Node
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.settings import Flag, load_settings
 from dovetail.stream.metrics import StreamMetrics
+from dovetail.supervision import Supervisor
 from dovetail.teams.metrics import PipelineMetrics
 
 ROOT = Path(__file__).parent.parent
@@ -98,13 +100,18 @@ async def _node() -> list[Series]:
             return series_of(node.registry)
 
 
+def _supervised(registry: CollectorRegistry) -> CollectorRegistry:
+    registry.register(BackgroundCollector(Supervisor()))
+    return registry
+
+
 def exporters() -> dict[str, list[Series]]:
     """The series by the kind of process."""
     return {
         "node": asyncio.run(_node()),
-        "relay": series_of(RelayMetrics().registry),
-        "stream member": series_of(StreamMetrics(ElectionMetrics().registry).registry),
-        "pipeline driver": series_of(PipelineMetrics().registry),
+        "relay": series_of(_supervised(RelayMetrics().registry)),
+        "stream member": series_of(_supervised(StreamMetrics(ElectionMetrics().registry).registry)),
+        "pipeline driver": series_of(_supervised(PipelineMetrics().registry)),
     }
 
 

@@ -20,8 +20,9 @@ from dovetail.coordination import Coordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.election import Algorithm, ElectionSettings
 from dovetail.errors import DovetailError
-from dovetail.exposition import serve_metrics
+from dovetail.exposition import BackgroundCollector, serve_metrics
 from dovetail.settings import Settings
+from dovetail.supervision import PROCESS
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.report import COLUMNS, Report, rows_of
 from dovetail.teams.reporter import Reporter
@@ -43,6 +44,7 @@ def reporting(settings: Settings, pipeline: Pipeline, target: Target) -> Iterato
         if not where.enabled:
             yield reporter
             return
+        reporter.metrics.registry.register(BackgroundCollector(PROCESS))
         server = serve_metrics(reporter.metrics.registry, where.host, where.port)
         note(f"metrics at {server.url}")
         try:
