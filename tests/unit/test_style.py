@@ -82,8 +82,10 @@ GROUND = {
     "durable_files",
     "errors",
     "exposition",
+    "foreign",
     "logging",
     "record_batch",
+    "supervision",
     "tracing",
     "web",
 }

@@ -112,24 +112,15 @@ class Consumer:
         self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
         tasks = Tasks()
 
-        of, ends = self.timeline, (DovetailError,)
-
+        keep = partial(tasks.keep, of=self.timeline, expected=(DovetailError,))
         try:
             await self._patiently(self._open)
 
-            taking = [
-                tasks.keep(self._take, name="client/take", of=of, expected=ends)
-                for _ in range(OUTSTANDING)
-            ]
-            pending = {
-                *taking,
-                tasks.keep(self._extend, name="client/extend", of=of, expected=ends),
-                tasks.keep(self._report, name="client/report", of=of, expected=ends),
-            }
-            for _ in range(REPORTING_MAX):
-                pending.add(tasks.keep(self._finish, name="client/finish", of=of, expected=ends))
-            end = partial(self._end_gracefully, taking)
-            ending = tasks.keep(end, name="client/end", of=of, expected=ends)
+            taking = [keep(self._take, name="client/take") for _ in range(OUTSTANDING)]
+            pending = {*taking, keep(self._extend, name="client/extend")}
+            pending.add(keep(self._report, name="client/report"))
+            pending |= {keep(self._finish, name="client/finish") for _ in range(REPORTING_MAX)}
+            ending = keep(partial(self._end_gracefully, taking), name="client/end")
             pending.add(ending)
 
             while not ending.done():
