@@ -20,7 +20,7 @@ import msgspec
 from dovetail.log.catalog import TOPICS
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
-from dovetail.storage.chain import PARTITIONS, LedgerInfo, PartitionRecord
+from dovetail.storage.chain import PAGES, PARTITIONS, LedgerInfo, Page, PartitionRecord
 
 _ORDER = [TopicState.CREATING, TopicState.READY, TopicState.DELETING]
 
@@ -51,6 +51,9 @@ class History:
         self.partitions: dict[str, PartitionRecord] = {}
         #: Everything that a partition's record named last, also when its key is gone.
         self._of_topic: dict[str, dict[str, PartitionRecord]] = {}
+        self._pages: dict[str, Page] = {}
+        #: Pages that a chain had at most.
+        self.pages_most = 0
         self._claims: dict[tuple[str, int], Author] = {}
         self._given_on: set[tuple[str, int]] = set()
         self._ledgers: dict[int, str] = {}
@@ -60,8 +63,10 @@ class History:
     def on_put(self, key: str, value: bytes, author: Author | None) -> None:
         if key.startswith(TOPICS):
             self._on_topic_put(msgspec.json.decode(value, type=TopicRecord))
+        elif key.startswith(PAGES):
+            self._pages[key] = chain.decode_page(value)
         elif key.startswith(PARTITIONS):
-            record = chain.decode(value)
+            record = self._whole(chain.decode(value))
             before = self.partitions.get(key)
             assert author is not None
             if before is None:
@@ -73,8 +78,23 @@ class History:
             self.partitions[key] = record
             self._of_topic[record.topic_id][key] = record
 
+    def _whole(self, record: PartitionRecord) -> PartitionRecord:
+        """The chain with its pages, which are all there; a ledger is in one place only."""
+        numbers = range(record.paged.first, record.paged.next)
+        pages = [self._pages[record.page_key(number)] for number in numbers]
+        self.pages_most = max(self.pages_most, len(pages))
+        paged = [info for page in pages for info in page.ledgers]
+        assert record.paged.ledgers == len(paged)
+        assert record.paged.payload_bytes == sum(info.payload_bytes for info in paged)
+        assert not paged or record.closed, "the newest closed ledger moved to a page"
+        whole = chain.unfolded(record, pages)
+        assert len(whole.ledgers) == len(paged) + len(record.ledgers), "a ledger is there twice"
+        return whole
+
     def on_delete(self, key: str) -> None:
-        if key.startswith(TOPICS):
+        if key.startswith(PAGES):
+            del self._pages[key]
+        elif key.startswith(TOPICS):
             self._on_removed(self.topics.pop(key.removeprefix(TOPICS)))
         elif key.startswith(PARTITIONS):
             record = self.partitions.pop(key)
@@ -107,6 +127,7 @@ class History:
         assert topic.state is TopicState.DELETING, f"topic {topic.name} vanished"
         for key, record in self._of_topic[topic.id].items():
             assert key not in self.partitions, f"{key} outlives its topic"
+            assert not any(page.startswith(chain.pages_prefix(record)) for page in self._pages)
             for info in record.ledgers:
                 for node in info.placement.nodes:
                     assert not self._holds(node, info.ledger), (
@@ -142,7 +163,9 @@ class History:
     ) -> None:
         assert after.term == before.term, f"{key}: term fell from {before.term} to {after.term}"
         place = (key, after.term)
-        if after == msgspec.structs.replace(before, owner=after.owner):
+        if after.owner != before.owner and after == msgspec.structs.replace(
+            before, owner=after.owner
+        ):
             # A later life may give on what it could not claim; its former one has the term yet.
             assert before.owner == author.number, f"{key}: given on by {author}"
             if self._claims.get(place) == author:

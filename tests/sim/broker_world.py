@@ -24,6 +24,7 @@ from dovetail.coordination import membership
 from dovetail.errors import DovetailError, TopicExists, TopicUnknown
 from dovetail.log import checkpoint
 from dovetail.log.topic import TopicConfig, TopicRecord, TopicState
+from dovetail.storage import chain
 from dovetail.storage.quorum.arithmetic import Quorum
 
 #: A broker that was cut off tries again every second, one that is stuck is given five, balance
@@ -319,7 +320,7 @@ class _Defects(logging.Handler):
 
 @contextlib.contextmanager
 def repeatable(world: World) -> Iterator[None]:
-    """Ids by the seed, checkpoints every few entries, and no log but of defects.
+    """Ids by the seed, checkpoints every few entries, pages of two ledgers, no log but of defects.
 
     A broker that declines does so for 8 s instead of 30, so that it fits into a run.
     """
@@ -331,6 +332,7 @@ def repeatable(world: World) -> Iterator[None]:
         with (
             mock.patch("uuid.uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
             mock.patch.object(checkpoint, "CHECKPOINT_ENTRIES", 6),
+            mock.patch.object(chain, "PAGE_BYTES", 250),
             mock.patch.object(membership, "DECLINE_MS", 8_000),
         ):
             yield

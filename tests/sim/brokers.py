@@ -36,7 +36,7 @@ from dovetail.log.claims import DELETED
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, chain
-from dovetail.storage.chain import PARTITIONS
+from dovetail.storage.chain import PAGES, PARTITIONS
 from dovetail.storage.repair.sweeping import sweep
 from dovetail.storage.selection import least_loaded
 
@@ -78,7 +78,8 @@ class SimCoordination(MemoryCoordinator):
             self._author = None
 
     def _tell(self, changes: Sequence[protocol.Change]) -> None:
-        for change in changes:
+        # Pages first: the record that comes with them names them.
+        for change in sorted(changes, key=lambda change: not change.key.startswith(PAGES)):
             if isinstance(change, protocol.Put):
                 self._checked().on_put(change.key, change.value, self._author)
             elif isinstance(change, protocol.Delete):

@@ -28,8 +28,9 @@ from dovetail.errors import (
     Uncertain,
 )
 from dovetail.log.catalog import IdBlocks, partition_key
+from dovetail.log.context import PartitionContext
 from dovetail.log.open_ledger import Appended
-from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.partition import Partition
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import TopicConfig
 from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
@@ -40,6 +41,7 @@ from dovetail.storage.disk.options import StoreSettings
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import Entry, EntryId, LedgerState, Term
+from dovetail.storage.pages import read_chains
 from dovetail.storage.repair.repairer import Repairer, RepairSettings
 from dovetail.storage.repair.upkeep import StorageUpkeep
 
@@ -219,7 +221,10 @@ class WatchedCoordinator(MemoryCoordinator):
         super()._tell(changes)
         for change in changes:
             if isinstance(change, Put) and change.key == KEY:
-                self._world.on_chain(chain.decode(change.value))
+                self._world.on_chain(chain.decode(change.value).closed)
+            elif isinstance(change, Put) and change.key.startswith(chain.PAGES):
+                self._world.pages += 1
+                self._world.on_chain(chain.decode_page(change.value).ledgers)
 
 
 class OwnersCoordinator(MemoryCoordinator):
@@ -327,6 +332,8 @@ class World:
         self.rng = random.Random(seed)
         self.coordinator = WatchedCoordinator(self)
         self._placements: dict[int, Placement] = {}
+        #: Pages that were written.
+        self.pages = 0
         self.config = TopicConfig(
             retention_ms=-1,
             retention_bytes=-1,
@@ -401,9 +408,8 @@ class World:
         self.faults[name] = self.faults.get(name, 0) + 1
 
     async def chain(self) -> PartitionRecord:
-        found = await self.coordinator.get(KEY)
-        assert found is not None
-        return chain.decode(found.value)
+        (whole,) = await read_chains(self.coordinator)
+        return whole
 
     def serving(self) -> Owner | None:
         """The newest owner, if it serves."""
@@ -439,9 +445,9 @@ class World:
 
     # What is really there
 
-    def on_chain(self, record: PartitionRecord) -> None:
+    def on_chain(self, closed: Sequence[LedgerInfo]) -> None:
         """A node that takes a place in a closed ledger holds all of it, in that very moment."""
-        for info in record.closed:
+        for info in closed:
             known = self._placements.get(info.ledger)
             self._placements[info.ledger] = info.placement
             if known is None or known == info.placement:
@@ -467,7 +473,7 @@ class World:
         nobody could close it.
         """
         record, owner = await self.chain(), self.serving()
-        if owner is None or owner.partition is None or owner.partition.record != record:
+        if owner is None or owner.partition is None or owner.partition.term != record.term:
             return False
         for number, process in self.processes.items():
             named = any(number in info.placement.nodes for info in record.open)

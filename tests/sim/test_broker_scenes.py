@@ -22,8 +22,9 @@ from dovetail.coordination import Put
 from dovetail.errors import DovetailError, Fenced
 from dovetail.log.catalog import partition_key
 from dovetail.log.claims import SETTLE_MS, Place
+from dovetail.log.context import PartitionContext
 from dovetail.log.ownership import claim
-from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.partition import Partition
 from dovetail.log.topic import TopicState
 from dovetail.storage import chain
 

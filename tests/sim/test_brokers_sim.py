@@ -165,8 +165,9 @@ def run(seed: int) -> World:
 
 
 def test_brokers_share_partitions_and_lose_nothing() -> None:
-    """R1, L3, L8, L9, B3, B4: whatever happens to whom, and in the end all is served evenly."""
-    run_seeds(run, least=5)
+    """R1, L3, L8, L9, L15, B3, B4: whatever happens to whom; in the end all is served evenly."""
+    worlds = run_seeds(run, least=5)
+    assert any(world.history.pages_most > 1 for world in worlds), "no chain was long"
 
 
 def test_a_seed_replays() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import random
 import struct
 
+import pytest
 from crc32c import crc32c
 from tests.faulty_disk import FaultyDisk
 from tests.sim.seeds import run_seeds
@@ -28,7 +29,7 @@ from dovetail.log.reading import offset_for_time, read_from_storage, read_from_t
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.record_batch import check_batch, decode_batch, encode_batch, read_header
-from dovetail.storage import Ensembles, OneNode
+from dovetail.storage import Ensembles, OneNode, chain
 from dovetail.storage.disk.options import StoreSettings
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.repair.sweeping import sweep
@@ -78,6 +79,10 @@ class World:
             [f"{at + n}/".encode() + self.rng.randbytes(size) for n in range(count)]
         )
 
+    def pages(self) -> int:
+        """Pages that the chain has now."""
+        return sum(key.startswith(chain.PAGES) for key in self.coordinator._keys)
+
     async def life(self, *, cut_after: int | None, batches: int) -> None:
         """One life of a node with its client; returns at the power cut or when all is done."""
         self.disk.calls_until_cut = cut_after
@@ -118,7 +123,8 @@ class World:
         await self.check_read(partition)
         goal = self.acknowledged + batches
         while self.acknowledged < goal:
-            await self.send_round(partition, goal)
+            await self.send_round(partition, min(goal, self.acknowledged + 10))
+            partition.roll()
         await self.check_read(partition)
         await log.close()
 
@@ -209,7 +215,15 @@ def run(seed: int) -> World:
     return world
 
 
-def test_every_acknowledged_record_is_read_back_once_in_order() -> None:
-    """L4, L6, L9, K2, K4: power cuts, torn tails and a full disk; nothing lost, doubled, moved."""
-    cuts = [world.cuts for world in run_seeds(run, least=60)]
+def test_every_acknowledged_record_is_read_back_once_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """L4, L6, L9, K2, K4: power cuts, torn tails and a full disk; nothing lost, doubled, moved.
+
+    L15: pages of chains hold one ledger here.
+    """
+    monkeypatch.setattr(chain, "PAGE_BYTES", 60)
+    worlds = run_seeds(run, least=60)
+    cuts = [world.cuts for world in worlds]
     assert sum(cuts) >= len(cuts), "the simulation hardly cut the power"
+    assert sum(world.pages() > 1 for world in worlds) > len(worlds) // 2, "hardly any pages"

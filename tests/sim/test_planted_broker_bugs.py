@@ -13,9 +13,9 @@ from dovetail.errors import NotOwner, TopicUnknown, Uncertain
 from dovetail.log import owned as owned
 from dovetail.log import ownership, partition, topic_work
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
+from dovetail.log.chain_keeper import ChainKeeper
 from dovetail.log.claims import NOBODY
 from dovetail.log.owned import OwnedPartitions
-from dovetail.log.ownership import ChainKeeper
 from dovetail.log.partition import Partition
 from dovetail.log.service import Log
 from dovetail.storage import chain

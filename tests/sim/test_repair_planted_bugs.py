@@ -7,20 +7,12 @@ from typing import Any
 import pytest
 from tests.sim import test_repair_sim
 
-from dovetail.storage.repair import (
-    plan as repair_plan,
-)
-from dovetail.storage.repair import (
-    repairer as repair,
-)
-from dovetail.storage.repair import (
-    sweeping,
-)
-from dovetail.storage.repair import (
-    upkeep as storage_upkeep,
-)
+from dovetail.storage import chain
+from dovetail.storage.repair import plan as repair_plan
+from dovetail.storage.repair import sweeping
+from dovetail.storage.repair import upkeep as storage_upkeep
+from dovetail.storage.repair.copying import Copier
 from dovetail.storage.repair.plan import Progress
-from dovetail.storage.repair.repairer import Repairer
 
 SEEDS_MAX = 60
 
@@ -31,9 +23,9 @@ def chain_changed_before_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The new node is named first; the copies are left to the next pass."""
 
     async def trusting(self: Any, job: Any, node: int) -> None:
-        job.progress.asked.add(node)
+        pass
 
-    monkeypatch.setattr(Repairer, "_fill", trusting)
+    monkeypatch.setattr(Copier, "fill", trusting)
 
 
 def failed_copies_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +40,7 @@ def held_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def believing(wanted: Any, node: int, window: Any, held: Any) -> Any:
         return original(wanted, node, window, held) if held == [] else []
 
-    monkeypatch.setattr(repair.plan, "copies", believing)
+    monkeypatch.setattr(repair_plan, "copies", believing)
 
 
 def chains_read_before_the_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +78,19 @@ def copies_swept_before_the_chain_names_them(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(storage_upkeep.StorageUpkeep, "once", eager)
 
 
+def pages_read_before_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that moves to a page between the two reads is seen by neither."""
+
+    async def backwards(coordinator: Any) -> Any:
+        found = (await coordinator.range(chain.PAGES)).items
+        await asyncio.sleep(0.1)
+        records = (await coordinator.range(chain.PARTITIONS)).items
+        pages = [chain.decode_page(item.value) for item in found]
+        return tuple(chain.unfolded(chain.decode(item.value), pages) for item in records)
+
+    monkeypatch.setattr(sweeping, "read_chains", backwards)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -94,10 +99,12 @@ def copies_swept_before_the_chain_names_them(monkeypatch: pytest.MonkeyPatch) ->
         held_is_not_asked,
         chains_read_before_the_ledgers,
         copies_swept_before_the_chain_names_them,
+        pages_read_before_the_records,
     ],
 )
 def test_a_bug_planted_in_repair_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R1, L10: the simulation goes red."""
+    """R1, L10, L15: the simulation goes red."""
+    monkeypatch.setattr(chain, "PAGE_BYTES", 250)
     plant(monkeypatch)
     for seed in range(SEEDS_MAX):
         try:

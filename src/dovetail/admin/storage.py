@@ -18,6 +18,7 @@ from dovetail.errors import CoordinationDown, InvalidInput, NotFound, Refused
 from dovetail.log.catalog import TOPICS
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage.identity import STORAGE
+from dovetail.storage.pages import read_chains
 from dovetail.storage.repair.decommission import (
     StorageState,
     StoredState,
@@ -25,7 +26,6 @@ from dovetail.storage.repair.decommission import (
     decode_state,
     state_key,
 )
-from dovetail.storage.repair.sweeping import read_chains
 
 #: Attempts at a compare-and-set against others before giving up.
 _ATTEMPTS_MAX = 20

@@ -6,8 +6,10 @@
     catalog.py      topics, owners and ids in the coordination service
     claims.py       which broker takes which partition; pure
     owned.py        the partitions that this broker owns: opened, served, given away
-    ownership.py    claim, compare-and-set of the chain, takeover
+    ownership.py    claim, takeover
+    chain_keeper.py the owner's copy of the chain, changed by compare-and-set
     partition.py    appends in order, confirmation, the border between two ledgers
+    context.py      what the partitions of a node share
     open_ledger.py  a ledger that is being written, and what is on its way to it
     reading.py      reads by offset and by time
     checkpoint.py   what a ledger says about itself: sparse index, producers

@@ -1,7 +1,7 @@
 """Topics and partitions as the coordination service holds them.
 
     /topics/<name>                      TopicRecord
-    /partitions/<topic id>/<number>     PartitionRecord (chain.py)
+    /partitions/<topic id>/<number>     PartitionRecord (storage/chain.py)
     /ids/<kind>                         the next id that nobody has
 
 Everything below the first two is followed, so that every broker knows every topic and who owns
@@ -28,7 +28,7 @@ from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncerta
 from dovetail.log.claims import DELETED, NOBODY, Ownership, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
-from dovetail.storage.chain import PARTITIONS, PartitionRecord
+from dovetail.storage.chain import PAGES, PARTITIONS, PartitionRecord
 
 TOPICS = "/topics/"
 
@@ -237,7 +237,7 @@ class Catalog:
                 self._partition_mirror.note(put.key, put.value, outcome.revision)
 
     async def partitions(self, topic_id: str) -> list[PartitionRecord]:
-        """The partitions of a topic, as they are now."""
+        """The partitions of a topic, as they are now; their pages are left where they are."""
         snapshot = await self._coordinator.range(f"{PARTITIONS}{topic_id}/")
         return [chain.decode(item.value) for item in snapshot.items]
 
@@ -247,12 +247,13 @@ class Catalog:
         The topic's key goes only if it still is this topic's: who finishes late must not remove a
         new topic of the same name.
         """
-        snapshot = await self._coordinator.range(f"{PARTITIONS}{record.id}/")
-        changes: list[Change] = [Delete(item.key) for item in snapshot.items]
-        for at in range(0, len(changes), CHANGES_MAX):
-            outcome = await self._coordinator.transact(changes[at : at + CHANGES_MAX])
-            for change in changes[at : at + CHANGES_MAX]:
-                self._partition_mirror.note(change.key, None, outcome.revision)
+        for prefix in (PAGES, PARTITIONS):
+            snapshot = await self._coordinator.range(f"{prefix}{record.id}/")
+            changes: list[Change] = [Delete(item.key) for item in snapshot.items]
+            for at in range(0, len(changes), CHANGES_MAX):
+                outcome = await self._coordinator.transact(changes[at : at + CHANGES_MAX])
+                for change in changes[at : at + CHANGES_MAX]:
+                    self._partition_mirror.note(change.key, None, outcome.revision)
         key = topic_key(record.name)
         found = await self._coordinator.get(key)
         if found is not None and _decode(found.value).id == record.id:

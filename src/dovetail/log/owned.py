@@ -20,8 +20,9 @@ from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, assign
+from dovetail.log.context import PartitionContext
 from dovetail.log.ownership import hand_on
-from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.partition import Partition
 from dovetail.log.peers import Peers
 from dovetail.log.topic import TopicConfig, TopicRecord
 from dovetail.logging import get_logger

@@ -21,23 +21,22 @@ Not here: what a batch says inside (never opened), which node owns what (log/ser
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 from enum import Enum
 
 from dovetail.background import failure_of, start_task
 from dovetail.buffers import Buffer
-from dovetail.clock import Clock
-from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
+from dovetail.log.chain_keeper import ChainKeeper
 from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
+from dovetail.log.context import PartitionContext
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger, copy_outcome
 from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
-from dovetail.log.tail import Tail, TailBudget
+from dovetail.log.tail import Tail
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
 from dovetail.record_batch import BatchHeader, stamp, stamp_append_time
-from dovetail.storage import Ensembles, LedgerId, Placement, Quorum, Term, chain
+from dovetail.storage import Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
 _log = get_logger("log")
@@ -45,19 +44,8 @@ _log = get_logger("log")
 #: After a failure that could not be mended, appends are refused at once for so long.
 REFUSE_MS = 500
 
-
-@dataclass(frozen=True, slots=True)
-class PartitionContext:
-    """What all partitions of a node share."""
-
-    node_id: int
-    coordinator: Coordinator
-    ensembles: Ensembles
-    clock: Clock
-    tail_budget: TailBudget
-    next_ledger_id: Callable[[], Awaitable[LedgerId]]
-    #: Called when a partition turns out to have another owner.
-    on_lost: Callable[["Partition", NotOwner], None]
+#: A roll that failed is tried again: meanwhile the old ledger grows.
+ROLL_AGAIN_MS = 1000
 
 
 class _State(Enum):
@@ -94,6 +82,8 @@ class Partition:
         self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
         #: Since when it could not be mended or written to; another broker may do better.
         self.stuck_since_ms: float | None = None
+        #: Why it could not go on in a new ledger at the last attempt; it is tried again.
+        self.roll_error: DovetailError | None = None
         #: Called whenever something new can be read.
         self.on_confirmed: set[Callable[[], None]] = set()
 
@@ -142,8 +132,13 @@ class Partition:
         return self._config.quorum
 
     @property
+    def chain(self) -> ChainKeeper:
+        """The chain with all its pages."""
+        return self._keeper
+
+    @property
     def record(self) -> PartitionRecord:
-        """The chain as it is."""
+        """The newest part of the chain as it is."""
         return self._keeper.record
 
     @property
@@ -167,7 +162,7 @@ class Partition:
     @property
     def payload_bytes(self) -> int:
         """Bytes of all batches that are kept."""
-        return sum(info.payload_bytes for info in self.record.closed) + self.open_bytes
+        return self.record.closed_bytes + self.open_bytes
 
     @property
     def open_bytes(self) -> int:
@@ -313,7 +308,7 @@ class Partition:
 
         self._keeper, self._producers = taken.keeper, taken.producers
         self._placed = None
-        self.stuck_since_ms = None
+        self.stuck_since_ms = self.roll_error = None
         self.open_ledgers.clear()
         self.high_watermark = self._offset_next = taken.keeper.record.closed_end
         self.tail.clear()
@@ -412,8 +407,14 @@ class Partition:
         except NotOwner as error:
             if keeper is self._keeper and self._state is _State.WRITING:
                 self.lose(error)
-        except (DovetailError, asyncio.CancelledError):
-            return  # Either the append failed, and it is mended; or the next roll tries again.
+        except asyncio.CancelledError:
+            return  # An append failed, and it is mended.
+        except DovetailError as error:
+            self.context.on_roll_failed(self, error)
+            self.roll_error = error
+            asyncio.get_running_loop().call_later(ROLL_AGAIN_MS / 1000, self.roll)
+        else:
+            self.roll_error = None
 
     async def _close_first_ledger(self) -> None:
         ledger = self.open_ledgers[0]
@@ -434,21 +435,14 @@ class Partition:
 
     async def trim(self, log_start: int) -> None:
         """Lets go what is below `log_start`: at once for readers, in whole ledgers on the disk."""
-        gone: tuple[LedgerInfo, ...] = ()
-
-        def decide(record: PartitionRecord) -> PartitionRecord:
-            nonlocal gone
-            record, gone = chain.trimmed(record, log_start=log_start)
-            return record
-
-        await self._keeper.change(decide)
+        gone = await self._keeper.trim(log_start)
         for info in gone:
             self.indexes.pop(info.ledger, None)
         await self.context.ensembles.let_go([info.placement for info in gone])
 
-    async def replace_placement(self, before: Placement, after: Placement) -> None:
+    async def replace_placement(self, info: LedgerInfo, after: Placement) -> None:
         """Puts a closed ledger onto other nodes, which hold it already (`storage/repair`)."""
-        await self._keeper.change(lambda record: chain.with_closed_placement(record, before, after))
+        await self._keeper.move(info, after)
 
     async def close(self, *, successor: int | None = None) -> None:
         """Gives the partition back: everything confirmed, the ledger closed, a fast next start.

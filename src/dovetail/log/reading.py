@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -19,12 +20,14 @@ from dovetail.errors import (
     InvalidBatch,
     LedgerUnknown,
     OffsetOutOfRange,
+    Unavailable,
 )
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
 from dovetail.record_batch import CODEC_MASK, decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
+from dovetail.storage.chain import LedgerInfo
 
 #: Places of readers that are remembered for a partition.
 _CURSORS_MAX = 64
@@ -46,6 +49,8 @@ class _Span(NamedTuple):
     offset_end: int
     entry_last: EntryId
     timestamp_max: int
+    #: What the chain says of it; None while it is open.
+    closed: LedgerInfo | None
 
     @property
     def ledger(self) -> int:
@@ -80,7 +85,7 @@ async def read_from_storage(partition: Partition, offset: int, bytes_max: int) -
     Raises `Damaged` or `StorageOut` if they cannot be read, `OffsetOutOfRange` if they were
     trimmed meanwhile.
     """
-    span = _span_of(partition, offset)
+    span = await _span_of(partition, offset)
     try:
         return await _read_span(partition, span, offset, bytes_max)
     except (LedgerUnknown, EntryUnknown) as error:
@@ -128,7 +133,7 @@ async def _read_span(
 
 async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset | None:
     """The first record that is at least so young, or None if there is none."""
-    for span in _spans(partition):
+    async for span in _spans_since(partition, timestamp):
         if span.timestamp_max < timestamp or span.offset_end <= partition.log_start:
             continue
         index = await _index_of(partition, span)
@@ -189,7 +194,10 @@ def _first_in_batch(
 
 async def newest_record(partition: Partition) -> TimedOffset | None:
     """The record with the highest timestamp, or None if the log is empty."""
-    highest = max((span.timestamp_max for span in _spans(partition)), default=-1)
+    newest = [span.timestamp_max for span in _newest_spans(partition)]
+    highest = max(newest, default=-1)
+    if partition.chain.pages():
+        highest = max(highest, partition.record.paged.timestamp_peak)
     found = None if highest < 0 else await offset_for_time(partition, highest)
     if found is not None or highest < 0:
         return found
@@ -207,19 +215,9 @@ async def newest_record(partition: Partition) -> TimedOffset | None:
     return found
 
 
-def _spans(partition: Partition) -> list[_Span]:
-    """The ledgers in order, the open ones as far as they are confirmed."""
-    spans = [
-        _Span(
-            info.placement,
-            info.first_offset,
-            info.offset_end,
-            EntryId(info.entry_last),
-            info.timestamp_max,
-        )
-        for info in partition.record.closed
-    ]
-
+def _newest_spans(partition: Partition) -> list[_Span]:
+    """The ledgers behind the pages of the chain, in order; open ones as far as confirmed."""
+    spans = [_span(info) for info in partition.record.closed]
     end = spans[-1].offset_end if spans else -1
     for ledger in partition.open_ledgers:
         if ledger.first_offset >= end:
@@ -230,17 +228,43 @@ def _spans(partition: Partition) -> list[_Span]:
                     ledger.offset_confirmed,
                     EntryId(ledger.entry_confirmed),
                     ledger.index.timestamp_max,
+                    None,
                 )
             )
     return spans
 
 
-def _span_of(partition: Partition, offset: int) -> _Span:
-    spans = _spans(partition)
+def _span(info: LedgerInfo) -> _Span:
+    return _Span(
+        info.placement,
+        info.first_offset,
+        info.offset_end,
+        EntryId(info.entry_last),
+        info.timestamp_max,
+        info,
+    )
+
+
+async def _spans_since(partition: Partition, timestamp: int) -> AsyncIterator[_Span]:
+    """The ledgers in order, without the first of those that hold nothing so young."""
+    behind = -1
+    async for info in partition.chain.paged_since(timestamp):
+        yield _span(info)
+        behind = info.offset_end
+    for span in _newest_spans(partition):
+        if span.first_offset >= behind:  # Else it has moved to a page meanwhile.
+            yield span
+
+
+async def _span_of(partition: Partition, offset: int) -> _Span:
+    spans = _newest_spans(partition)
     at = bisect_right(spans, offset, key=lambda span: span.first_offset) - 1
-    if at < 0 or offset >= spans[at].offset_end:
+    if at >= 0 and offset < spans[at].offset_end:
+        return spans[at]
+    info = await partition.chain.paged_at(offset) if at < 0 else None
+    if info is None:
         raise OffsetOutOfRange(f"{partition.name}: offset {offset} is gone")
-    return spans[at]
+    return _span(info)
 
 
 async def _index_of(partition: Partition, span: _Span) -> LedgerIndex:
@@ -251,7 +275,10 @@ async def _index_of(partition: Partition, span: _Span) -> LedgerIndex:
     if known is not None:
         partition.indexes.move_to_end(span.ledger)
         return known
-    info = next(info for info in partition.record.closed if info.ledger == span.ledger)
+    closed = (i for i in partition.record.closed if i.ledger == span.ledger)
+    info = span.closed or next(closed, None)
+    if info is None:
+        raise Unavailable(f"{partition.name}: ledger {span.ledger} was closed meanwhile")
     index = await load_index(partition.context.ensembles, info)
     partition.remember_index(span.ledger, index)
     return index

@@ -16,8 +16,9 @@ from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, IdBlocks
 from dovetail.log.claims import Claims, Ownership, Place
+from dovetail.log.context import PartitionContext
 from dovetail.log.owned import OwnedPartitions
-from dovetail.log.partition import Partition, PartitionContext
+from dovetail.log.partition import Partition
 from dovetail.log.peers import Alone, Peers
 from dovetail.log.tail import TailBudget
 from dovetail.log.topic import (
@@ -91,8 +92,11 @@ class Log:
             TailBudget(tail_bytes_max),
             self._next_ledger_id,
             self.owned.lost,
+            self._note_failed_roll,
         )
 
+        #: Attempts to go on in a new ledger that failed, since the start.
+        self.rolls_failed = 0
         self._visible: dict[str, str] = {}
         self._started = False
         #: Called with the topic's name when it is deleted.
@@ -100,6 +104,11 @@ class Log:
 
     async def _next_ledger_id(self) -> LedgerId:
         return LedgerId(await self._ledger_ids.next())
+
+    def _note_failed_roll(self, partition: Partition, error: DovetailError) -> None:
+        self.rolls_failed += 1
+        if str(partition.roll_error) != str(error):
+            _log.warning("cannot go on in a new ledger", partition=partition.name, error=str(error))
 
     async def next_producer_id(self) -> int:
         """An id for an idempotent producer."""
@@ -210,6 +219,14 @@ class Log:
         """Partitions that are out of service, and why."""
         return self.owned.broken
 
+    def problems(self) -> list[str]:
+        """What keeps partitions of this node from being served as they should."""
+        out = [f"partition {topic}-{n}: {why}" for (topic, n), why in self.owned.broken.items()]
+        rolls = [(p.name, p.roll_error) for p in self.partitions() if p.roll_error is not None]
+        return out + [
+            f"partition {name} cannot go on in a new ledger: {why}" for name, why in rolls
+        ]
+
     async def create_topic(
         self,
         name: str,
@@ -312,14 +329,22 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
         if ledger.index.payload_bytes and (age_ms >= config.ledger_age_ms_max or expired):
             partition.roll()
 
-    if not config.deletes:
-        return
-    log_start = chain.expired_before(
-        partition.record,
-        now_ms=now_ms,
-        retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
-        open_bytes=partition.open_bytes,
-    )
-    if log_start > partition.log_start:
+    if config.deletes:
+        await _let_expired_go(partition, now_ms)
+
+
+async def _let_expired_go(partition: Partition, now_ms: int) -> None:
+    while True:
+        ledgers, ended_ms = await partition.chain.oldest()
+        log_start = chain.expired_before(
+            ledgers,
+            ended_ms=ended_ms,
+            log_start=partition.log_start,
+            total_bytes=partition.payload_bytes,
+            now_ms=now_ms,
+            retention_ms=partition.config.retention_ms,
+            retention_bytes=partition.config.retention_bytes,
+        )
+        if log_start <= partition.log_start:
+            return
         await partition.trim(log_start)

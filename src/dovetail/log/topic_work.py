@@ -32,6 +32,7 @@ from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.logging import get_logger
 from dovetail.storage import Ensembles
 from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.pages import read_whole
 from dovetail.storage.selection import Selection
 
 _log = get_logger("log")
@@ -172,7 +173,8 @@ class TopicWork:
                     except TopicUnknown:
                         return  # A former master was here before.
                     partition = keeper.record
-                for info in partition.ledgers:
+                whole = await read_whole(self._coordinator, partition)
+                for info in whole.ledgers:
                     await self._ensembles.delete(info.placement)
 
         stored = await self._catalog.partitions(record.id)

@@ -155,7 +155,7 @@ class Insight:
 
     async def _size(self, record: TopicRecord) -> int:
         chains = await self._log.catalog.partitions(record.id)
-        closed = sum(info.payload_bytes for chain in chains for info in chain.closed)
+        closed = sum(chain.closed_bytes for chain in chains)
         here = (self._bytes_open(record.name, number) for number in range(record.partitions))
         return closed + sum(size or 0 for size in here)
 
@@ -184,8 +184,8 @@ class Insight:
             number=number,
             owner=ownership.owner if ownership.owner in alive else None,
             term=ownership.term,
-            ledgers=len(ledgers),
-            bytes_closed=sum(info.payload_bytes for info in ledgers if info.closed),
+            ledgers=0 if chain is None else chain.ledger_count,
+            bytes_closed=0 if chain is None else chain.closed_bytes,
             bytes_open=self._bytes_open(record.name, number),
             ensemble=() if newest is None else newest.fragments[-1].nodes,
             write_quorum=None if newest is None else newest.quorum.write,

@@ -27,7 +27,8 @@ from dovetail.node.measured import CoordinationMetrics
 from dovetail.settings import Settings
 from dovetail.storage.disk.commands import GroupReport
 from dovetail.storage.node import LocalStorageNode
-from dovetail.storage.repair.repairer import Repairer, RepairReport
+from dovetail.storage.repair.copying import RepairReport
+from dovetail.storage.repair.repairer import Repairer
 
 #: From a fast disk's sync to a stalled one, in seconds.
 _BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
@@ -170,7 +171,11 @@ class LogCollector(Collector):
 
         broken = GaugeMetricFamily("dovetail_partitions_broken", "Partitions out of service.")
         broken.add_metric([], len(self._log.broken()))
-        yield from (start, end, kept, term, broken)
+        rolls = CounterMetricFamily(
+            "dovetail_partition_rolls_failed", "Attempts to go on in a new ledger that failed."
+        )
+        rolls.add_metric([], self._log.rolls_failed)
+        yield from (start, end, kept, term, broken, rolls)
         yield from self._group_positions()
         yield from self._repair()
 

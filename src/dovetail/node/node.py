@@ -145,8 +145,7 @@ class Node:
         if self._membership is not None and not (self._missing or self._membership.holds_lease()):
             reasons.append("no lease: the coordination service does not answer")
         if self._broker is not None:
-            for (topic, number), error in self._broker.log.broken().items():
-                reasons.append(f"partition {topic}-{number}: {error}")
+            reasons += self._broker.log.problems()
             for number, why in self._broker.groups.unreadable().items():
                 reasons.append(f"groups of journal {number} cannot be read: {why}")
         if self._timelines is not None:

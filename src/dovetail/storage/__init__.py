@@ -16,6 +16,7 @@ From the bottom up:
     quorum/         ledgers on several nodes
     deletion.py     deletes ledgers, whether all nodes answer or not
     chain.py        a partition's ledgers as the coordination service keeps them; pure
+    pages.py        chains read whole, with the pages that their older ledgers moved to
     selection.py    strategies that choose nodes
     repair/         keeps every ledger at full strength
     calls.py        requests to a storage node on the wire

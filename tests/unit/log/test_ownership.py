@@ -10,7 +10,8 @@ from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.coordination.protocol import ABSENT, Change, Delete, KeyValue, Outcome, Unchanged
 from dovetail.errors import NotOwner, TopicUnknown, Uncertain
 from dovetail.log.catalog import partition_key
-from dovetail.log.ownership import ChainKeeper, claim, hand_on
+from dovetail.log.chain_keeper import ChainKeeper
+from dovetail.log.ownership import claim, hand_on
 from dovetail.storage import chain
 from dovetail.storage.chain import PartitionRecord
 

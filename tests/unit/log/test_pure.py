@@ -324,9 +324,14 @@ def test_retention_keeps_what_it_must(
     for number, (size, time) in enumerate(sizes):
         infos.append(ledger(number, at, at + size, time=time))
         at += size
-    record = PartitionRecord("id", 0, ledgers=tuple(infos))
     start = chain.expired_before(
-        record, now_ms=100, retention_ms=age, retention_bytes=room, open_bytes=open_bytes
+        infos,
+        ended_ms=None,
+        log_start=0,
+        total_bytes=open_bytes + sum(info.payload_bytes for info in infos),
+        now_ms=100,
+        retention_ms=age,
+        retention_bytes=room,
     )
     kept = [info for info in infos if info.offset_end > start]
     gone = [info for info in infos if info.offset_end <= start]

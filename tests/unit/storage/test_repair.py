@@ -32,7 +32,8 @@ from dovetail.storage import (
 from dovetail.storage.chain import LedgerInfo
 from dovetail.storage.disk.commands import Append
 from dovetail.storage.held import Span, held_in
-from dovetail.storage.repair.repairer import ByteRate, Repairer, RepairSettings
+from dovetail.storage.repair.rate import ByteRate
+from dovetail.storage.repair.repairer import Repairer, RepairSettings
 from dovetail.storage.repair.sweeping import sweep
 from dovetail.storage.repair.upkeep import StorageUpkeep
 

@@ -5,7 +5,9 @@ names, and after damage finds out what it must hold. A copy is safe whoever make
 has one payload for ever, and the chain names a node only when that node holds all of its place.
 
     plan.py          what a closed ledger needs to be whole again; pure
-    repairer.py      an owner copies what is missing, no faster than a rate
+    repairer.py      an owner brings its closed ledgers back to full strength
+    copying.py       entries go from node to node, no faster than a rate
+    rate.py          bytes a second, for work in the background
     sweeping.py      a storage node lets go what no chain names
     wholeness.py     a damaged storage node finds out what it must hold
     upkeep.py        both of these, at start and from time to time

@@ -34,20 +34,21 @@ node's own view of itself (`wholeness.py`).
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, Fenced, NotFound, NotOwner, Unavailable
+from dovetail.errors import DovetailError, NotOwner, Unavailable
 from dovetail.logging import get_logger
-from dovetail.storage import EnsembleWriter, Entry, EntryId, LedgerId, Placement, Quorum, Term
+from dovetail.storage import Placement, Term
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
-from dovetail.storage.disk.commands import Append
-from dovetail.storage.held import Span, held_in
+from dovetail.storage.held import Span
 from dovetail.storage.placement import Fragment
 from dovetail.storage.quorum.ensembles import Nodes
 from dovetail.storage.repair import plan
-from dovetail.storage.repair.plan import Attendance, Copy, Presence, Progress
+from dovetail.storage.repair.copying import Copier, Job, OpenLedger, Repairable, RepairReport
+from dovetail.storage.repair.plan import Attendance, Presence, Progress
+from dovetail.storage.repair.rate import ByteRate
 
 _log = get_logger("storage")
 
@@ -57,12 +58,6 @@ CHECK_MS = 5_000
 
 #: What a node was found to hold is asked again after so long, for losses that nobody noticed.
 RECHECK_MS = 60 * 60 * 1000
-
-#: Bytes that are read from one node and sent to another at once.
-COPY_BYTES = 1024 * 1024
-
-#: Entries of a ledger that nobody could give, after which the rest of it is left for later.
-LOST_MAX = 100
 
 
 class StorageView(Protocol):
@@ -77,35 +72,6 @@ class StorageView(Protocol):
         ...
 
 
-class OpenLedger(Protocol):
-    """A ledger that a partition still writes."""
-
-    @property
-    def writer(self) -> EnsembleWriter: ...
-    @property
-    def info(self) -> LedgerInfo: ...
-
-
-class Repairable(Protocol):
-    """A partition, as repair needs it."""
-
-    name: str
-
-    @property
-    def open_ledgers(self) -> Sequence[OpenLedger]: ...
-    @property
-    def quorum(self) -> Quorum: ...
-    @property
-    def record(self) -> PartitionRecord: ...
-    @property
-    def term(self) -> int: ...
-    @property
-    def serving(self) -> bool: ...
-    def roll(self) -> None: ...
-    def lose(self, error: NotOwner) -> None: ...
-    async def replace_placement(self, before: Placement, after: Placement) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class RepairSettings:
     """How long a node is waited for, and how fast copies are made."""
@@ -116,31 +82,6 @@ class RepairSettings:
     recheck_ms: int = RECHECK_MS
 
 
-class ByteRate:
-    """Spreads bytes over time: no more than a rate, and no burst after a pause."""
-
-    def __init__(self, bytes_per_second: int) -> None:
-        self._bytes_per_ms = bytes_per_second / 1000
-        self._free_at_ms = 0.0
-
-    def take(self, size: int, *, now_ms: float) -> float:
-        """Milliseconds to wait before these bytes go."""
-        start = max(now_ms, self._free_at_ms)
-        self._free_at_ms = start + size / self._bytes_per_ms
-        return start - now_ms
-
-
-@dataclass(slots=True)
-class RepairReport:
-    """What repair has done and what it still sees, for metrics and the console."""
-
-    entries_copied: int = 0
-    bytes_copied: int = 0
-    ledgers_moved: int = 0
-    #: Closed ledgers that are not whole, by partition, as of the last pass.
-    lacking: dict[str, int] = field(default_factory=dict)
-
-
 class _Known(NamedTuple):
     """When a node was found to hold all of a ledger; void when either has changed since."""
 
@@ -149,21 +90,11 @@ class _Known(NamedTuple):
     at_ms: float
 
 
-class _Job(NamedTuple):
-    """A closed ledger that is being brought to `wanted`."""
+class _PageSeen(NamedTuple):
+    """A page as it was looked at, and when all of it was whole; None if it was not."""
 
-    partition: Repairable
-    ledger: LedgerId
-    entry_last: int
-    term: Term
-    placement: Placement
-    wanted: Placement
-    presence: Mapping[int, Presence]
-    progress: Progress
-
-
-class _GiveUp(Exception):
-    """No use to go on with this node now."""
+    ledgers: frozenset[int]
+    whole: object
 
 
 class Repairer:
@@ -177,17 +108,18 @@ class Repairer:
         self._clock = clock
         self._settings = settings
         self._attendance = Attendance(grace_ms=settings.after_ms)
-        self._rate = ByteRate(settings.bytes_per_second)
+        self.report = RepairReport()
+        rate = ByteRate(settings.bytes_per_second)
+        self._copier = Copier(nodes, clock=clock, rate=rate, report=self.report)
         #: By ledger and node.
         self._known: dict[int, dict[int, _Known]] = {}
         #: How often the nodes of an open ledger had gone away when it was first seen.
         self._opened: dict[int, dict[int, int]] = {}
         #: Partitions with nothing to do, as long as nothing changes.
         self._resting: dict[str, tuple[PartitionRecord, object]] = {}
-        #: Nodes that did not take a copy, and when: others are tried before them for a while.
-        self._refused_ms: dict[int, float] = {}
+        #: By partition and page; pages that are whole are not read again either.
+        self._pages: dict[tuple[str, int], _PageSeen] = {}
         self._woken = asyncio.Event()
-        self.report = RepairReport()
 
     def wake(self) -> None:
         """Something has changed: the next pass begins at once."""
@@ -197,6 +129,7 @@ class Repairer:
         """The node could not read an entry of the ledger: it is asked anew what it holds."""
         self._known.get(ledger, {}).pop(node, None)
         self._resting.clear()
+        self._pages = {at: page._replace(whole=None) for at, page in self._pages.items()}
         self.wake()
 
     async def run(self, partitions: Callable[[], Sequence[Repairable]]) -> None:
@@ -228,10 +161,9 @@ class Repairer:
 
         try:
             lacking = 0
-            for info in record.closed:
-                if not partition.serving:
-                    return
-                lacking += not await self._mend_ledger(partition, info)
+            for number in partition.chain.pages():
+                lacking += await self._mend_page(partition, number, stamp)
+            lacking += await self._mend_ledgers(partition, record.closed)
         except NotOwner as error:
             partition.lose(error)
             return
@@ -239,10 +171,34 @@ class Repairer:
             _log.warning("cannot repair now", partition=partition.name, error=str(error))
             return
 
+        if not partition.serving:
+            return
         self.report.lacking[partition.name] = lacking
         examined = {info.ledger for info in record.closed}
         if not lacking and all(info.ledger in examined for info in partition.record.closed):
             self._resting[partition.name] = (partition.record, stamp)
+
+    async def _mend_page(self, partition: Repairable, number: int, stamp: object) -> int:
+        """How many ledgers of a page are not whole."""
+        at, stamp = (partition.name, number), (stamp, partition.term)
+        seen = self._pages.get(at)
+        if seen is not None and seen.whole == stamp:
+            return 0
+        page = await partition.chain.page(number)
+        ledgers = () if page is None else page.ledgers
+        lacking = await self._mend_ledgers(partition, ledgers)
+        self._pages[at] = _PageSeen(
+            frozenset(info.ledger for info in ledgers), None if lacking else stamp
+        )
+        return lacking
+
+    async def _mend_ledgers(self, partition: Repairable, infos: Sequence[LedgerInfo]) -> int:
+        lacking = 0
+        for info in infos:
+            if not partition.serving:
+                break
+            lacking += not await self._mend_ledger(partition, info)
+        return lacking
 
     # Ledgers
 
@@ -292,12 +248,10 @@ class Repairer:
 
         wanted = plan.aim(placement, presence, self._spare(placement, presence))
         presence |= self._presence_of(wanted.nodes)
-        job = _Job(
+        job = Job(
             partition,
-            LedgerId(info.ledger),
-            info.entry_last,
+            info,
             Term(partition.term),
-            placement,
             wanted,
             presence,
             Progress(),
@@ -306,11 +260,13 @@ class Repairer:
         departures = {node: self._attendance.departures(node) for node in wanted.nodes}
         for node in sorted(wanted.nodes):
             if presence[node] is Presence.HERE:
-                await self._fill(job, node)
+                job.progress.asked.add(node)
+                if not self._is_complete(wanted, node):
+                    await self._copier.fill(job, node)
 
         settled = plan.settle(placement, wanted, job.progress, entry_last=info.entry_last)
         if settled != placement:
-            await partition.replace_placement(placement, settled)
+            await partition.replace_placement(info, settled)
             self.report.ledgers_moved += 1
             _log.info(
                 "ledger moved",
@@ -335,7 +291,7 @@ class Repairer:
         count = len(plan.must_leave(placement, presence))
         known = sorted(n for n in placement.nodes if presence[n] is Presence.HERE)
         since_ms = self._now() - self._settings.recheck_ms
-        refused = {node for node, at_ms in self._refused_ms.items() if at_ms > since_ms}
+        refused = {node for node, at_ms in self._copier.refused_ms.items() if at_ms > since_ms}
         fresh = self._choose(count, without=placement.nodes | refused)
         return (*fresh, *known, *self._choose(count, without=placement.nodes))
 
@@ -347,100 +303,6 @@ class Repairer:
             except Unavailable:
                 continue
         return ()
-
-    # Copying
-
-    async def _fill(self, job: _Job, node: int) -> None:
-        """Gives a node what it lacks, or notes what it still does."""
-        job.progress.asked.add(node)
-        if self._is_complete(job.wanted, node):
-            return
-        done = -1
-        try:
-            for window in plan.windows(job.entry_last):
-                held = await self._held(job, node, window)
-                for copy in plan.copies(job.wanted, node, window, held):
-                    await self._copy(job, copy)
-                done = window.last
-        except NotOwner:
-            raise
-        except (_GiveUp, DovetailError) as error:
-            job.progress.note_lacking(node, Span(done + 1, job.entry_last))
-            _log.warning("cannot copy now", ledger=job.ledger, node=node, error=str(error))
-
-    async def _held(self, job: _Job, node: int, window: Span) -> list[Span]:
-        try:
-            return await held_in(self._nodes.node(node), job.ledger, window)
-        except DovetailError:
-            self._refused_ms[node] = self._now()
-            raise
-
-    async def _copy(self, job: _Job, copy: Copy) -> None:
-        entry = copy.span.first
-        while entry <= copy.span.last:
-            entries = await self._read(job, copy, entry)
-            if not entries:
-                self._note_lost(job, copy, entry)
-                entry += 1
-                continue
-            await self._store(job, copy.target, entries)
-            entry = entries[-1].entry + 1
-
-    def _note_lost(self, job: _Job, copy: Copy, entry: int) -> None:
-        """Nobody has the entry now. Raises `_GiveUp` if that is no wonder, or too much."""
-        if all(info.ledger != job.ledger for info in job.partition.record.ledgers):
-            raise _GiveUp("it has left its chain meanwhile")
-        job.progress.note_lacking(copy.target, Span(entry, entry))
-        asked = plan.sources(job.placement, entry, job.presence, target=copy.target)
-        _log.error("no storage node can give an entry", ledger=job.ledger, entry=entry, asked=asked)
-        if len(job.progress.lacking[copy.target]) >= LOST_MAX:
-            raise _GiveUp(f"{LOST_MAX} entries cannot be read")
-
-    async def _read(self, job: _Job, copy: Copy, entry: int) -> list[Entry]:
-        """Entries from `entry` on from whoever has them; none if nobody has the first.
-
-        Raises `Unavailable` if one that may have it does not answer.
-        """
-        silent: Unavailable | None = None
-        for last in (copy.span.last, entry):  # A damaged one behind it must not hide the first.
-            for node in plan.sources(job.placement, entry, job.presence, target=copy.target):
-                try:
-                    return await self._nodes.node(node).read(
-                        job.ledger, EntryId(entry), last=EntryId(last), bytes_max=COPY_BYTES
-                    )
-                except Unavailable as error:
-                    silent = error
-                except NotFound:
-                    continue
-                except DovetailError as error:
-                    _log.warning("cannot read a copy", node=node, error=str(error))
-        if silent is not None:
-            raise silent
-        return []
-
-    async def _store(self, job: _Job, target: int, entries: Sequence[Entry]) -> None:
-        """Returns when all are durable there. Raises `NotOwner` if the node knows a newer owner."""
-        size = sum(len(entry.payload) for entry in entries)
-        wait_ms = self._rate.take(size, now_ms=self._now())
-        if wait_ms > 0:
-            await asyncio.sleep(wait_ms / 1000)
-
-        node, loop = self._nodes.node(target), asyncio.get_running_loop()
-        outcomes: list[asyncio.Future[DovetailError | None]] = []
-        for entry in entries:
-            outcome: asyncio.Future[DovetailError | None] = loop.create_future()
-            outcomes.append(outcome)
-            copy = Append(job.ledger, entry.entry, job.term, entry.confirmed, entry.payload)
-            node.append(copy, _setter(outcome))
-
-        for error in await asyncio.gather(*outcomes):
-            if isinstance(error, Fenced):
-                raise NotOwner(f"a newer owner was at storage node {target}: {error}")
-            if error is not None:
-                self._refused_ms[target] = self._now()
-                raise _GiveUp(f"storage node {target} did not store a copy: {error}")
-        self.report.entries_copied += len(entries)
-        self.report.bytes_copied += size
 
     # What is known
 
@@ -468,9 +330,9 @@ class Repairer:
             and self._now() - known.at_ms < self._settings.recheck_ms
         )
 
-    def _note_complete(self, job: _Job, settled: Placement, departures: Mapping[int, int]) -> None:
+    def _note_complete(self, job: Job, settled: Placement, departures: Mapping[int, int]) -> None:
         known = self._known.setdefault(job.ledger, {})
-        everything = Span(0, job.entry_last)
+        everything = Span(0, job.info.entry_last)
         for node in settled.nodes & job.wanted.nodes:
             if job.presence[node] is Presence.HERE and not job.progress.lacks(node, everything):
                 known[node] = _Known(settled.fragments, departures[node], self._now())
@@ -478,7 +340,10 @@ class Repairer:
     def _forget_all_but(self, partitions: Sequence[Repairable]) -> None:
         """Lets go what is known of ledgers and partitions that are not here any more."""
         names = {partition.name for partition in partitions}
+        pages = {(p.name, number) for p in partitions for number in p.chain.pages()}
+        self._pages = {at: page for at, page in self._pages.items() if at in pages}
         ledgers = {info.ledger for p in partitions for info in p.record.closed}
+        ledgers = ledgers.union(*(page.ledgers for page in self._pages.values()))
         still_open = {o.info.ledger for p in partitions for o in p.open_ledgers}
         self._known = {n: known for n, known in self._known.items() if n in ledgers}
         self._opened = {n: opened for n, opened in self._opened.items() if n in still_open}
@@ -488,13 +353,3 @@ class Repairer:
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()
-
-
-def _setter(
-    outcome: "asyncio.Future[DovetailError | None]",
-) -> Callable[[DovetailError | None], None]:
-    def answer(error: DovetailError | None) -> None:
-        if not outcome.done():
-            outcome.set_result(error)
-
-    return answer

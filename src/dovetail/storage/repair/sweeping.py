@@ -1,10 +1,11 @@
 """A storage node lets go what no chain names (L8, L11): it was away when a ledger was deleted.
 
 Why that cannot delete what is needed: the node reads its own ledgers *first*, then the chains. A
-ledger is in a chain before any node holds it, it stays in that one chain until it is let go, and
-its id is never given again. So a ledger that is here, and is in no chain that is read afterwards,
-was let go. Copies that repair has made for a node that its chain does not name yet are of a ledger
-that *is* in a chain, and stay: which nodes a chain names is not asked.
+ledger is in a chain before any node holds it, it stays in that one chain until it is let go, also
+when it moves to a page there (`pages.py`), and its id is never given again. So a ledger that is
+here, and is in no chain that is read afterwards, was let go. Copies that repair has made for a node
+that its chain does not name yet are of a ledger that *is* in a chain, and stay: which nodes a chain
+names is not asked.
 
 The one thing that could be wrong is the coordination service itself, restored from an old copy: its
 chains know nothing of newer ledgers. It would not have given their ids either, so a ledger whose id
@@ -19,8 +20,9 @@ from dataclasses import dataclass
 
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import Damaged
-from dovetail.storage import LedgerId, StorageNode, chain
-from dovetail.storage.chain import PARTITIONS, PartitionRecord
+from dovetail.storage import LedgerId, StorageNode
+from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.pages import read_chains
 
 #: The next ledger id that nobody has (`catalog.IdBlocks`).
 _LEDGER_IDS = "/ids/ledger"
@@ -55,12 +57,6 @@ async def sweep(node: StorageNode, coordinator: Coordinator) -> Swept:
     for ledger in sorted(here - named):
         await node.delete(ledger)
     return Swept(frozenset(here), frozenset(here - named), chains)
-
-
-async def read_chains(coordinator: Coordinator) -> tuple[PartitionRecord, ...]:
-    """All partitions of all topics, as of one revision."""
-    snapshot = await coordinator.range(PARTITIONS)
-    return tuple(chain.decode(item.value) for item in snapshot.items)
 
 
 def named_ledgers(chains: Iterable[PartitionRecord]) -> set[LedgerId]:
