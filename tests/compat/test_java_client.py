@@ -22,7 +22,8 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("java")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     fetch = ["mvn", "-q", "-B", "-f", str(PROJECT / "pom.xml"), *goal]
-    compile_ = ["javac", "-cp", f"{folder}/*", "-d", str(folder), str(PROJECT / "Scenario.java")]
+    sources = map(str, sorted(PROJECT.glob("*.java")))
+    compile_ = ["javac", "-nowarn", "-cp", f"{folder}/*", "-d", str(folder), *sources]
     for words in (fetch, compile_):
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
@@ -38,7 +39,20 @@ def test_java_client_works_with_every_codec_and_by_group(
     bootstrap: str, classes: Path, new_name: Callable[[], str]
 ) -> None:
     """K1, K2, K3, K4, K7: the Java client produces, reads, commits, resumes and administers."""
-    words = ["java", "-cp", f"{classes}/*:{classes}", "Scenario", bootstrap, new_name()]
+    run(classes, "Scenario", bootstrap, new_name())
+
+
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_what_kafkas_admin_tools_ask_is_answered(
+    bootstrap: str, classes: Path, new_name: Callable[[], str]
+) -> None:
+    """K12, K13, F78: settings, log dirs, elections, reassignments, quotas, features, quorum, users;
+    green on Apache Kafka 4.3 too."""
+    run(classes, "AdminScenario", bootstrap, new_name())
+
+
+def run(classes: Path, scenario: str, *arguments: str) -> None:
+    words = ["java", "-cp", f"{classes}/*:{classes}", scenario, *arguments]
     done = subprocess.run(
         words, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
     )

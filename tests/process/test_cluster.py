@@ -96,6 +96,27 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
     judge(workload, cluster)
 
 
+def test_replicas_are_the_storage_nodes(cluster: ClusterProcesses) -> None:
+    """K13: those that hold a partition are shown, and which of them are away."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    brokers = set(admin.list_topics(timeout=30).brokers)
+    workload = begin(cluster, "shown")
+    workload.wait_for(10)
+
+    def shown() -> tuple[set[int], set[int]]:
+        found = admin.list_topics("shown", timeout=30).topics["shown"].partitions[0]
+        assert found.leader in brokers
+        return set(found.replicas), set(found.isrs)
+
+    replicas, in_sync = shown()
+    assert len(replicas) == 3 and in_sync == replicas
+    assert not replicas & brokers
+    cluster.kill("storage-2")
+    wait_until("one is away", lambda: len(shown()[1]) < len(shown()[0]) or shown()[0] != replicas)
+    cluster.restart("storage-2")
+    judge(workload, cluster)
+
+
 def test_a_broker_that_was_paused_cannot_write_any_more(cluster: ClusterProcesses) -> None:
     """L9: it wakes up after its successor took over, and finds requests of clients that waited
     for it; what it tries is refused, nothing is lost or doubled, and it tells no old end.

@@ -4,6 +4,7 @@
     credentials.py    what is kept of a password: enough to check it, not enough to use it
     rules.py          what a principal may do; pure
     registry.py       users and rules in the coordination service, followed by every node
+    quotas.py         how much a user or a client may ask of a broker
     guard.py          rules and principal bound together, as handlers ask them
     authenticator.py  who is at the other end of a connection
 
@@ -15,6 +16,7 @@ from dovetail.access.authenticator import Authenticator
 from dovetail.access.credentials import Credential, Mechanism, make_credential
 from dovetail.access.guard import EVERYTHING, Access, Guard
 from dovetail.access.login import Login, LoginFailed
+from dovetail.access.quotas import Quotas
 from dovetail.access.registry import AccessRegistry
 from dovetail.access.rules import (
     CLUSTER_NAME,
@@ -43,6 +45,7 @@ __all__ = [
     "Operation",
     "Pattern",
     "Permission",
+    "Quotas",
     "Rule",
     "make_credential",
     "timeline_name",

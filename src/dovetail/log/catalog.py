@@ -28,7 +28,7 @@ from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncerta
 from dovetail.log.claims import DELETED, NOBODY, Ownership, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
-from dovetail.storage.chain import PAGES, PARTITIONS, PartitionRecord
+from dovetail.storage.chain import PAGES, PARTITIONS, LedgerInfo, PartitionRecord
 
 TOPICS = "/topics/"
 
@@ -50,12 +50,20 @@ def partition_key(topic_id: str, number: int) -> str:
 
 
 class _Owned(msgspec.Struct, frozen=True):
-    """The few fields of a `PartitionRecord` that everybody follows; its chain is passed over."""
+    """The few fields of a `PartitionRecord` that everybody follows, and its last ledger."""
 
     topic_id: str
     partition: int
     term: int = 0
     owner: int = NOBODY
+    ledgers: tuple[msgspec.Raw, ...] = ()
+
+    def holders(self) -> tuple[int, ...]:
+        """The storage nodes that the newest ledger lies on."""
+        if not self.ledgers:
+            return ()
+        newest = msgspec.json.decode(self.ledgers[-1], type=LedgerInfo)
+        return newest.placement.fragments[-1].nodes
 
 
 class Catalog:
@@ -66,6 +74,7 @@ class Catalog:
         self._topics: dict[str, tuple[TopicRecord, Revision]] = {}
         self._names: dict[str, str] = {}
         self._owners: dict[Place, Ownership] = {}
+        self._holders: dict[Place, tuple[int, ...]] = {}
         self._topic_mirror = Mirror(coordinator, TOPICS, apply=self._apply_topic, settled=on_change)
         self._partition_mirror = Mirror(
             coordinator, PARTITIONS, apply=self._apply_partition, settled=on_change
@@ -120,6 +129,10 @@ class Catalog:
     def ownership(self, place: Place) -> Ownership:
         """Who owns a partition, as last seen."""
         return self._owners.get(place, Ownership(0, NOBODY))
+
+    def holders(self, place: Place) -> tuple[int, ...]:
+        """The storage nodes of a partition's newest ledger; none before its first."""
+        return self._holders.get(place, ())
 
     def owners(self) -> Mapping[Place, Ownership]:
         """The partitions of all topics that live, registered ones only."""
@@ -292,11 +305,12 @@ class Catalog:
         if value is None:
             topic_id, _, number = key.removeprefix(PARTITIONS).rpartition("/")
             self._owners.pop(Place(topic_id, int(number)), None)
+            self._holders.pop(Place(topic_id, int(number)), None)
         else:
             owned = msgspec.json.decode(value, type=_Owned)
-            self._owners[Place(owned.topic_id, owned.partition)] = Ownership(
-                owned.term, owned.owner
-            )
+            place = Place(owned.topic_id, owned.partition)
+            self._owners[place] = Ownership(owned.term, owned.owner)
+            self._holders[place] = owned.holders()
 
 
 def _decode(value: bytes) -> TopicRecord:

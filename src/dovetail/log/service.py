@@ -192,6 +192,10 @@ class Log:
         """Who owns a partition, as last seen."""
         return self.catalog.ownership(Place(record.id, number))
 
+    def holders(self, record: TopicRecord, number: int) -> tuple[int, ...]:
+        """The storage nodes that a partition is being written to, as last seen."""
+        return self.catalog.holders(Place(record.id, number))
+
     def holds_lease(self) -> bool:
         """Whether what is open here is surely this broker's; asked again after every wait."""
         return self._peers.holds_lease()

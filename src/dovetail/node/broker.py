@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from dovetail.access import AccessRegistry
+from dovetail.access import AccessRegistry, Quotas
 from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
@@ -84,6 +84,7 @@ class Broker:
             peers=peers,
             select=selection_named(settings.log.selection),
         )
+        self._quotas = Quotas(coordinator, clock.monotonic_ms)
         self.groups = GroupRegistry(
             self.log,
             clock,
@@ -98,6 +99,8 @@ class Broker:
             self._cluster_id = await _cluster_id(self._coordinator)
             self._stack.push_async_callback(self.log.close)
             await self.log.load()
+            self._stack.push_async_callback(self._quotas.stop)
+            await self._quotas.start()
             self._stack.push_async_callback(self.groups.close)
             self._stack.push_async_callback(self._tasks.stop)
         except BaseException:
@@ -125,7 +128,9 @@ class Broker:
         brokers: Callable[[], dict[int, BrokerAddress]],
         brokers_gone: Callable[[], dict[int, BrokerAddress]],
         storage_nodes: Callable[[], int],
-        registry: AccessRegistry | None,
+        registry: AccessRegistry,
+        *,
+        authorizes: bool,
     ) -> Backend:
         """What the Kafka handlers work on; clients get these addresses."""
         log = self._settings.log
@@ -141,7 +146,10 @@ class Broker:
             topic_auto_create=log.topic_auto_create,
             partitions_default=log.partitions_default,
             storage_nodes=storage_nodes,
+            storage_present=lambda: None if self._view is None else self._view.present().keys(),
             registry=registry,
+            authorizes=authorizes,
+            quotas=self._quotas,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 

@@ -93,7 +93,9 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     wanted = settings.security
     server_tls, client_tls = wanted.server_tls(), wanted.client_tls()
     if not wanted.on:
-        return Security(_own_way(wanted, None), server_tls, client_tls)
+        users = AccessRegistry(coordinator, on_change=lambda: None)
+        await users.start()
+        return Security(_own_way(wanted, None), server_tls, client_tls, users)
     authenticators: list[Authenticator] = []
 
     def changed() -> None:

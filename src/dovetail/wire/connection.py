@@ -17,7 +17,7 @@ its answer was written, or the connection is gone and nothing works on the frame
 back can let this same connection go on; it does so in a turn of its own (`_go_on`), so that one
 request is never begun in the middle of another.
 
-States of reading: OPEN ⇄ PAUSED (budget, queue or slow reader) → CLOSED.
+States of reading: OPEN ⇄ PAUSED (budget, queue, quota or slow reader) → CLOSED.
 Survives: any bytes whatever; the worst is that this connection is closed, with a line in the log.
 """
 
@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
         self._busy: asyncio.Task[Answer] | None = None
         self.reading_paused = False
         self._writing_paused = False
+        #: Until when no request is begun; 0 if the client need not wait.
+        self._held_ms = 0.0
         self._closed = False
         self._finishing = False
 
@@ -333,6 +335,23 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def hold(self, wait_ms: int) -> None:
+        """Begins no other request of this client for so long: it is over its quota."""
+        held_ms, self._held_ms = self._held_ms, max(self._held_ms, self._now_ms() + wait_ms)
+        if not held_ms:
+            self._loop.call_later(wait_ms / 1000, self._let_go)
+            self._pace()
+
+    def _let_go(self) -> None:
+        left_ms = self._held_ms - self._now_ms()
+        if self._closed:
+            return
+        if left_ms > 1:
+            self._loop.call_later(left_ms / 1000, self._let_go)
+        else:
+            self._held_ms = 0.0
+            self._work()
+
     def finish(self) -> None:
         """Closes when what is on its way to the disk is answered; begins nothing new."""
         if self._closed or self._transport is None:
@@ -349,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Begins requests until one has to be waited for."""
-        while self._queue and self._busy is None and not self._writing_paused:
+        while self._queue and self._busy is None and not (self._writing_paused or self._held_ms):
             if self._closed or self._finishing:
                 return
             frame = self._queue.popleft()
@@ -455,7 +474,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed or self._transport is None:
             return
         waiting = self._behind or self._awaited_bytes > 0
-        pause = self._full or waiting or self._writing_paused or self._finishing
+        stopped = self._writing_paused or self._finishing or self._held_ms > 0
+        pause = self._full or waiting or stopped
         if self._behind and not (self._full or self._awaited_bytes or self._writing_paused):
             self._go_on_soon()
         if pause and not self.reading_paused:

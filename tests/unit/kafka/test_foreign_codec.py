@@ -24,6 +24,7 @@ from dovetail.kafka.codec.schema import UUID, FieldSpec, Primitive, specs_of
 
 _MODULES = (
     "admin.acl",
+    "admin.client_quotas",
     "admin.cluster",
     "admin.configs",
     "admin.groups",

@@ -76,7 +76,7 @@ def produce(acks: int) -> ProduceRequest:
     return ProduceRequest(acks=acks, timeout_ms=1, topic_data=(topic,))
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(26, 0), (0, 12), (1, 3), (1, 17), (999, 0)])
+@pytest.mark.parametrize(("api_key", "version"), [(58, 0), (0, 14), (1, 3), (1, 19), (999, 0)])
 def test_other_versions_close(api_key: int, version: int) -> None:
     """K5: for other types and versions Kafka has no answer but to close."""
     start = api_key.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\x09\xff\xff"

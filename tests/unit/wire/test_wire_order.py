@@ -203,3 +203,28 @@ def test_flood_of_pipelined_requests(loop: str) -> None:
                 assert [await client.answer() for _ in frames] == frames
 
     run(loop, main)
+
+
+def test_a_client_over_its_quota_waits(loop: str) -> None:
+    """K13: what it was answered leaves at once, its next request begins later; others go on."""
+
+    async def main() -> None:
+        async with opened_door() as door:
+            one = await door.connect()
+            await one.send(framed(NOW + b"first"))
+            assert await one.answer() == NOW + b"first"
+            (held,) = door.server._connections
+            other = await door.connect()
+            with clients(one, other):
+                began = asyncio.get_running_loop().time()
+                held.hold(50)
+                held.hold(150)
+                held.hold(1)
+                await one.send(framed(NOW + b"second"))
+                await other.send(framed(NOW + b"third"))
+                assert await other.answer() == NOW + b"third"
+                assert NOW + b"second" not in door.begun
+                assert await one.answer() == NOW + b"second"
+                assert asyncio.get_running_loop().time() - began >= 0.149
+
+    run(loop, main)

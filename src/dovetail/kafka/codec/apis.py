@@ -51,14 +51,24 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +120,17 @@ def _api(
 
 _APIS: Final = (
     _api("Produce", versions=(3, 11), flexible_since=9, advertised_lowest=0),
-    _api("Fetch", versions=(4, 16), flexible_since=12),
-    _api("ListOffsets", versions=(1, 9), flexible_since=6),
+    _api("Fetch", versions=(4, 18), flexible_since=12),
+    _api("ListOffsets", versions=(1, 11), flexible_since=6),
     _api("Metadata", versions=(0, 13), flexible_since=9),
-    _api("OffsetCommit", versions=(2, 9), flexible_since=8),
-    _api("OffsetFetch", versions=(1, 9), flexible_since=6),
+    _api("OffsetCommit", versions=(2, 10), flexible_since=8),
+    _api("OffsetFetch", versions=(1, 10), flexible_since=6),
     _api("FindCoordinator", versions=(0, 6), flexible_since=3),
     _api("JoinGroup", versions=(0, 9), flexible_since=6),
     _api("Heartbeat", versions=(0, 4), flexible_since=4),
     _api("LeaveGroup", versions=(0, 5), flexible_since=4),
     _api("SyncGroup", versions=(0, 5), flexible_since=4),
-    _api("DescribeGroups", versions=(0, 5), flexible_since=5),
+    _api("DescribeGroups", versions=(0, 6), flexible_since=5),
     _api("ListGroups", versions=(0, 5), flexible_since=3),
     _api("ApiVersions", versions=(0, 4), flexible_since=3),
     _api("CreateTopics", versions=(2, 7), flexible_since=5),
@@ -134,7 +144,7 @@ _APIS: Final = (
     _api("DeleteGroups", versions=(0, 2), flexible_since=2),
     _api("IncrementalAlterConfigs", versions=(0, 1), flexible_since=1),
     _api("OffsetDelete", versions=(0, 0), flexible_since=NEVER),
-    _api("DescribeCluster", versions=(0, 1), flexible_since=0),
+    _api("DescribeCluster", versions=(0, 2), flexible_since=0),
     # After version 0 the client would send bytes without frames.
     _api("SaslHandshake", versions=(1, 1), flexible_since=NEVER),
     _api("SaslAuthenticate", versions=(0, 2), flexible_since=2),
@@ -143,6 +153,16 @@ _APIS: Final = (
     _api("DeleteAcls", versions=(1, 3), flexible_since=2),
     _api("DescribeUserScramCredentials", versions=(0, 0), flexible_since=0),
     _api("AlterUserScramCredentials", versions=(0, 0), flexible_since=0),
+    _api("DescribeLogDirs", versions=(1, 5), flexible_since=2),
+    _api("ElectLeaders", versions=(0, 2), flexible_since=2),
+    _api("AlterPartitionReassignments", versions=(0, 1), flexible_since=0),
+    _api("ListPartitionReassignments", versions=(0, 0), flexible_since=0),
+    _api("DescribeClientQuotas", versions=(0, 1), flexible_since=1),
+    _api("AlterClientQuotas", versions=(0, 1), flexible_since=1),
+    _api("DescribeQuorum", versions=(0, 2), flexible_since=0),
+    _api("UpdateFeatures", versions=(0, 2), flexible_since=0),
+    _api("ListConfigResources", versions=(0, 1), flexible_since=0),
+    _api("DescribeTopicPartitions", versions=(0, 0), flexible_since=0),
 )
 
 SUPPORTED: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _APIS})

@@ -130,6 +130,15 @@ class _DecoderSource:
             self._array(spec, target, where, nullable)
         elif isinstance(spec.element, Primitive):
             self._primitive(spec.element, target, where, nullable)
+        elif nullable:
+            self._fixed("b", "n")
+            self._flush()
+            self._line("if n < 0:")
+            self._line(f"    {target} = None")
+            self._line("else:")
+            self._depth += 1
+            self._struct(spec.element, target)
+            self._depth -= 1
         else:
             self._flush()
             self._struct(spec.element, target)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from dovetail.buffers import Buffer
-from dovetail.kafka.codec.primitives import uvarint
+from dovetail.kafka.codec.primitives import NULL_STRUCT, PRESENT_STRUCT, uvarint
 from dovetail.kafka.codec.schema import (
     RECORDS,
     RECORDS_LIST,
@@ -136,6 +136,15 @@ class _EncoderSource:
             self._array(spec, value, nullable)
         elif isinstance(spec.element, Primitive):
             self._primitive(spec.element, value, nullable)
+        elif nullable:
+            self._flush()
+            self._line(f"if {value} is None:")
+            self._line(f"    {self._sink}.append({NULL_STRUCT!r})")
+            self._line("else:")
+            self._depth += 1
+            self._add(repr(PRESENT_STRUCT))
+            self._struct(spec.element, value)
+            self._depth -= 1
         else:
             self._struct(spec.element, value)
 

@@ -18,6 +18,10 @@ STRING_BYTES_MAX: Final = 0x7FFF
 #: A tagged field takes a byte for its tag and one for its size at least.
 TAG_BYTES_MIN: Final = 2
 
+#: In front of a struct that may be null: a byte that says whether it is.
+NULL_STRUCT: Final = b"\xff"
+PRESENT_STRUCT: Final = b"\x01"
+
 _SHORT: Final = tuple(bytes((number,)) for number in range(128))
 
 

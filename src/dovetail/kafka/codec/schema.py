@@ -8,6 +8,7 @@ order of the wire:
     replica_id: Annotated[Int32, Wire(until=14)] = -1         up to version 14
     topics: Annotated[tuple[Topic, ...] | None, Wire(nullable=1)]    null allowed from version 1
     rack: String | None = None                                null allowed wherever it exists
+    cursor: Cursor | None = None                              a struct with a byte that says null
     cluster_id: Annotated[String | None, Wire(since=12, tag=0)] = None     a tagged field
 
 Versions are those of the whole message, also inside nested structs. A field that every supported
@@ -41,6 +42,8 @@ INT8 = Primitive("int8", "b")
 INT16 = Primitive("int16", "h")
 INT32 = Primitive("int32", "i")
 INT64 = Primitive("int64", "q")
+UINT16 = Primitive("uint16", "H")
+FLOAT64 = Primitive("float64", "d")
 BOOL = Primitive("bool", "?")
 UUID = Primitive("uuid", "16s")
 STRING = Primitive("string")
@@ -52,6 +55,8 @@ Int8 = Annotated[int, INT8]
 Int16 = Annotated[int, INT16]
 Int32 = Annotated[int, INT32]
 Int64 = Annotated[int, INT64]
+UInt16 = Annotated[int, UINT16]
+Float64 = Annotated[float, FLOAT64]
 Bool = Annotated[bool, BOOL]
 #: Sixteen bytes; not `uuid.UUID`, which costs a microsecond and is only ever compared here.
 Uuid = Annotated[bytes, UUID]
@@ -126,6 +131,8 @@ def _field_bytes_min(spec: FieldSpec, version: int, flexible: bool) -> int:
         return 1 if flexible else 4
     if isinstance(spec.element, Primitive):
         return element_bytes_min(spec.element, version, flexible=flexible)
+    if spec.null_in(version):
+        return 1
     return bytes_min(spec.element, version, flexible=flexible)
 
 

@@ -4,9 +4,13 @@
     backend.py       what handlers work on
     produce.py       Produce and InitProducerId
     fetch.py         Fetch: from memory, from storage, or a long poll at the end of the log
-    metadata.py      Metadata, DescribeCluster, FindCoordinator
+    metadata.py      Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator
     offsets.py       ListOffsets, OffsetForLeaderEpoch, DeleteRecords
     topics.py        CreateTopics, DeleteTopics, CreatePartitions
+    log_dirs.py      DescribeLogDirs
+    reassignment.py  ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments
+    quotas.py        DescribeClientQuotas, AlterClientQuotas
+    features.py      UpdateFeatures, DescribeQuorum
     configs.py       settings of topics and of the node
     broker_settings.py  what a broker's settings are under Kafka's names
     groups.py        JoinGroup, SyncGroup, Heartbeat, LeaveGroup

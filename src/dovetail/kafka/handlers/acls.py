@@ -118,7 +118,7 @@ async def delete_acls(
 
 def _registry(backend: Backend, call: Call, operation: Operation) -> AccessRegistry:
     call.access.demand(operation, Kind.CLUSTER, CLUSTER_NAME)
-    if backend.registry is None:
+    if not backend.authorizes:
         raise _SwitchedOff(_OFF)
     return backend.registry
 

@@ -1,10 +1,10 @@
 """What handlers work on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from dovetail.access import EVERYTHING, Access, AccessRegistry
+from dovetail.access import EVERYTHING, Access, AccessRegistry, Quotas
 from dovetail.clock import Clock
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
@@ -48,10 +48,15 @@ class Backend:
     partitions_default: int
     #: How many storage nodes belong to the cluster; a record can have so many copies.
     storage_nodes: Callable[[], int]
+    #: Those of them that are there; None where there is but this node.
+    storage_present: Callable[[], Collection[int] | None]
     #: Settings of the node that DescribeConfigs shows for a broker.
     node_settings: dict[str, str]
-    #: Users and rules; None where nobody has to log in and everybody may do everything.
-    registry: AccessRegistry | None = None
+    #: Users and rules; users can be made before anybody has to log in.
+    registry: AccessRegistry
+    #: Whether rules are looked at; if not, everybody may do everything.
+    authorizes: bool
+    quotas: Quotas
 
 
 @dataclass(frozen=True, slots=True)

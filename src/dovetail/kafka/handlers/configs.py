@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics, and of the node.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of things.
 
 A topic's settings can be changed; the node's are those of its settings file and can be read, under
 our names and, for tools that ask so, under Kafka's (`broker_settings.py`).
@@ -16,6 +16,10 @@ from dovetail.log.topic_settings import CONFIG_KEYS, ConfigType, config_key
 
 _TOPIC = 2
 _BROKER = 4
+_BROKER_LOGGER = 8
+_CLIENT_METRICS = 16
+_CONSUMER_GROUP = 32
+_LISTED = {_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _CONSUMER_GROUP}
 
 _SOURCE_TOPIC = 1
 _SOURCE_NODE = 4
@@ -96,6 +100,36 @@ def _describe(
         )
 
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
+
+
+async def list_config_resources(
+    backend: Backend, call: Call, request: m.ListConfigResourcesRequest
+) -> m.ListConfigResourcesResponse:
+    """Topics and brokers by name; version 0 asks for client metrics, of which there are none."""
+    if not call.access.allows(Operation.DESCRIBE_CONFIGS, Kind.CLUSTER, CLUSTER_NAME):
+        return m.ListConfigResourcesResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, config_resources=()
+        )
+    asked = set(request.resource_types) or _LISTED
+    wanted = {_CLIENT_METRICS} if call.api_version == 0 else asked
+    if not wanted <= _LISTED:
+        return m.ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=()
+        )
+
+    found = []
+    if _TOPIC in wanted:
+        found += [(_TOPIC, record.name) for record in backend.log.topics()]
+    for kind in (_BROKER, _BROKER_LOGGER):
+        if kind in wanted:
+            found += [(kind, str(node)) for node in backend.brokers()]
+    return m.ListConfigResourcesResponse(
+        error_code=ErrorCode.NONE,
+        config_resources=tuple(
+            m.ListConfigResourcesResponseResource(resource_name=name, resource_type=kind)
+            for kind, name in found
+        ),
+    )
 
 
 async def alter_configs(

@@ -7,10 +7,11 @@ else is a coroutine, one at a time for a connection.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-from dovetail.access import EVERYTHING, Access, Authenticator
+from dovetail.access import EVERYTHING, Access, Authenticator, quotas
 from dovetail.background import start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import ProtocolViolation
@@ -22,16 +23,20 @@ from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.handlers import (
     acls,
     configs,
+    features,
     fetch,
     group_admin,
     groups,
+    log_dirs,
     metadata,
     offsets,
     positions,
     produce,
+    reassignment,
     topics,
     users,
 )
+from dovetail.kafka.handlers import quotas as client_quotas
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
 from dovetail.wire import Connection, OrderedReply, Reply
@@ -70,6 +75,16 @@ _HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_ACLS: acls.delete_acls,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_users,
+    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    ApiKey.ELECT_LEADERS: reassignment.elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignment.alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignment.list_reassignments,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: client_quotas.describe_quotas,
+    ApiKey.ALTER_CLIENT_QUOTAS: client_quotas.alter_quotas,
+    ApiKey.DESCRIBE_QUORUM: features.describe_quorum,
+    ApiKey.UPDATE_FEATURES: features.update_features,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
 }
 
 _SASL = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -77,7 +92,30 @@ _SASL = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _API_VERSIONS = m.ApiVersionsResponse(
     error_code=ErrorCode.NONE,
     api_keys=tuple(advertised_of(api) for api in SUPPORTED.values()),
+    supported_features=tuple(
+        m.ApiVersionsResponseSupportedFeature(name=name, min_version=low, max_version=high)
+        for name, (low, high) in features.FEATURES.items()
+    ),
+    finalized_features_epoch=0,
+    finalized_features=tuple(
+        m.ApiVersionsResponseFinalizedFeature(
+            name=name, max_version_level=high, min_version_level=high
+        )
+        for name, (_, high) in features.FEATURES.items()
+    ),
 )
+
+#: The user of quotas where nobody logs in; Kafka's name for it.
+_ANONYMOUS = "ANONYMOUS"
+
+
+class _Asked(NamedTuple):
+    """A request that is being answered."""
+
+    header: RequestHeader
+    started: float
+    connection: Connection
+    access: Access = EVERYTHING
 
 
 class KafkaDispatch:
@@ -102,37 +140,50 @@ class KafkaDispatch:
 
         if header.api_key == ApiKey.API_VERSIONS:
             decode_body(header, frame, body_start)
-            return self._encode(header, _API_VERSIONS, started)
+            return self._encode(_Asked(header, started, connection), _API_VERSIONS)
         if header.api_key in _SASL:
             body = decode_body(header, frame, body_start)
-            return self._later(header, sasl(self._authenticator, connection, body), started)
+            login = sasl(self._authenticator, connection, body)
+            return self._later(_Asked(header, started, connection), login)
 
         access = self._access_of(header, connection)
         body = decode_body(header, frame, body_start)
+        asked = _Asked(header, started, connection, access)
+        if not self._backend.quotas.active:
+            return self._begin(asked, body)
+        self._count(asked, quotas.PRODUCED, len(frame) if header.api_key == ApiKey.PRODUCE else 0)
+        self._count(asked, quotas.MUTATED, _partitions_changed(body))
+        reply = self._begin(asked, body)
+        self._count(asked, quotas.BUSY, (perf_counter() - started) * 1000)
+        self._hold(asked)
+        return reply
+
+    def _begin(self, asked: _Asked, body: Any) -> Reply:
+        header, _, connection, access = asked
         if header.api_key == ApiKey.PRODUCE:
             return produce.produce(
                 self._backend,
                 access,
                 body,
-                lambda answer: self._encode(header, answer, started),
+                lambda answer: self._encode(asked, answer),
                 connection.close,
             )
         if header.api_key == ApiKey.FETCH:
             found = fetch.fetch_from_tail(self._backend, access, body)
             if found is not None:
-                return self._encode(header, found, started)
-            return self._later(header, fetch.fetch(self._backend, access, body), started)
+                return self._encode(asked, found)
+            return self._later(asked, fetch.fetch(self._backend, access, body))
 
         call = Call(header.api_version, header.client_id or "", connection.host, access)
         handler = _HANDLERS[header.api_key]
         if header.api_key == ApiKey.LIST_OFFSETS:  # Changes nothing, and can take long.
-            return self._later(header, handler(self._backend, call, body), started)
+            return self._later(asked, handler(self._backend, call, body))
         # To its end, also if the client goes away: cancelled in the middle, it would leave the node
         # not knowing what it has changed. Until then its bytes count.
         task = start_task(
             handler(self._backend, call, body), name="kafka/request", of=handler.__name__
         )
-        return OrderedReply(self._later(header, asyncio.shield(task), started), task)
+        return OrderedReply(self._later(asked, asyncio.shield(task)), task)
 
     def _access_of(self, header: RequestHeader, connection: Connection) -> Access:
         """What the client may do; asked before a body is decoded, which can cost seconds."""
@@ -157,12 +208,54 @@ class KafkaDispatch:
             )
         return refusal
 
-    async def _later(
-        self, header: RequestHeader, answer: Awaitable[Any], started: float
-    ) -> list[Buffer]:
-        return self._encode(header, await answer, started)
+    async def _later(self, asked: _Asked, answer: Awaitable[Any]) -> list[Buffer]:
+        return self._encode(asked, await answer)
 
-    def _encode(self, header: RequestHeader, body: Any, started: float) -> list[Buffer]:
+    def _encode(self, asked: _Asked, body: Any) -> list[Buffer]:
+        header = asked.header
         name = SUPPORTED[header.api_key].name
-        self._backend.metrics.request(name, perf_counter() - started)
+        self._backend.metrics.request(name, perf_counter() - asked.started)
+        if self._backend.quotas.active:
+            body = self._throttled(asked, body)
         return encode_response(header, body)
+
+    # Quotas (`access/quotas.py`)
+
+    def _count(self, asked: _Asked, quota: str, amount: float) -> None:
+        if amount:
+            user, client = asked.access.principal or _ANONYMOUS, asked.header.client_id or ""
+            self._backend.quotas.note(quota, user, client, amount)
+
+    def _throttled(self, asked: _Asked, body: Any) -> Any:
+        """The answer with the time that the client has to wait, which is seen to here."""
+        if isinstance(body, m.FetchResponse):
+            self._count(asked, quotas.FETCHED, _bytes_of(body))
+        if not hasattr(body, "throttle_time_ms") or asked.header.api_key == ApiKey.API_VERSIONS:
+            return body
+        wait_ms = self._hold(asked)
+        return replace(body, throttle_time_ms=wait_ms) if wait_ms else body
+
+    def _hold(self, asked: _Asked) -> int:
+        """Keeps the client from its next request until it is within its quota again."""
+        user, client = asked.access.principal or _ANONYMOUS, asked.header.client_id or ""
+        wait_ms = self._backend.quotas.wait_ms(user, client)
+        if wait_ms:
+            asked.connection.hold(wait_ms)
+        return wait_ms
+
+
+def _bytes_of(body: m.FetchResponse) -> int:
+    return sum(
+        sum(map(len, partition.records or ()))
+        for topic in body.responses
+        for partition in topic.partitions
+    )
+
+
+def _partitions_changed(body: Any) -> int:
+    """How many partitions a request creates or deletes; a topic of unknown size counts as one."""
+    if isinstance(body, m.CreateTopicsRequest):
+        return sum(max(topic.num_partitions, 1) for topic in body.topics)
+    if isinstance(body, m.DeleteTopicsRequest):
+        return len(body.topics) + len(body.topic_names)
+    return len(body.topics) if isinstance(body, m.CreatePartitionsRequest) else 0

@@ -50,8 +50,12 @@ async def describe_groups(
 def _describe(backend: Backend, call: Call, group_id: str) -> m.DescribeGroupsResponseGroup:
     coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
     group = coordinator.describe(GroupId(group_id))
+    code, message = group_code(coordinator.refusal(GroupId(group_id))), None
+    if group.state is GroupState.DEAD and code is ErrorCode.NONE and call.api_version >= 6:
+        code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
     return m.DescribeGroupsResponseGroup(
-        error_code=group_code(coordinator.refusal(GroupId(group_id))),
+        error_code=code,
+        error_message=message,
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type,

@@ -1,12 +1,18 @@
-"""Metadata, DescribeCluster and FindCoordinator: who is where."""
+"""Metadata, DescribeTopicPartitions, DescribeCluster and FindCoordinator: who is where."""
+
+from typing import NamedTuple
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
+from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call
 from dovetail.log.groups.types import GroupId
 from dovetail.log.topic import TopicRecord, check_name
+
+#: Partitions on one page of DescribeTopicPartitions; Kafka's limit.
+_PAGE_MAX = 2000
 
 _GROUP = 0
 _TRANSACTION = 1
@@ -96,29 +102,122 @@ def _known(backend: Backend, record: TopicRecord) -> m.MetadataResponseTopic:
     )
 
 
+class _Where(NamedTuple):
+    """Who leads a partition, and who holds it."""
+
+    code: ErrorCode
+    leader: int
+    term: int
+    replicas: tuple[int, ...]
+    offline: tuple[int, ...]
+
+    @property
+    def in_sync(self) -> tuple[int, ...]:
+        return tuple(node for node in self.replicas if node not in self.offline)
+
+
+def _where(
+    backend: Backend, brokers: dict[int, BrokerAddress], record: TopicRecord, number: int
+) -> _Where:
+    """A partition is led by its owner, and held by the storage nodes of its newest ledger.
+
+    Their ids need not be those of brokers: clients connect to the leader alone, and tools show
+    replicas by their ids. Before its first ledger a partition is its owner's.
+    """
+    term, owner = backend.log.ownership(record, number)
+    replicas = backend.log.holders(record, number) or (owner,)
+    present = backend.storage_present()
+    offline = () if present is None else tuple(n for n in replicas if n not in present)
+    if owner not in brokers or (record.name, number) in backend.log.broken():
+        return _Where(ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, replicas, offline)
+    return _Where(ErrorCode.NONE, owner, term, replicas, offline)
+
+
 def _partition(
     backend: Backend, brokers: dict[int, BrokerAddress], record: TopicRecord, number: int
 ) -> m.MetadataResponsePartition:
-    """Led by its owner; all that clients need to know of its copies is that they are there."""
-    term, owner = backend.log.ownership(record, number)
-    out_of_service = (record.name, number) in backend.log.broken()
-    if owner not in brokers or out_of_service:
-        return m.MetadataResponsePartition(
-            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-            partition_index=number,
-            leader_id=-1,
-            replica_nodes=(owner,),
-            isr_nodes=(),
-            offline_replicas=(owner,),
-        )
-
+    where = _where(backend, brokers, record, number)
     return m.MetadataResponsePartition(
-        error_code=ErrorCode.NONE,
+        error_code=where.code,
         partition_index=number,
-        leader_id=owner,
-        leader_epoch=term,
-        replica_nodes=(owner,),
-        isr_nodes=(owner,),
+        leader_id=where.leader,
+        leader_epoch=where.term,
+        replica_nodes=where.replicas,
+        isr_nodes=where.in_sync,
+        offline_replicas=where.offline,
+    )
+
+
+async def describe_topic_partitions(
+    backend: Backend, call: Call, request: m.DescribeTopicPartitionsRequest
+) -> m.DescribeTopicPartitionsResponse:
+    """Topics by name, partition by partition, up to the limit of a page."""
+    first = request.cursor
+    names = {topic.name for topic in request.topics}
+    everything = not names
+    if everything:
+        names = {record.name for record in backend.log.topics()}
+
+    room = min(max(request.response_partition_limit, 1), _PAGE_MAX)
+    topics = []
+    following = None
+    for name in sorted(names):
+        if first is not None and name < first.topic_name:
+            continue
+        try:
+            call.access.demand(Operation.DESCRIBE, Kind.TOPIC, name)
+            record = backend.log.topic(name)
+        except DovetailError as error:
+            if not everything:
+                topics.append(
+                    m.DescribeTopicPartitionsResponseTopic(
+                        error_code=code_of(error),
+                        name=name,
+                        topic_id=ZERO_UUID,
+                        partitions=(),
+                    )
+                )
+            continue
+
+        start = first.partition_index if first is not None and name == first.topic_name else 0
+        end = min(record.partitions, max(start, 0) + room)
+        if room:
+            topics.append(_page(backend, record, range(max(start, 0), end)))
+        room -= max(end - max(start, 0), 0)
+        if end < record.partitions or not room:
+            following = m.DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=end
+            )
+            break
+    return m.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
+
+
+def _page(
+    backend: Backend, record: TopicRecord, numbers: range
+) -> m.DescribeTopicPartitionsResponseTopic:
+    brokers = backend.brokers()
+    partitions = []
+    for number in numbers:
+        where = _where(backend, brokers, record, number)
+        partitions.append(
+            m.DescribeTopicPartitionsResponsePartition(
+                error_code=where.code,
+                partition_index=number,
+                leader_id=where.leader,
+                leader_epoch=where.term,
+                replica_nodes=where.replicas,
+                isr_nodes=where.in_sync,
+                eligible_leader_replicas=(),
+                last_known_elr=(),
+                offline_replicas=where.offline,
+            )
+        )
+    return m.DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.NONE,
+        name=record.name,
+        topic_id=bytes.fromhex(record.id),
+        is_internal=record.internal,
+        partitions=tuple(partitions),
     )
 
 

@@ -1,11 +1,14 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: the positions of groups."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 from dovetail.access import Kind, Operation
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, TopicUnknown
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
+from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of, identity
@@ -13,6 +16,9 @@ from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, Partiti
 
 #: From this version on a request names several groups.
 _MANY_GROUPS_SINCE = 8
+
+#: From this version on topics are named by their ids.
+_TOPIC_IDS_SINCE = 10
 
 _NO_POSITION = -1
 
@@ -23,9 +29,13 @@ async def offset_commit(
     """Stores positions; those in partitions that do not exist are refused one by one."""
     codes: dict[PartitionKey, ErrorCode] = {}
     wanted: dict[PartitionKey, OffsetCommit] = {}
-    for topic in request.topics:
+    named = _with_names(backend, call, request.topics)
+    for topic in named:
         for partition in topic.partitions:
             key = PartitionKey(topic.name, partition.partition_index)
+            if not topic.name:
+                codes[key] = ErrorCode.UNKNOWN_TOPIC_ID
+                continue
             try:
                 call.access.demand(Operation.READ, Kind.TOPIC, topic.name)
                 known = backend.log.topic(topic.name)
@@ -49,7 +59,24 @@ async def offset_commit(
         wanted,
     )
     codes.update((key, group_code(error)) for key, error in outcomes.items())
-    return m.OffsetCommitResponse(topics=_outcomes(request.topics, codes))
+    return m.OffsetCommitResponse(topics=_outcomes(named, codes))
+
+
+_Topic = TypeVar("_Topic", m.OffsetCommitRequestTopic, m.OffsetFetchRequestTopic)
+
+
+def _with_names(backend: Backend, call: Call, topics: Sequence[_Topic]) -> tuple[_Topic, ...]:
+    """The topics with their names also where they came by id; empty if there is none of that id."""
+    if call.api_version < _TOPIC_IDS_SINCE:
+        return tuple(topics)
+    return tuple(replace(topic, name=_name_of(backend, topic.topic_id)) for topic in topics)
+
+
+def _name_of(backend: Backend, topic_id: bytes) -> str:
+    try:
+        return backend.log.topic_by_id(topic_id.hex()).name
+    except TopicUnknown:
+        return ""
 
 
 def _outcomes(
@@ -60,6 +87,7 @@ def _outcomes(
     return tuple(
         m.OffsetTopicOutcome(
             name=topic.name,
+            topic_id=getattr(topic, "topic_id", ZERO_UUID),
             partitions=tuple(
                 m.OffsetPartitionOutcome(
                     partition_index=one.partition_index,
@@ -97,18 +125,24 @@ async def _fetch(
     coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
     answer = await coordinator.fetch(GroupId(group_id))
     if wanted is None:
-        asked: dict[str, list[int]] = {}
+        asked: dict[tuple[str, bytes], list[int]] = {}
         for key in sorted(answer.offsets):
             if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, key.topic):
-                asked.setdefault(key.topic, []).append(key.partition)
+                topic_id = _id_of(backend, call, key.topic)
+                if topic_id is not None:
+                    asked.setdefault((key.topic, topic_id), []).append(key.partition)
     else:
-        asked = {topic.name: list(topic.partition_indexes) for topic in wanted}
+        asked = {
+            (topic.name, topic.topic_id): list(topic.partition_indexes)
+            for topic in _with_names(backend, call, wanted)
+        }
 
     code = group_code(answer.error)
     topics = []
-    for topic, partitions in asked.items():
+    for (topic, topic_id), partitions in asked.items():
         found = []
-        seen = call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic)
+        seen = bool(topic) and call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic)
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic else ErrorCode.UNKNOWN_TOPIC_ID
         for partition in partitions:
             position = answer.offsets.get(PartitionKey(topic, partition)) if seen else None
             found.append(
@@ -117,11 +151,23 @@ async def _fetch(
                     committed_offset=position.offset if position else _NO_POSITION,
                     committed_leader_epoch=position.leader_epoch if position else -1,
                     metadata=position.metadata if position else "",
-                    error_code=code if seen else ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_code=code if seen else refused,
                 )
             )
-        topics.append(m.OffsetFetchResponseTopic(name=topic, partitions=tuple(found)))
+        topics.append(
+            m.OffsetFetchResponseTopic(name=topic, topic_id=topic_id, partitions=tuple(found))
+        )
     return code, tuple(topics)
+
+
+def _id_of(backend: Backend, call: Call, topic: str) -> bytes | None:
+    """The id that an answer names a topic by; None if it is needed and the topic is gone."""
+    if call.api_version < _TOPIC_IDS_SINCE:
+        return ZERO_UUID
+    try:
+        return bytes.fromhex(backend.log.topic(topic).id)
+    except TopicUnknown:
+        return None
 
 
 async def offset_delete(

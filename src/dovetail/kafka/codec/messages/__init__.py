@@ -4,17 +4,22 @@
     acls.py            DescribeAcls, CreateAcls, DeleteAcls
     api_versions.py    ApiVersions
     cluster.py         DescribeCluster
-    configs.py         DescribeConfigs, AlterConfigs, IncrementalAlterConfigs
+    configs.py         DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources
+    features.py        UpdateFeatures, DescribeQuorum
     fetch.py           Fetch
     group_admin.py     DescribeGroups, ListGroups, DeleteGroups
     group_offsets.py   OffsetCommit, OffsetFetch, OffsetDelete
     groups.py          FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup
     leaders.py         the new leader that comes with a "not leader" error (KIP-951)
+    log_dirs.py        DescribeLogDirs
     metadata.py        Metadata
     offsets.py         ListOffsets, OffsetForLeaderEpoch, DeleteRecords
     produce.py         Produce
     producers.py       InitProducerId
+    quotas.py          DescribeClientQuotas, AlterClientQuotas
+    reassignment.py    ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments
     sasl.py            SaslHandshake, SaslAuthenticate
+    topic_partitions.py  DescribeTopicPartitions
     topics.py          CreateTopics, DeleteTopics, CreatePartitions
     users.py           DescribeUserScramCredentials, AlterUserScramCredentials
 
@@ -28,15 +33,20 @@ from dovetail.kafka.codec.messages.acls import *
 from dovetail.kafka.codec.messages.api_versions import *
 from dovetail.kafka.codec.messages.cluster import *
 from dovetail.kafka.codec.messages.configs import *
+from dovetail.kafka.codec.messages.features import *
 from dovetail.kafka.codec.messages.fetch import *
 from dovetail.kafka.codec.messages.group_admin import *
 from dovetail.kafka.codec.messages.group_offsets import *
 from dovetail.kafka.codec.messages.groups import *
 from dovetail.kafka.codec.messages.leaders import *
+from dovetail.kafka.codec.messages.log_dirs import *
 from dovetail.kafka.codec.messages.metadata import *
 from dovetail.kafka.codec.messages.offsets import *
 from dovetail.kafka.codec.messages.produce import *
 from dovetail.kafka.codec.messages.producers import *
+from dovetail.kafka.codec.messages.quotas import *
+from dovetail.kafka.codec.messages.reassignment import *
 from dovetail.kafka.codec.messages.sasl import *
+from dovetail.kafka.codec.messages.topic_partitions import *
 from dovetail.kafka.codec.messages.topics import *
 from dovetail.kafka.codec.messages.users import *

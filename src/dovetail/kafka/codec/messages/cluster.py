@@ -13,6 +13,7 @@ class DescribeClusterRequest:
 
     include_cluster_authorized_operations: Bool
     endpoint_type: Annotated[Int8, Wire(since=1)] = 1
+    include_fenced_brokers: Annotated[Bool, Wire(since=2)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,7 @@ class DescribeClusterResponseBroker:
     host: String
     port: Int32
     rack: String | None = None
+    is_fenced: Annotated[Bool, Wire(since=2)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,3 +141,27 @@ class IncrementalAlterConfigsResponse:
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResponseResource, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConfigResourcesRequest:
+    """Resources of which types; none is all. Version 0 asks for client metrics."""
+
+    resource_types: Annotated[tuple[Int8, ...], Wire(since=1)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConfigResourcesResponseResource:
+    """A resource that can have settings."""
+
+    resource_name: String
+    resource_type: Annotated[Int8, Wire(since=1)] = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListConfigResourcesResponse:
+    """The resources by name."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    config_resources: tuple[ListConfigResourcesResponseResource, ...]

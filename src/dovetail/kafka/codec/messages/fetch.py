@@ -38,6 +38,8 @@ class FetchRequestPartition:
     last_fetched_epoch: Annotated[Int32, Wire(since=12)] = -1
     log_start_offset: Annotated[Int64, Wire(since=5)] = -1
     partition_max_bytes: Int32
+    replica_directory_id: Annotated[Uuid, Wire(since=17, tag=0)] = ZERO_UUID
+    high_watermark: Annotated[Int64, Wire(since=18, tag=1)] = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

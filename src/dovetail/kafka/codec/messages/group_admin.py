@@ -32,6 +32,7 @@ class DescribeGroupsResponseGroup:
     """One group; an unknown one is in state "Dead"."""
 
     error_code: Int16
+    error_message: Annotated[String | None, Wire(since=6)] = None
     group_id: String
     group_state: String
     protocol_type: String

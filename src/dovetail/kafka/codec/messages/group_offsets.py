@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid, Wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,10 @@ class OffsetCommitRequestPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequestTopic:
-    """Positions in one topic."""
+    """Positions in one topic; from version 10 it is named by its id."""
 
-    name: String
+    name: Annotated[String, Wire(until=9)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
     partitions: tuple[OffsetCommitRequestPartition, ...]
 
 
@@ -48,7 +49,8 @@ class OffsetPartitionOutcome:
 class OffsetTopicOutcome:
     """Outcomes for one topic."""
 
-    name: String
+    name: Annotated[String, Wire(until=9)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
     partitions: tuple[OffsetPartitionOutcome, ...]
 
 
@@ -64,7 +66,8 @@ class OffsetCommitResponse:
 class OffsetFetchRequestTopic:
     """Partitions wanted of one topic."""
 
-    name: String
+    name: Annotated[String, Wire(until=9)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
     partition_indexes: tuple[Int32, ...]
 
 
@@ -103,7 +106,8 @@ class OffsetFetchResponsePartition:
 class OffsetFetchResponseTopic:
     """Positions in one topic."""
 
-    name: String
+    name: Annotated[String, Wire(until=9)] = ""
+    topic_id: Annotated[Uuid, Wire(since=10)] = ZERO_UUID
     partitions: tuple[OffsetFetchResponsePartition, ...]
 
 

@@ -30,6 +30,7 @@ class ListOffsetsRequest:
     replica_id: Int32
     isolation_level: Annotated[Int8, Wire(since=2)] = 0
     topics: tuple[ListOffsetsRequestTopic, ...]
+    timeout_ms: Annotated[Int32, Wire(since=10)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,114 @@
+"""DescribeClientQuotas and AlterClientQuotas."""
+
+from dataclasses import dataclass
+
+from dovetail.kafka.codec.schema import Bool, Float64, Int8, Int16, Int32, String
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequestComponent:
+    """Match type 0 is this name, 1 the default, 2 any name."""
+
+    entity_type: String
+    match_type: Int8
+    match: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasRequest:
+    """Quotas of matching entities."""
+
+    components: tuple[DescribeClientQuotasRequestComponent, ...]
+    strict: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseEntity:
+    """One part of an entity; a null name is the default."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseValue:
+    """One quota."""
+
+    key: String
+    value: Float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponseEntry:
+    """An entity and its quotas."""
+
+    entity: tuple[DescribeClientQuotasResponseEntity, ...]
+    values: tuple[DescribeClientQuotasResponseValue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeClientQuotasResponse:
+    """The entities that match."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16
+    error_message: String | None = None
+    entries: tuple[DescribeClientQuotasResponseEntry, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasRequestEntity:
+    """One part of an entity; a null name is the default."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasRequestOp:
+    """Sets a quota, or removes it."""
+
+    key: String
+    value: Float64
+    remove: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasRequestEntry:
+    """Changes to one entity."""
+
+    entity: tuple[AlterClientQuotasRequestEntity, ...]
+    ops: tuple[AlterClientQuotasRequestOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasRequest:
+    """Change quotas of entities."""
+
+    entries: tuple[AlterClientQuotasRequestEntry, ...]
+    validate_only: Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasResponseEntity:
+    """One part of an entity; a null name is the default."""
+
+    entity_type: String
+    entity_name: String | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasResponseEntry:
+    """Whether this entity was changed."""
+
+    error_code: Int16
+    error_message: String | None = None
+    entity: tuple[AlterClientQuotasResponseEntity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterClientQuotasResponse:
+    """The outcome for each entity."""
+
+    throttle_time_ms: Int32 = 0
+    entries: tuple[AlterClientQuotasResponseEntry, ...]

@@ -1,0 +1,173 @@
+"""Admin requests that Python's clients do not send, and quotas that hold."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Producer
+from tests.compat.raw import RawClient
+from tests.compat.server import TopicMaker
+
+from dovetail.kafka.codec import messages as m
+from dovetail.kafka.codec.error_codes import ErrorCode
+
+
+@pytest.fixture
+def raw(bootstrap: str) -> Iterator[RawClient]:
+    with RawClient(bootstrap) as client:
+        yield client
+
+
+def set_quota(raw: RawClient, client_id: str, key: str, value: float | None) -> None:
+    op = m.AlterClientQuotasRequestOp(key=key, value=value or 0.0, remove=value is None)
+    entity = m.AlterClientQuotasRequestEntity(entity_type="client-id", entity_name=client_id)
+    entry = m.AlterClientQuotasRequestEntry(entity=(entity,), ops=(op,))
+    answer = raw.ask(m.AlterClientQuotasRequest(entries=(entry,), validate_only=False))
+    assert answer.entries[0].error_code == ErrorCode.NONE, answer
+
+
+def test_a_producer_is_slowed_to_its_quota(
+    raw: RawClient, bootstrap: str, topic_maker: TopicMaker, new_name: Callable[[], str]
+) -> None:
+    """K13: the client is told how long it waits, and gets no more than its rate and a burst."""
+    topic, client_id = topic_maker(), new_name()
+    set_quota(raw, client_id, "producer_byte_rate", 40_000.0)
+    told: list[float] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "throttle_cb": lambda event: told.append(event.throttle_time),
+            "linger.ms": 0,
+            "batch.num.messages": 1,
+        }
+    )
+    began = time.monotonic()
+    for _ in range(10):
+        producer.produce(topic, bytes(10_000))
+    assert producer.flush(30) == 0
+    # 100 KB at 40 KB/s, of which a second's may come at once, and the last one is not waited for.
+    assert time.monotonic() - began >= 0.9
+    producer.poll(0)
+    assert told and max(told) > 0
+
+    set_quota(raw, client_id, "producer_byte_rate", None)
+    began = time.monotonic()
+    producer.produce(topic, bytes(10_000))
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.usefixtures("node_only")
+def test_a_busy_client_waits(raw: RawClient, bootstrap: str, new_name: Callable[[], str]) -> None:
+    """K13: the time that the broker works for it counts, whatever it asks."""
+    client_id = new_name()
+    set_quota(raw, client_id, "request_percentage", 0.1)
+    with RawClient(bootstrap, client_id) as busy:
+        asked = m.MetadataRequest(topics=())
+        assert any(busy.ask(asked).throttle_time_ms for _ in range(200))
+    set_quota(raw, client_id, "request_percentage", None)
+
+
+def test_partitions_are_described_page_by_page(raw: RawClient, topic_maker: TopicMaker) -> None:
+    """K13: every partition once, whatever the page; a topic that is not there has its error."""
+    topics = sorted(topic_maker(partitions=n) for n in (3, 2))
+    wanted = [m.DescribeTopicPartitionsRequestTopic(name=name) for name in (*topics, "zz.none")]
+    seen: list[tuple[str, int]] = []
+    cursor = None
+    for _ in range(10):
+        answer = raw.ask(
+            m.DescribeTopicPartitionsRequest(
+                topics=tuple(wanted), response_partition_limit=2, cursor=cursor
+            )
+        )
+        for topic in answer.topics:
+            seen += [(topic.name, p.partition_index) for p in topic.partitions]
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert topic.error_code == (unknown if topic.name == "zz.none" else ErrorCode.NONE)
+        found = answer.next_cursor
+        if found is None:
+            break
+        cursor = m.DescribeTopicPartitionsRequestCursor(
+            topic_name=found.topic_name, partition_index=found.partition_index
+        )
+    assert len(seen) == len(set(seen)) == 5
+
+
+def test_positions_by_topic_id(
+    raw: RawClient, topic_maker: TopicMaker, new_name: Callable[[], str]
+) -> None:
+    """K7, K13: OffsetCommit and OffsetFetch 10 name topics by id; an unknown id is told."""
+    topic, group = topic_maker(), new_name()
+    metadata = raw.ask(m.MetadataRequest(topics=(m.MetadataRequestTopic(name=topic),)))
+    known, unknown = metadata.topics[0].topic_id, bytes(range(16))
+    raw_group = _await_coordinator(raw, group)
+    assert raw_group == ErrorCode.NONE
+    position = m.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=7, committed_metadata=None
+    )
+    answer = raw.ask(
+        m.OffsetCommitRequest(
+            group_id=group,
+            member_id="",
+            topics=tuple(
+                m.OffsetCommitRequestTopic(topic_id=each, partitions=(position,))
+                for each in (known, unknown)
+            ),
+        )
+    )
+    codes = {t.topic_id: t.partitions[0].error_code for t in answer.topics}
+    assert codes == {known: ErrorCode.NONE, unknown: ErrorCode.UNKNOWN_TOPIC_ID}
+
+    for wanted in (
+        (m.OffsetFetchRequestTopic(topic_id=known, partition_indexes=(0,)),),
+        None,
+    ):
+        asked = m.OffsetFetchRequestGroup(group_id=group, topics=wanted)
+        (found,) = raw.ask(m.OffsetFetchRequest(groups=(asked,))).groups
+        assert [(t.topic_id, t.partitions[0].committed_offset) for t in found.topics] == [
+            (known, 7)
+        ]
+
+
+def _await_coordinator(raw: RawClient, group: str) -> int:
+    for _ in range(200):
+        answer = raw.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group,)))
+        if answer.coordinators[0].error_code == ErrorCode.NONE:
+            break
+        time.sleep(0.05)
+    code: int = answer.coordinators[0].error_code
+    return code
+
+
+def test_admin_requests_with_odd_input_get_an_error_and_not_a_closed_connection(
+    raw: RawClient, topic_maker: TopicMaker
+) -> None:
+    """K13, F88: unknown names, negative numbers and NUL are answered in Kafka's words."""
+    topic, odd = topic_maker(), "a\0\N{SNOWMAN}"
+    election = m.ElectLeadersRequestTopic(topic=topic, partitions=(-1, 0, 2**31 - 1))
+    strange = m.ElectLeadersRequestTopic(topic=odd, partitions=(0,))
+    answer = raw.ask(m.ElectLeadersRequest(election_type=0, topic_partitions=(election, strange)))
+    codes = {
+        (t.topic, p.partition_id): p.error_code
+        for t in answer.replica_election_results
+        for p in t.partition_result
+    }
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert codes == {
+        (topic, -1): unknown,
+        (topic, 0): ErrorCode.ELECTION_NOT_NEEDED,
+        (topic, 2**31 - 1): unknown,
+        (odd, 0): unknown,
+    }
+
+    component = m.DescribeClientQuotasRequestComponent(entity_type=odd, match_type=9, match=None)
+    answer = raw.ask(m.DescribeClientQuotasRequest(components=(component,), strict=True))
+    assert answer.error_code != ErrorCode.NONE
+
+    wanted = m.DescribeLogDirsRequestTopic(topic=odd, partitions=(-1,))
+    answer = raw.ask(m.DescribeLogDirsRequest(topics=(wanted,)))
+    assert all(not result.topics for result in answer.results)
+    for version in range(3):
+        part = m.DescribeQuorumRequestPartition(partition_index=-1)
+        about = m.DescribeQuorumRequestTopic(topic_name=odd, partitions=(part,))
+        raw.ask(m.DescribeQuorumRequest(topics=(about,)), version)
