@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from dovetail.access import AccessRegistry, Quotas
+from dovetail.access import Quotas
 from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
@@ -25,6 +25,7 @@ from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
 from dovetail.node.metrics import LogCollector, Metrics
+from dovetail.node.security import Security
 from dovetail.settings import LogSettings, Settings
 from dovetail.storage import Ensembles, Quorum
 from dovetail.storage.quorum.arithmetic import check_quorum
@@ -128,11 +129,11 @@ class Broker:
         brokers: Callable[[], dict[int, BrokerAddress]],
         brokers_gone: Callable[[], dict[int, BrokerAddress]],
         storage_nodes: Callable[[], int],
-        registry: AccessRegistry,
-        *,
-        authorizes: bool,
+        security: Security,
     ) -> Backend:
         """What the Kafka handlers work on; clients get these addresses."""
+        if security.registry is None:
+            raise AssertionError("a broker starts after the users are known")
         log = self._settings.log
         return Backend(
             log=self.log,
@@ -147,8 +148,8 @@ class Broker:
             partitions_default=log.partitions_default,
             storage_nodes=storage_nodes,
             storage_present=lambda: None if self._view is None else self._view.present().keys(),
-            registry=registry,
-            authorizes=authorizes,
+            registry=security.registry,
+            authorizes=security.authenticator is not None,
             quotas=self._quotas,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )

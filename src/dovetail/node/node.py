@@ -439,17 +439,8 @@ class Node:
         await self._stack.enter_async_context(broker)
         if membership is not None:
             membership.on_change.append(self._nodes_changed)
-        registry = self._security.registry
-        if registry is None:
-            raise AssertionError("a broker starts after the users are known")
         listener.kafka = KafkaDispatch(
-            broker.backend(
-                brokers,
-                brokers_gone,
-                self._count_storage,
-                registry,
-                authorizes=self._security.authenticator is not None,
-            ),
+            broker.backend(brokers, brokers_gone, self._count_storage, self._security),
             self._security.authenticator,
         )
         return broker

@@ -81,9 +81,11 @@ async def describe_quorum(
                     observers=tuple(s for n, s in states.items() if known and n != backend.node_id),
                 )
             )
+
         topics.append(
             m.DescribeQuorumResponseTopic(topic_name=topic.topic_name, partitions=tuple(partitions))
         )
+
     return m.DescribeQuorumResponse(
         error_code=ErrorCode.NONE,
         topics=tuple(topics),

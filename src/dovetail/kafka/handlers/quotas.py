@@ -34,6 +34,7 @@ async def describe_quotas(
     entries = []
     for entity, values in backend.quotas.all().items():
         parts = dict(entity)
+
         if request.strict and parts.keys() != set(kinds):
             continue
         if all(_matches(component, parts) for component in request.components):
@@ -90,6 +91,7 @@ async def alter_quotas(
             )
         except DovetailError as error:
             code, message = code_of(error), str(error)
+
         entries.append(
             m.AlterClientQuotasResponseEntry(
                 error_code=code,
