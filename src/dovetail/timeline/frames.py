@@ -265,10 +265,12 @@ class Statuses(Answer, frozen=True):
 
 
 class Held(Request, frozen=True):
-    """Which leases does this consumer hold, from a former life under the same id?"""
+    """Which leases does this consumer hold that it does not know of, from a former life under the
+    same id or a session that broke? It takes them up, under a new version each."""
 
     session: _Session
     limit: _Limit
+    known: Annotated[list[Handle], Meta(max_length=BATCH_MAX)]
 
 
 # Looking

@@ -341,14 +341,16 @@ class Requests:
     async def held(self, message: frames.Held) -> Answer:
         running = self._of(message.session)
         consumer = running.consumer(message.session)
-        now_ms = self._context.now_ms()
-        leases = await running.use(
-            "held",
-            lambda store: store.held_by(consumer.member.id, now_ms=now_ms, limit=message.limit),
-        )
+
         # What is leased for it and waits here for its time will be pushed.
-        waiting = {push.message.handle for push in consumer.outbox}
-        return frames.Pushed([leased for leased in leases if leased.handle not in waiting])
+        await running.leased()
+        waiting = (push.message.handle for push in consumer.outbox)
+        known = {*message.known, *waiting}
+        name, now_ms, limit = consumer.member.id, self._context.now_ms(), message.limit
+        leases = await running.use(
+            "held", lambda s: s.take_up(name, known=known, now_ms=now_ms, limit=limit)
+        )
+        return frames.Pushed(leases)
 
     # Looking
 

@@ -95,8 +95,9 @@ class RunningTimeline:
         self._timer = Alarm(self._pump, name="timeline/pump", of=record.name)
         self._window_timer = Alarm(self._on_window, name="timeline/window", of=record.name)
         self._tasks = Tasks()
-        #: The last lease that began.
+        #: The last lease that began, and all that are not answered.
         self._leasing: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
         self._ended: DovetailError | None = None
         self._on_window()
 
@@ -261,6 +262,8 @@ class RunningTimeline:
         plan = self.loader.plan(now_ms=now_ms)
         if plan is not None:
             self._leasing = self._run(self._lease(plan, self._leasing))
+            self._under_way.add(self._leasing)
+            self._leasing.add_done_callback(self._under_way.discard)
         self._arm(now_ms)
 
     def _note_pushed(self, consumer: ConsumerSession, left: Sequence[Leased], now_ms: int) -> None:
@@ -323,6 +326,11 @@ class RunningTimeline:
         if orphans:
             self._run(self._give_back(orphans))
         self._pump()
+
+    async def leased(self) -> None:
+        """Returns when what is being leased now has come, and waits for its time."""
+        if self._under_way:
+            await asyncio.wait(set(self._under_way))
 
     def _note_leased(self, result: LeaseResult) -> None:
         name, metrics = self.record.name, self._context.metrics

@@ -265,11 +265,28 @@ class StoreConformance:
         await put(store, *[message() for _ in range(4)])
         mine = await take(store, ask("me", limit=2))
         await take(store, ask("other"))
-        held = await store.held_by("me", now_ms=NOW_MS, limit=10)
+        held = await store.take_up("me", known=(), now_ms=NOW_MS, limit=10)
         assert sorted(item.handle.id for item in held) == sorted(item.id for item in mine)
         assert {item.body for item in held} == {b"body"}
-        assert len(await store.held_by("me", now_ms=NOW_MS, limit=1)) == 1
-        assert not await store.held_by("me", now_ms=NOW_MS + LEASE_MS, limit=10)
+        assert {item.attempt for item in held} == {1}
+        assert len(await store.take_up("me", known=(), now_ms=NOW_MS, limit=1)) == 1
+        assert not await store.take_up("me", known=(), now_ms=NOW_MS + LEASE_MS, limit=10)
+
+    async def test_what_a_consumer_took_up_nobody_else_can_give_back(
+        self, store: TimelineStore
+    ) -> None:
+        """B13: a lease that is taken up has a new version, and a broker that had it in hand for the
+        same consumer is refused; what the consumer knows of stays as it is."""
+        await put(store, message(), message())
+        first, second = await take(store, ask("me", limit=2))
+        (held,) = await store.take_up("me", known={first.handle}, now_ms=NOW_MS, limit=10)
+        assert (held.id, held.until_ms) == (second.id, second.until_ms)
+        old = Release(second.handle, NOW_MS, counted=False)
+        assert await give_back(store, old) == [Status.STALE]
+        assert await store.delete([first.handle, second.handle]) == [Status.OK, Status.STALE]
+        assert await store.extend([Extension(held.handle, NOW_MS + 2 * LEASE_MS)]) == [Status.OK]
+        assert not await take(store, ask("other"), now_ms=NOW_MS + LEASE_MS)
+        assert await store.delete([held.handle]) == [Status.OK]
 
     # Producers
 

@@ -1,81 +1,174 @@
 """The client's consumer against a broker whose answers the test chooses."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from dovetail.clock import SystemClock
-from dovetail.errors import Unavailable
+from dovetail.errors import NotFound, Unavailable, Uncertain
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.message import Leased, MessageId, Status, Version
+from dovetail.timeline.message import Handle, Leased, MessageId, Status, Version
 
 DEADLINE_S = 20
+LEASE_MS = 1_000
 
 
-def lease(identity: int) -> Leased:
-    until_ms = SystemClock().wall_ms() + 60_000
-    return Leased(MessageId(identity), Version(1), 0, until_ms, 1, 0, 0, b"body", b"", None)
+def lease(identity: int, *, left_ms: int = 60_000, version: int = 1) -> Leased:
+    until_ms = SystemClock().wall_ms() + left_ms
+    handle = Handle(MessageId(identity), Version(version))
+    return Leased(handle.id, handle.version, 0, until_ms, 1, 0, 0, b"body", b"", None)
 
 
 class Broker:
-    """Holds a lease of the consumer when its session begins, and pushes the same one later."""
+    """Pushes what the test puts into `pushes`, an error as an error; notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.pushes: asyncio.Queue[Leased | Exception] = asyncio.Queue()
+        self.held: list[Leased] = []
+        self.opened = 0
+        self.known: list[list[Handle]] = []
+        self.deleted: list[Handle] = []
+        self.extending: Callable[[frames.Extend], frames.Statuses] = all_extended
+        #: Links on which a request for messages is outstanding.
+        self.waiting: set[Line] = set()
+
+    async def answer(self, line: "Line", message: Any) -> Any:
+        if isinstance(message, frames.Open):
+            self.opened += 1
+            return frames.Opened(self.opened, TimelineConfig())
+        if isinstance(message, frames.Held):
+            assert not self.waiting, "a push may still come on the link of the session before"
+            self.known.append(message.known)
+            return frames.Pushed(self.held)
+        if isinstance(message, frames.Consume):
+            if message.session != self.opened:
+                raise NotFound("no such session")
+            pushed = await self.pushes.get()
+            if isinstance(pushed, Exception):
+                self.opened += 100  # No session that was opened before is known any more.
+                raise pushed
+            return frames.Pushed([pushed])
+        if isinstance(message, frames.Delete):
+            self.deleted += message.handles
+            return frames.Statuses([Status.OK for _ in message.handles])
+        if isinstance(message, frames.Extend):
+            return self.extending(message)
+        raise Unavailable(f"{type(message).__name__} is of no interest here")
+
+
+def all_extended(message: frames.Extend) -> frames.Statuses:
+    return frames.Statuses([Status.OK for _ in message.extensions])
+
+
+class Line:
+    """A link to the broker."""
 
     address = "here"
 
-    def __init__(self, held: Leased, handled: asyncio.Event, *pushed: Leased) -> None:
-        self._held, self._handled = held, handled
-        self._pushed = [*pushed]
-        self.deleted: list[int] = []
-        self.told = asyncio.Event()
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._asking: set[asyncio.Task[Any]] = set()
 
-    def beside(self, _: int) -> "Broker":
-        return self
+    def beside(self, _: int) -> "Line":
+        return Line(self._broker)
 
     async def ask(self, message: Any, kind: type[Any], *, changes: bool = True) -> Any:
-        if isinstance(message, frames.Open):
-            return frames.Opened(1, TimelineConfig())
-        if isinstance(message, frames.Held):
-            return frames.Pushed([self._held])
+        task = asyncio.create_task(self._broker.answer(self, message))
+        self._asking.add(task)
         if isinstance(message, frames.Consume):
-            await self._handled.wait()  # The lease that was taken up is done by now.
-            if not self._pushed:
-                await asyncio.get_running_loop().create_future()
-            return frames.Pushed([self._pushed.pop(0)])
-        if isinstance(message, frames.Delete):
-            self.deleted += [handle.id for handle in message.handles]
-            if len(self.deleted) == 2:
-                self.told.set()
-            return frames.Statuses([Status.OK for _ in message.handles])
-        raise Unavailable(f"{type(message).__name__} is of no interest here")
+            self._broker.waiting.add(self)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                task.cancel()
+                raise
+            raise Unavailable("closed by this side") from None
+        finally:
+            self._asking.discard(task)
+            if isinstance(message, frames.Consume) and not self._asking:
+                self._broker.waiting.discard(self)
 
     def turn_away(self) -> None:
         raise AssertionError("there is no other one")
 
     async def close(self) -> None:
-        pass
+        for task in self._asking:
+            task.cancel()
 
 
-async def test_a_lease_that_comes_twice_is_handled_once() -> None:
-    """B13: a session that begins anew takes up what the consumer holds; a push of the session
-    before may bring the same lease later, also when it is long done."""
-    seen: list[int] = []
-    handled = asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        seen.append(message.id)
-        handled.set()
-
-    broker = Broker(lease(7), handled, lease(7), lease(8))
-    options = ConsumerOptions(id="a", lease_ms=60_000, concurrency=1)
+@asynccontextmanager
+async def consuming(
+    broker: Broker, handler: Callable[[Message], Any], **options: Any
+) -> AsyncIterator[Consumer]:
+    given = ConsumerOptions(id="a", **{"lease_ms": 60_000, "concurrency": 4, **options})
     consumer = Consumer(
-        "t", handle, options, connect=lambda _ms, _address: broker, clock=SystemClock()
+        "t", handler, given, connect=lambda _ms, _address: Line(broker), clock=SystemClock()
     )
     running = asyncio.create_task(consumer.run())
-    await asyncio.wait_for(broker.told.wait(), DEADLINE_S)
-    running.cancel()
-    await asyncio.wait([running])
-    assert seen == [7, 8]
-    assert broker.deleted == [7, 8]
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield consumer
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def test_a_session_that_begins_anew_takes_up_what_it_does_not_know() -> None:
+    """B13: it names what is here, after the last push of the session before has come; so the store
+    gives a new version to the rest, and each lease is handled once. One session is opened, however
+    many requests find that the old one is over."""
+    seen: list[Handle] = []
+    go_on = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.handle)
+        await go_on.wait()
+
+    broker = Broker()
+    async with consuming(broker, handle):
+        broker.pushes.put_nowait(lease(7))
+        await until(lambda: len(seen) == 1)
+        broker.held = [lease(8, version=2)]
+        for _ in range(3):
+            broker.pushes.put_nowait(NotFound("session 1 is not open here"))
+        await until(lambda: len(seen) == 2)
+        go_on.set()
+        await until(lambda: len(broker.deleted) == 2)
+        await asyncio.sleep(0.2)  # Time for a second session, which nobody should open.
+    assert [handle.id for handle in seen] == [7, 8]
+    assert broker.known == [[], [seen[0]]]
+
+
+async def test_a_lost_lease_is_not_taken_up_again() -> None:
+    """B13: an extension whose answer was lost may have come through, so the store may know the
+    lease as ours for longer than we do. It is the same attempt, and is not begun twice."""
+    seen: list[Message] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message)
+        await asyncio.Event().wait()
+
+    def unanswered(message: frames.Extend) -> frames.Statuses:
+        raise Uncertain("the answer was lost")
+
+    broker = Broker()
+    broker.extending = unanswered
+    async with consuming(broker, handle, lease_ms=LEASE_MS):
+        broker.pushes.put_nowait(lease(7, left_ms=LEASE_MS))
+        await until(lambda: len(seen) == 1 and seen[0].lease_lost)
+        await asyncio.sleep(LEASE_MS / 1000 / 2)  # Beyond the end that the consumer knew of.
+        for _ in range(3):
+            broker.pushes.put_nowait(NotFound("session 1 is not open here"))
+        await until(lambda: len(broker.known) == 2)
+    assert broker.known == [[], [seen[0].handle]]

@@ -213,8 +213,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.look_up_keys(["a", "b"], now_ms=self.now_ms))
         edges = [self.now_ms + step for step in range(-SPAN_MS, SPAN_MS, 7)]
         self.both(lambda store: store.histogram(edges))
-        for consumer in ("one", "two"):
-            self.both(lambda store, who=consumer: store.held_by(who, now_ms=self.now_ms, limit=9))
+
+    @rule(consumer=st.sampled_from(["one", "two"]), at=picks, limit=st.integers(1, 4))
+    def take_up(self, consumer: str, at: list[int], limit: int) -> None:
+        known = set(self.picked(at))
+        found = self.both(
+            lambda store: store.take_up(consumer, known=known, now_ms=self.now_ms, limit=limit)
+        )
+        self.handles += [leased.handle for leased in found]
 
 
 def run_against(open_stores: Callable[[], Awaitable[Stores]]) -> None:

@@ -12,7 +12,14 @@ from tests.unit.timeline.store_conformance import NOW_MS
 from tests.unit.timeline.test_fake import seen_by
 
 from dovetail.clock import SystemClock
-from dovetail.errors import Exists, InvalidInput, ProtocolViolation, Unavailable, Uncertain
+from dovetail.errors import (
+    Exists,
+    InvalidInput,
+    NotFound,
+    ProtocolViolation,
+    Unavailable,
+    Uncertain,
+)
 from dovetail.timeline import Draft, Message, frames
 from dovetail.timeline.client import consumer
 from dovetail.timeline.client.fake import FakeDovetail, fake_dovetail
@@ -21,7 +28,7 @@ from dovetail.timeline.client.moments import duration_ms
 from dovetail.timeline.client.timeline import Timeline
 from dovetail.timeline.config import TimelineConfig, config_of
 from dovetail.timeline.engine.health import Condition
-from dovetail.timeline.message import NewMessage, Release, Status
+from dovetail.timeline.message import Extension, NewMessage, Release, Status
 from dovetail.timeline.stores.memory import MemoryStore
 from dovetail.timeline.stores.protocol import TimelineStore
 from dovetail.timeline.stores.sqlite import SqliteStore
@@ -330,3 +337,38 @@ async def test_a_coroutine_that_does_not_look_like_one_is_awaited() -> None:
         await d.timeline("t").schedule(b"x")
         await d.advance("1s")
         assert seen == [b"x"]
+
+
+async def test_what_a_new_session_takes_up_the_old_one_does_not_give_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B13: a session that is replaced gives back what it had not pushed, while the new one asks for
+    what its consumer holds. Either may be first; one attempt is never in two hands."""
+    wait = asyncio.Event()
+    release = MemoryStore.release
+
+    async def later(self: MemoryStore, *args: Any, **options: Any) -> list[Status]:
+        await wait.wait()
+        return await release(self, *args, **options)
+
+    async with fake_dovetail(timelines=["t"]) as d:
+        link = d._make_link(1_000, "")
+        opening = frames.Open("t", "c", lease_ms=30_000, instance=5)
+        first = (await link.ask(opening, frames.Opened)).session
+        waiting = asyncio.create_task(link.ask(frames.Consume(first, 1, 20_000), frames.Pushed))
+        await d.settle()
+        await d.timeline("t").insert([NewMessage(d.now_ms + 4, b"x")])
+        await d.settle()
+        (consumer,) = d._service.timelines["t"].consumers.values()
+        assert len(consumer.outbox) == 1, "it is leased, and waits for its time"
+
+        monkeypatch.setattr(MemoryStore, "release", later)
+        second = (await link.ask(opening, frames.Opened)).session
+        held = (await link.ask(frames.Held(second, 10, []), frames.Pushed)).messages
+        wait.set()
+        await d.settle()
+        handles = [leased.handle for leased in held]
+        extend = frames.Extend(second, [Extension(handle, d.now_ms + 30_000) for handle in handles])
+        assert (await link.ask(extend, frames.Statuses)).statuses == [Status.OK]
+        with pytest.raises(NotFound):
+            await waiting

@@ -6,8 +6,7 @@
                   └──────────────────▶ back     (given back uncounted, when the consumer stops)
 
 - A handler begins at the due time by the node's clock, never before.
-- While a message is here its lease is extended, three times in each lease. One that cannot be
-  extended in time is lost, and counts as lost here before it ends there.
+- While a message is here its lease is extended; one that cannot be is lost (`leases`).
 - What is done is deleted in as few requests as possible; an answer that was lost is asked for
   again, which is safe, because a handle fits once.
 - A broker that forgot us (restart, network) is asked for a new session under the same id; leases
@@ -17,7 +16,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -28,12 +27,21 @@ from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
 from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall
+from dovetail.timeline.client.leases import Leases
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.retry import NotHandled, pause_ms, reason_of
-from dovetail.timeline.message import TIME_MS_MAX, Extension, Handle, Leased, Release, Status
+from dovetail.timeline.message import (
+    BATCH_MAX,
+    TIME_MS_MAX,
+    Extension,
+    Handle,
+    Leased,
+    Release,
+    Status,
+)
 
 _log = get_logger("consumer")
 
@@ -74,7 +82,14 @@ class Consumer:
         self._node = NodeClock(clock)
 
         self._session = 0
-        self._here: dict[Handle, Message] = {}
+        self._reopening = asyncio.Lock()
+        self._leases = Leases(
+            timeline,
+            options.lease_ms,
+            now_ms=self._node.now_ms,
+            extend=self._extend,
+            on_lost=self._on_lost,
+        )
         self._running: dict[Handle, asyncio.Task[None]] = {}
         #: Handlers that were called; the others wait for their time or for a slot.
         self._begun: set[asyncio.Task[Any]] = set()
@@ -85,15 +100,10 @@ class Consumer:
         self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
         self._credit_back = asyncio.Event()
 
-        #: Leases that were given up here, with their ends: not to be taken up again.
-        self._lost: dict[Handle, int] = {}
-        #: Leases that were taken up when a session began, and until when a request of the session
-        #: before it may still bring them: a lease is handled once.
-        self._taken_up: dict[Handle, int] = {}
-
         self._finished = Finished()
-        #: Requests for messages that are outstanding on each link.
+        #: Requests for messages that are outstanding on each link, and whether one was answered.
         self._asked: Counter[Link] = Counter()
+        self._answered = asyncio.Event()
         #: Links that are being closed.
         self._leaving = Tasks()
 
@@ -114,11 +124,12 @@ class Consumer:
 
         keep = partial(tasks.keep, of=self.timeline, expected=(DovetailError,))
         try:
-            await self._patiently(self._open)
+            await self._patiently(self._open, opening=True)
 
             taking = [keep(self._take, name="client/take") for _ in range(OUTSTANDING)]
-            pending = {*taking, keep(self._extend, name="client/extend")}
-            pending.add(keep(self._report, name="client/report"))
+            pending = {*taking, keep(self._report, name="client/report")}
+            pending.add(keep(self._leases.keep, name="client/extend"))
+            pending.add(keep(self._leases.watch, name="client/watch"))
             pending |= {keep(self._finish, name="client/finish") for _ in range(REPORTING_MAX)}
             ending = keep(partial(self._end_gracefully, taking), name="client/end")
             pending.add(ending)
@@ -181,8 +192,13 @@ class Consumer:
         except (DovetailError, TimeoutError) as error:
             _log.warning("stopped without a goodbye", timeline=self.timeline, error=str(error))
 
-    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Does it, again and again while the broker cannot. Raises what stays as it is."""
+    async def _patiently(
+        self, work: Callable[[], Awaitable[None]], *, opening: bool = False
+    ) -> None:
+        """Does it, again and again while the broker cannot. Raises what stays as it is.
+
+        Where the broker does not know our session, a new one is opened, unless that is the work.
+        """
         pause_s = _RETRY_S_MIN
         twin_until_s: float | None = None
         while True:
@@ -191,7 +207,7 @@ class Consumer:
             except TopicUnknown:
                 raise
             except NotFound:
-                await self._reopen()
+                await (asyncio.sleep(_RETRY_S_MIN) if opening else self._reopen())
             except Exists as error:
                 # A former life of this id ends by itself; another consumer under it does not.
                 now_s = asyncio.get_running_loop().time()
@@ -209,10 +225,9 @@ class Consumer:
                 return
 
     async def _open(self) -> None:
-        """Opens a session, and takes up what this id holds from before.
+        """Opens a session, and takes up what this id holds and we do not know of.
 
-        Nothing is finished and nothing is taken meanwhile: what the broker says that we hold must
-        not be something that we have just reported as done.
+        Nothing is finished and nothing is pushed meanwhile: what is here is exactly what we know.
         """
         options = self._options
         async with self._finished.hushed():
@@ -222,33 +237,41 @@ class Consumer:
             except Unavailable:
                 self._commands.turn_away()
                 raise
-            limit = min(TAKE_MAX, options.capacity)
-            held = await self._commands.ask(
-                frames.Held(opened.session, limit), frames.Pushed, changes=False
-            )
 
-            if self._line.address != self._commands.address:
-                # A session is known to one broker, so both links must lead there.
-                old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
-                self._leaving.start(old.close(), name="client/leave")
+            # A session is known to one broker, so both links must lead there; and what the session
+            # before has pushed is here now, or never comes.
+            old, self._line = self._line, self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
+            await old.close()
+            await self._quiet(old)
 
-            finished = {*self._finished.handles(), *self._lost}
+            known = [*self._leases.known() | self._finished.handles()]
+            limit = min(TAKE_MAX, options.capacity - len(self._leases))
+            if limit > 0 and len(known) <= BATCH_MAX:
+                held = await self._commands.ask(
+                    frames.Held(opened.session, limit, known), frames.Pushed, changes=False
+                )
+                self._credit -= self._welcome(held.messages)
             self._session = opened.session
-            ours = [leased for leased in held.messages if leased.handle not in finished]
-            late_ms = self._node.now_ms() + WAIT_MS + COMMAND_MS_MAX
-            self._taken_up |= dict.fromkeys((leased.handle for leased in ours), late_ms)
-            self._credit -= self._welcome(ours)
+
+    async def _quiet(self, line: Link) -> None:
+        """Returns when no request for messages is outstanding on a link."""
+        while self._asked[line]:
+            self._answered.clear()
+            await self._answered.wait()
+        del self._asked[line]
 
     async def _reopen(self) -> None:
         session = self._session
         await asyncio.sleep(_RETRY_S_MIN)
-        if session == self._session:
-            await self._patiently(self._open)
+        # Several find at once that the session is over, and one of them opens the next.
+        async with self._reopening:
+            if session == self._session:
+                await self._patiently(self._open, opening=True)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is here to be handled, and all that was is reported."""
-        return not self._here and self._finished.reported
+        return not self._leases and self._finished.reported
 
     async def _move(self, address: str) -> None:
         """Goes on at a better broker, with every lease; stays where it is if that fails.
@@ -272,9 +295,7 @@ class Consumer:
         try:
             async with asyncio.timeout(PAUSE_S_MAX):
                 await old[0].ask(frames.Pause(old[2]), frames.Done)
-                while self._asked[old[1]]:
-                    self._credit_back.clear()
-                    await self._credit_back.wait()
+                await self._quiet(old[1])
                 await old[0].ask(frames.Close(old[2]), frames.Done)
         except (DovetailError, TimeoutError) as error:
             _log.warning("left without a goodbye", timeline=self.timeline, error=str(error))
@@ -295,13 +316,8 @@ class Consumer:
             limit = min(TAKE_MAX, max(self._enough, self._credit // OUTSTANDING))
             self._credit -= limit
             taken = 0
-            line = self._line
-            self._asked[line] += 1
-
             try:
-                request = frames.Consume(self._session, limit, WAIT_MS)
-                pushed = await line.ask(request, frames.Pushed, changes=False)
-                taken = self._welcome(pushed.messages, but=self._taken_up)
+                taken = await self._receive(limit)
             except TopicUnknown:
                 raise
             except NotFound:
@@ -311,18 +327,29 @@ class Consumer:
                     raise
                 await asyncio.sleep(_RETRY_S_MIN)
             finally:
-                self._asked[line] -= 1
                 self._give_credit(limit - taken)
+
+    async def _receive(self, limit: int) -> int:
+        """Asks for messages, and begins with what was pushed; how many that were."""
+        line = self._line
+        self._asked[line] += 1
+        try:
+            request = frames.Consume(self._session, limit, WAIT_MS)
+            pushed = await line.ask(request, frames.Pushed, changes=False)
+            return self._welcome(pushed.messages)
+        finally:
+            self._asked[line] -= 1
+            self._answered.set()
 
     def _give_credit(self, count: int) -> None:
         self._credit += count
         self._credit_back.set()
 
-    def _welcome(self, leases: Sequence[Leased], *, but: Collection[Handle] = ()) -> int:
-        """Begins with what was pushed; the number of those that are new."""
-        given = [one for one in leases if one.handle not in self._here and one.handle not in but]
-        new = [message for leased in given if (message := self._message_of(leased)) is not None]
-        self._here.update({message.handle: message for message in new})
+    def _welcome(self, leases: Sequence[Leased]) -> int:
+        """Begins with what was pushed; the number of those that can be read."""
+        found = [self._message_of(leased) for leased in leases if leased.handle not in self._leases]
+        new = [message for message in found if message is not None]
+        self._leases.add(new)
         size = max(1, self._options.batch)
         for start in range(0, len(new), size):
             part = new[start : start + size]
@@ -347,69 +374,54 @@ class Consumer:
 
     async def _handle(self, messages: list[Message]) -> None:
         error: BaseException | None = None
-        began = False
+        begun: list[Message] = []
 
         try:
             await self._node.until(max(message.start_ms for message in messages))
             async with self._slots:
                 if self._stopping.is_set():
                     return
-                began = True
+                begun = await self._leases.fit(messages)
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
-                await self._handler(self._held(messages))
+                await self._handler(begun)
 
         except asyncio.CancelledError:
-            if began:
-                error = TimeoutError("the consumer stopped before the handler ended")
+            error = TimeoutError("the consumer stopped before the handler ended")
         except NotHandled:
-            began = False
+            begun = []
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
         except BaseException as raised:
             error = raised
             raise
         finally:
-            if error is None and began:
-                self._settle_done(messages)
-            else:
-                for message in messages:
-                    self._settle_failed(message, error)
+            self._settle(messages, begun, error)
             self._begun.discard(asyncio.current_task())
             self._give_credit(len(messages))
 
-    def _held(self, messages: list[Message]) -> list[Message]:
-        """Those whose lease is ours; who stood still may wake up behind its end."""
-        now_ms = self._node.now_ms()
+    def _settle(
+        self, messages: list[Message], begun: list[Message], error: BaseException | None
+    ) -> None:
+        """Deletes what was handled, releases what failed, and returns, uncounted, the rest."""
+        done: list[Handle] = []
+        began = {message.handle for message in begun}
         for message in messages:
-            message.lease_lost |= message.until_ms <= now_ms
-        return [message for message in messages if not message.lease_lost]
+            self._running.pop(message.handle, None)
+            ours = self._leases.end(message)
+            if message.handle not in began:
+                self._give_back(message.handle, message.start_ms, counted=False, reason="")
+            elif not ours:
+                self.failed += 1
+            elif error is None:
+                done.append(message.handle)
+            else:
+                self.failed += 1
+                due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
+                self._give_back(message.handle, due_ms, counted=True, reason=reason_of(error))
 
-    def _settle_done(self, messages: list[Message]) -> None:
-        """They were handled: what is still ours is to be deleted."""
-        mine = [message for message in messages if self._is_over(message)]
-        self.handled += len(mine)
-        self._finished.done([message.handle for message in mine])
-
-    def _is_over(self, message: Message) -> bool:
-        """Takes it off the list of what is here; whether it was there, and its lease is ours."""
-        self._running.pop(message.handle, None)
-        if self._here.pop(message.handle, None) is None:
-            return False
-        if message.lease_lost:
-            self.failed += 1
-            self._lost[message.handle] = message.until_ms
-        return not message.lease_lost
-
-    def _settle_failed(self, message: Message, error: BaseException | None) -> None:
-        """It goes back; uncounted without an error, for then its handler was not called."""
-        if not self._is_over(message):
-            return
-        if error is None:
-            self._give_back(message.handle, message.start_ms, counted=False, reason="")
-        else:
-            self.failed += 1
-            due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
-            self._give_back(message.handle, due_ms, counted=True, reason=reason_of(error))
+        self.handled += len(done)
+        if done:
+            self._finished.done(done)
 
     def _give_back(self, handle: Handle, due_ms: int, *, counted: bool, reason: str) -> None:
         due_ms = min(max(0, due_ms), TIME_MS_MAX)
@@ -433,51 +445,20 @@ class Consumer:
     async def _release(self, releases: list[Release]) -> None:
         await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
 
-    async def _extend(self) -> None:
-        pause_s = self._options.lease_ms / 3 / 1000
-        while True:
-            await asyncio.sleep(pause_s)
-            messages = list(self._here.values())
-            now_ms = self._node.now_ms()
-            self._lost = {each: ms for each, ms in self._lost.items() if ms > now_ms}
-            self._taken_up = {each: ms for each, ms in self._taken_up.items() if ms > now_ms}
-            until_ms = now_ms + self._options.lease_ms
-            for start in range(0, len(messages), TAKE_MAX):
-                await self._extend_part(messages[start : start + TAKE_MAX], until_ms)
-            for message in messages:
-                # Two thirds are past, and the next try comes after the end: too late to be sure.
-                if message.until_ms - self._node.now_ms() < self._options.lease_ms / 3:
-                    self._lose(message)
-
-    async def _extend_part(self, messages: Sequence[Message], until_ms: int) -> None:
-        extensions = [Extension(message.handle, until_ms) for message in messages]
+    async def _extend(self, extensions: list[Extension]) -> list[Status]:
         request = frames.Extend(self._session, extensions)
-        try:
-            async with asyncio.timeout(self._options.lease_ms / 3 / 1000):
-                answer = await self._commands.ask(request, frames.Statuses)
-        except (DovetailError, TimeoutError) as error:
-            _log.warning("leases not extended", timeline=self.timeline, error=str(error))
-            return
-        for message, status in zip(messages, answer.statuses, strict=True):
-            if status is Status.OK:
-                message.until_ms = until_ms
-            elif message.handle in self._here:
-                self._lose(message)
+        return (await self._commands.ask(request, frames.Statuses)).statuses
 
-    def _lose(self, message: Message) -> None:
-        """The lease is another's, or will be before we know."""
+    def _on_lost(self, message: Message) -> None:
+        """Ends its handler; that of a batch goes on for the others in it."""
         task = self._running.get(message.handle)
-        if message.handle not in self._here:
-            return
-        _log.warning("lease lost", timeline=self.timeline, id=message.id, attempt=message.attempt)
-        message.lease_lost = True
         if task is not None and not self._options.batch:
             task.cancel()
 
     @property
     def busy(self) -> bool:
         """Whether nothing more can be taken, and nothing was finished since the last report."""
-        room = self._options.capacity - len(self._here)
+        room = self._options.capacity - len(self._leases)
         return room < self._enough and self._reported == (self.handled, self.failed)
 
     async def _report(self) -> None:

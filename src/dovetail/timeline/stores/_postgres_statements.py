@@ -20,6 +20,7 @@ that waits. `ends` has a row for all messages that were leased together until th
     GIVE_WAY    LEASED, over         ENDED, as SETTLE, by id
     TAKE_BACK   ENDED                LEASED, over, of the same version
     EXTEND      LEASED               LEASED
+    TAKE_UP     LEASED               LEASED, of the next version
     RELEASE     LEASED               WAITING
     DELETE      LEASED               gone
     MOVE        WAITING or ENDED     WAITING
@@ -316,10 +317,19 @@ _LEASES = """
 {t}ends e CROSS JOIN LATERAL unnest(e.ids) AS i (id)
     JOIN {t}messages m ON m.id = i.id AND m.visible = e.until AND NOT m.queued
 """
-HELD_BY = f"""
-SELECT DISTINCT ON (visible, m.id) m.id, version, due, visible, attempts, priority, bucket, body,
-    headers, key
-FROM {_LEASES} WHERE e.until > $2 AND m.holder = $1 ORDER BY visible, m.id LIMIT $3
+TAKE_UP = f"""
+WITH held AS MATERIALIZED (
+    SELECT DISTINCT e.until, m.id, m.version
+    FROM {_LEASES} WHERE e.until > $2 AND m.holder = $1
+        AND NOT EXISTS (
+            SELECT FROM unnest($4::bigint[], $5::int[]) AS k (id, version)
+            WHERE k.id = m.id AND k.version = m.version
+        )
+    ORDER BY e.until, m.id LIMIT $3
+)
+UPDATE {{t}}messages m SET version = m.version + 1
+FROM held h WHERE m.id = h.id AND m.version = h.version AND NOT m.queued
+RETURNING m.id, m.version, due, visible, attempts, priority, bucket, body, headers, key
 """  # noqa: S608
 
 # Whoever looks

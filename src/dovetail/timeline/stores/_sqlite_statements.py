@@ -146,8 +146,9 @@ VERSIONS = "SELECT id, version FROM messages WHERE id IN (SELECT value FROM json
 HELD_BY = """
 SELECT id, version, due, visible, attempts, priority, bucket, body, headers, key
 FROM messages JOIN bodies USING (id)
-WHERE holder = ? AND visible > ? ORDER BY visible, id LIMIT ?
+WHERE holder = ? AND visible > ? ORDER BY visible, id
 """
+TAKE_UP = "UPDATE messages SET version = version + 1 WHERE id IN (SELECT value FROM json_each(?))"
 
 # Whoever looks
 

@@ -4,7 +4,7 @@ The same promises as every store but one: nothing is on a disk. Written for the 
 is a loop over plain objects.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -240,13 +240,14 @@ class MemoryStore:
                 self._rows.pop(handle.id, None)
         return statuses
 
-    async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
-        held = [
-            row.leased()
-            for row in self._in_order()
-            if row.holder == consumer and row.visible_ms > now_ms
-        ]
-        return held[:limit]
+    async def take_up(
+        self, consumer: str, *, known: Collection[Handle], now_ms: int, limit: int
+    ) -> list[Leased]:
+        held = [row for row in self._in_order() if row.holder == consumer]
+        new = [row for row in held if row.visible_ms > now_ms and row.leased().handle not in known]
+        for row in new[:limit]:
+            row.version += 1
+        return [row.leased() for row in new[:limit]]
 
     # Whoever looks
 

@@ -15,7 +15,7 @@ their errors mean (`_postgres_pool`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import astuple
 from itertools import pairwise
 from operator import itemgetter
@@ -374,9 +374,12 @@ class PostgresStore:
             await self._rows(sql.TAKE_BACK, *_columns(left))
         raise Uncertain(f"{len(left)} leases change all the time; try again")
 
-    async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
-        rows = await self._rows(sql.HELD_BY, consumer, now_ms, limit, changes=False)
-        return [Leased(*row) for row in rows]
+    async def take_up(
+        self, consumer: str, *, known: Collection[Handle], now_ms: int, limit: int
+    ) -> list[Leased]:
+        columns = _columns(list(known))
+        rows = await self._rows(sql.TAKE_UP, consumer, now_ms, limit, *columns)
+        return sorted((Leased(*row) for row in rows), key=lambda each: (each.until_ms, each.id))
 
     async def _lease_states(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
         """Version, whether it has a holder, and visible time, of those that are there."""

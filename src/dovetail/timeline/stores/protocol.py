@@ -11,7 +11,7 @@ the version, by which the former holder is refused.
     state     visible_ms     holder        goes to
     WAITING   in the future  none          DUE by itself; WAITING (move), gone (cancel)
     DUE       now or before  any           LEASED (lease); DEAD (lease: too many attempts)
-    LEASED    in the future  a consumer    LEASED (extend), gone (delete), WAITING or DEAD
+    LEASED    in the future  a consumer    LEASED (extend, take up), gone (delete), WAITING or DEAD
                                            (release), DUE by itself when the lease ends
     DEAD      -              none          WAITING (replay), gone (trim)
 
@@ -28,7 +28,7 @@ Time comes in as an argument, from the broker. Not here: who may lease what (`as
 (`loader`), and whether the broker's clock can be trusted (`health`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -137,8 +137,14 @@ class TimelineStore(Protocol):
         """Removes messages that are done."""
         ...
 
-    async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
-        """The live leases of a consumer, for one that has restarted."""
+    async def take_up(
+        self, consumer: str, *, known: Collection[Handle], now_ms: int, limit: int
+    ) -> list[Leased]:
+        """Takes up live leases of a consumer that it does not know of, for one that has restarted.
+
+        Each gets the next version and stays what it is otherwise: whoever else had it in hand for
+        this consumer, such as a broker that has not pushed it, can no longer give it back.
+        """
         ...
 
     # Whoever looks

@@ -20,11 +20,13 @@ Reading order is that of the index: visible time, bucket, id.
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from dovetail.errors import NotFound, Unavailable
 from dovetail.timeline.engine.schedule import Firing, Schedule
@@ -179,12 +181,17 @@ class SqliteStore:
 
         return await self._thread.write(work)
 
-    async def held_by(self, consumer: str, *, now_ms: int, limit: int) -> list[Leased]:
+    async def take_up(
+        self, consumer: str, *, known: Collection[Handle], now_ms: int, limit: int
+    ) -> list[Leased]:
         def work(connection: sqlite3.Connection) -> list[Leased]:
-            rows = connection.execute(sql.HELD_BY, (consumer, now_ms, limit))
-            return [Leased(*row) for row in rows]
+            rows = connection.execute(sql.HELD_BY, (consumer, now_ms))
+            new = (leased for row in rows if (leased := Leased(*row)).handle not in known)
+            taken = list(islice(new, limit))
+            connection.execute(sql.TAKE_UP, (_json(leased.id for leased in taken),))
+            return [replace(leased, version=Version(leased.version + 1)) for leased in taken]
 
-        return await self._thread.read(work)
+        return await self._thread.write(work)
 
     # Whoever looks
 

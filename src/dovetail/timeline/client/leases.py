@@ -1,0 +1,138 @@
+"""The leases of a consumer: which are here, until when each is ours, and which were given up.
+
+    pushed, taken up ──▶ here ──▶ ended     (done, failed or given back)
+                           └────▶ lost      (it could not be extended in time, or is another's)
+
+Promise: while a handler runs under a lease that is not lost, no other handler has begun with that
+message, whatever line is slow and whichever broker looks, as long as their clocks are within the
+drift that is allowed (`DRIFT_MS_MAX`). So a lease counts as lost a margin before the store ends it,
+a handler begins only with a good part of its lease left, and what has less is extended first:
+
+    0 ─────────── 1/3 ──────── 1/2 ──────── 3/4 ──────── 1
+    leased        extended     begins       lost here    another's
+                  from here on no more
+
+Not here: a process that stands still cannot give up what it holds. When it wakes, the store refuses
+what it did, and the next look here ends its handler.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from dovetail.errors import DovetailError
+from dovetail.logging import get_logger
+from dovetail.timeline.client.message import Message
+from dovetail.timeline.message import BATCH_MAX, Extension, Handle, Status
+
+_log = get_logger("consumer")
+
+#: Parts of a lease: between two extensions, the least that is left when a handler begins, and what
+#: is left when it counts as lost. The last one is more than the clocks of two brokers may differ.
+EXTENDED: Final = 1 / 3
+BEGIN_LEFT: Final = 1 / 2
+LOST_LEFT: Final = 1 / 4
+#: An extension that failed is tried again after this part of a lease, and waited for no longer than
+#: the other: there is time for a second try.
+_AGAIN: Final = 1 / 24
+_ANSWERED: Final = 1 / 4
+#: Between two looks whether a lease is lost.
+_LOOK: Final = 1 / 20
+
+
+class Leases:
+    """See the module."""
+
+    def __init__(
+        self,
+        timeline: str,
+        lease_ms: int,
+        *,
+        now_ms: Callable[[], int],
+        extend: Callable[[list[Extension]], Awaitable[list[Status]]],
+        on_lost: Callable[[Message], None],
+    ) -> None:
+        """`now_ms` is the broker's time, `extend` asks it; `on_lost` is called once for each."""
+        self._timeline = timeline
+        self._lease_ms = lease_ms
+        self._now_ms = now_ms
+        self._ask = extend
+        self._on_lost = on_lost
+        self._here: dict[Handle, Message] = {}
+        #: Until when a lease that was lost here may be ours at the store: an extension whose answer
+        #: was lost may have come through. It is the same attempt, so it is not taken up again.
+        self._lost: dict[Handle, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def __contains__(self, handle: Handle) -> bool:
+        return handle in self._here
+
+    def add(self, messages: Iterable[Message]) -> None:
+        self._here.update({message.handle: message for message in messages})
+
+    def end(self, message: Message) -> bool:
+        """It is finished with; whether it is still ours."""
+        self._here.pop(message.handle, None)
+        if message.lease_lost:
+            self._lost[message.handle] = self._now_ms() + self._lease_ms
+        return not message.lease_lost
+
+    def known(self) -> set[Handle]:
+        """What is not to be taken up: it is here, or was."""
+        now_ms = self._now_ms()
+        self._lost = {handle: ms for handle, ms in self._lost.items() if ms > now_ms}
+        return {*self._here, *self._lost}
+
+    async def fit(self, messages: Sequence[Message]) -> list[Message]:
+        """Those whose handler may begin now. What has too little left is extended first."""
+        least_ms = self._now_ms() + BEGIN_LEFT * self._lease_ms
+        short = [message for message in messages if message.until_ms < least_ms]
+        extended = not short or await self._extend(short)
+        fit = messages if extended else [message for message in messages if message not in short]
+        return [message for message in fit if not message.lease_lost]
+
+    async def keep(self) -> None:
+        """Extends what is here, again and again."""
+        pause = EXTENDED
+        while True:
+            await asyncio.sleep(pause * self._lease_ms / 1000)
+            messages = list(self._here.values())
+            parts = [messages[at : at + BATCH_MAX] for at in range(0, len(messages), BATCH_MAX)]
+            extended = [await self._extend(part) for part in parts]
+            pause = EXTENDED if all(extended) else _AGAIN
+
+    async def watch(self) -> None:
+        """Gives up what could not be extended in time."""
+        while True:
+            await asyncio.sleep(_LOOK * self._lease_ms / 1000)
+            least_ms = self._now_ms() + LOST_LEFT * self._lease_ms
+            for message in [each for each in self._here.values() if each.until_ms < least_ms]:
+                self._lose(message)
+
+    async def _extend(self, messages: Sequence[Message]) -> bool:
+        """Extends them; whether the broker answered."""
+        until_ms = self._now_ms() + self._lease_ms
+        extensions = [Extension(message.handle, until_ms) for message in messages]
+        try:
+            async with asyncio.timeout(_ANSWERED * self._lease_ms / 1000):
+                statuses = await self._ask(extensions)
+        except (DovetailError, TimeoutError) as error:
+            _log.warning("leases not extended", timeline=self._timeline, error=str(error))
+            return False
+
+        for message, status in zip(messages, statuses, strict=True):
+            if status is Status.OK:
+                message.until_ms = until_ms
+            else:
+                self._lose(message)
+        return True
+
+    def _lose(self, message: Message) -> None:
+        """The lease is another's, or may be before we know."""
+        if message.handle not in self._here or message.lease_lost:
+            return
+        message.lease_lost = True
+        _log.warning("lease lost", timeline=self._timeline, id=message.id, attempt=message.attempt)
+        self._on_lost(message)
