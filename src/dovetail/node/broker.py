@@ -97,7 +97,7 @@ class Broker:
     async def __aenter__(self) -> "Broker":
         """Reads what there is; nothing is served before `start`."""
         try:
-            self._cluster_id = await _cluster_id(self._coordinator)
+            self._cluster_id = await cluster_id(self._coordinator)
             self._stack.push_async_callback(self.log.close)
             await self.log.load()
             self._stack.push_async_callback(self._quotas.stop)
@@ -211,7 +211,7 @@ def _group_settings(settings: Settings) -> GroupSettings:
     )
 
 
-async def _cluster_id(coordinator: Coordinator) -> str:
+async def cluster_id(coordinator: Coordinator) -> str:
     """The id of this cluster, made when its coordination service is first used."""
     key = "/cluster/id"
     await coordinator.transact(

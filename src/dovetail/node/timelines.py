@@ -20,6 +20,7 @@ from dovetail.coordination.etcd import EtcdSettings
 from dovetail.coordination.membership import LeaseSource
 from dovetail.errors import InvalidSetting
 from dovetail.logging import get_logger
+from dovetail.node.broker import cluster_id
 from dovetail.settings import Settings
 from dovetail.timeline.engine.selection import Crowd
 from dovetail.timeline.service import TimelineService
@@ -69,7 +70,7 @@ async def running_timelines(
     Raises `InvalidSetting`, `Unavailable`.
     """
     tags = parse_tags(settings.timeline.tags)
-    stores = await _stores(settings, data_dir)
+    stores = await _stores(settings, data_dir, await cluster_id(coordinator))
     if stores is None:
         yield None
         return
@@ -98,7 +99,7 @@ async def running_timelines(
         yield service
 
 
-async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
+async def _stores(settings: Settings, data_dir: Path, cluster: str) -> Stores | None:
     timeline = settings.timeline
     if not timeline.enabled:
         return None
@@ -108,7 +109,9 @@ async def _stores(settings: Settings, data_dir: Path) -> Stores | None:
                 "timeline.store is 'postgres', so timeline.dsn must say where it is, such as "
                 "postgresql://user:password@host:5432/database"
             )
-        return await PostgresStores.connect(timeline.dsn, schema=timeline.schema_name)
+        return await PostgresStores.connect(
+            timeline.dsn, schema=timeline.schema_name, cluster=cluster
+        )
 
     if settings.coordination.kind != "embedded":
         _log.info(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from dovetail.settings.kinds import MINUTE_MS, SECOND_MS, DurationMs, Section, setting
+from dovetail.settings.kinds import MINUTE_MS, DurationMs, Section, setting
 
 
 class TimelineSettings(Section):
@@ -23,10 +23,11 @@ class TimelineSettings(Section):
     )
     # Machines under NTP are within some ten milliseconds; below that, nobody's clock is right.
     drift_ms_max: DurationMs = setting(
-        SECOND_MS,
-        "A node whose clock is off by more than this stops delivering messages.",
+        100,
+        "A node whose clock is off by more than this stops delivering messages. The shortest lease "
+        "is ten times as long, and at least 1s.",
         ge=10,
-        le=60 * MINUTE_MS,
+        le=MINUTE_MS,
     )
     # All brokers of a timeline read the same rows, so its consumers are best together on few.
     consumers_best: int = setting(

@@ -22,7 +22,14 @@ from msgspec import Struct
 
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Unchanged
 from dovetail.coordination.membership import LeaseSource
-from dovetail.errors import Damaged, DovetailError, TopicExists, TopicUnknown, Unavailable
+from dovetail.errors import (
+    Damaged,
+    DovetailError,
+    InvalidSetting,
+    TopicExists,
+    TopicUnknown,
+    Unavailable,
+)
 from dovetail.logging import get_logger
 from dovetail.timeline.config import TimelineConfig, check_name
 from dovetail.timeline.message import TimelineId
@@ -61,8 +68,27 @@ class TimelineRecord:
     config: TimelineConfig
 
 
+class _Label(Struct, frozen=True):
+    """What a timeline is, as its storage keeps it."""
+
+    name: str
+    config: TimelineConfig
+
+
 _encode = msgspec.json.Encoder().encode
 Read = TypeVar("Read")
+
+
+def _label(name: str, config: TimelineConfig) -> bytes:
+    return _encode(_Label(name, config))
+
+
+def _label_read(number: TimelineId, label: bytes) -> _Label:
+    """What the label says; a name made of the number where it cannot be read."""
+    try:
+        return msgspec.json.decode(label, type=_Label)
+    except msgspec.DecodeError:
+        return _Label(f"adopted-{number}", TimelineConfig())
 
 
 class Catalog:
@@ -166,6 +192,48 @@ class Catalog:
                 await self._coordinator.transact([Delete(_MASTERS + name)])
         return done
 
+    async def adopt(self) -> list[str]:
+        """Enters the timelines that an operator took over from a lost cluster; their names.
+
+        It can be repeated, and several nodes can do it at once. Raises `InvalidSetting` where one
+        of them has the number of a timeline of ours: two would share its tables.
+        """
+        adopted = await self._stores.adopted()
+        entered = [await self._enter(number, label) for number, label in sorted(adopted.items())]
+        if adopted:
+            await self._stores.adoption_done()
+        return entered
+
+    async def _enter(self, number: TimelineId, label: bytes) -> str:
+        was = _label_read(number, label)
+        for _ in range(_ATTEMPTS_MAX):
+            records = await self.records()
+            there = next((r for r in records.values() if r.id == number), None)
+            if there is not None and was.name not in (there.name, f"{there.name}-{number}"):
+                raise InvalidSetting(
+                    f"timeline {was.name!r} of the adopted schema has the number of this cluster's "
+                    f"{there.name!r}; adopt it with a cluster that has no timelines yet"
+                )
+            if there is not None:
+                return there.name
+
+            name = was.name if was.name not in records else f"{was.name}-{number}"
+            last = await self._coordinator.get(_LAST)
+            highest = max(number, 0 if last is None else int(last.value))
+            entry = _encode(_Entry(number, "ready", was.config))
+            outcome = await self._coordinator.transact(
+                [Put(_NAMES + name, entry), Put(_LAST, str(highest).encode())],
+                conditions=[
+                    Unchanged(_NAMES + name, ABSENT),
+                    Unchanged(_DELETED + name, ABSENT),
+                    Unchanged(_LAST, ABSENT if last is None else last.revision),
+                ],
+            )
+            if outcome.applied:
+                _log.info("timeline adopted", timeline=name, id=int(number))
+                return name
+        raise Unavailable(f"timeline {was.name!r} was not adopted: too many changes at once")
+
     async def _claim(self, name: str) -> bool:
         """Whether this node is the master of an entry now."""
         lease = None if self._leases is None else self._leases.lease_id
@@ -184,7 +252,7 @@ class Catalog:
         if item is None or _read(item, _Entry).state == "ready":
             return
         entry = _read(item, _Entry)
-        await self._stores.provision(TimelineId(entry.id))
+        await self._stores.provision(TimelineId(entry.id), _label(name, entry.config))
         ready = _encode(_Entry(entry.id, "ready", entry.config))
         await self._coordinator.transact(
             [Put(_NAMES + name, ready)], conditions=[Unchanged(_NAMES + name, item.revision)]

@@ -50,6 +50,14 @@ class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 #: Shortest lease. A consumer answers over a network, and the loader looks half a second ahead.
 LEASE_MS_MIN: Final = _SECOND_MS
+#: A lease is at least so many times as long as a broker's clock may be off. Two brokers then differ
+#: by a fifth of it, and who holds it gives it up a quarter before its end (`client/leases.py`).
+LEASE_DRIFTS_MIN: Final = 10
+
+
+def shortest_lease_ms(drift_ms_max: int) -> int:
+    """The shortest lease that brokers give whose clocks may be off by so much."""
+    return max(LEASE_MS_MIN, LEASE_DRIFTS_MIN * drift_ms_max)
 
 
 def check_name(name: str) -> str:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from dovetail.clock import Clock
 from dovetail.timeline.catalog import TimelineRecord
@@ -10,6 +11,9 @@ from dovetail.timeline.engine.drift import Drift
 from dovetail.timeline.engine.health import Health
 from dovetail.timeline.engine.window import Attendee
 from dovetail.timeline.metrics import TimelineMetrics
+
+#: Two clocks that are read one after the other within this are taken for read at once.
+READING_MS_MAX: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,16 @@ class Context:
     on_consumers: Callable[[], None]
     #: The address of a better broker for clients of a timeline; empty if there is none.
     better: Callable[[str], str]
+    #: The shortest lease that a consumer may have.
+    lease_ms_min: int
 
     def now_ms(self) -> int:
         """The present by our clock; a jump of it is noticed here, before anybody acts on it."""
+        began_ms = self.clock.monotonic_ms()
         now_ms = self.clock.wall_ms()
-        self.health.on_clock(wall_ms=now_ms, monotonic_ms=self.clock.monotonic_ms())
+        # Where we were stopped between two readings they say nothing about each other.
+        if self.clock.monotonic_ms() - began_ms < READING_MS_MAX:
+            self.health.on_clock(wall_ms=now_ms, monotonic_ms=began_ms)
         return now_ms
 
     def dated_ms(self) -> int:

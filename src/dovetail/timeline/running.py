@@ -30,7 +30,6 @@ from dovetail.errors import (
 )
 from dovetail.logging import get_logger
 from dovetail.timeline.catalog import TimelineRecord
-from dovetail.timeline.config import LEASE_MS_MIN
 from dovetail.timeline.context import Context
 from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Target
@@ -154,10 +153,11 @@ class RunningTimeline:
         A consumer that comes back under the same id takes the place of the one it was.
         """
         longest_ms = self.record.config.lease_ms_max
-        if not LEASE_MS_MIN <= lease_ms <= longest_ms:
+        shortest_ms = self._context.lease_ms_min
+        if not shortest_ms <= lease_ms <= longest_ms:
             raise InvalidInput(
                 f"a lease of {lease_ms} ms; timeline {self.record.name!r} gives "
-                f"{LEASE_MS_MIN} to {longest_ms} ms"
+                f"{shortest_ms} to {longest_ms} ms"
             )
         if self._context.health.peers.parted(self._now_ms()):
             raise Unavailable("this broker may be cut off from the cluster; try another one")

@@ -29,7 +29,7 @@ from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.catalog import Catalog, TimelineRecord
 from dovetail.timeline.clocks import Clocks, DatedService
-from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.config import TimelineConfig, shortest_lease_ms
 from dovetail.timeline.context import Context
 from dovetail.timeline.dispatch import Dispatcher
 from dovetail.timeline.engine.drift import Drift
@@ -125,6 +125,7 @@ class TimelineService:
             self._others,
             self._news.set,
             self._better,
+            shortest_lease_ms(drift_ms_max),
         )
 
         self.timelines: dict[str, RunningTimeline] = {}
@@ -154,6 +155,7 @@ class TimelineService:
 
     async def __aenter__(self) -> "TimelineService":
         await self._sweep()
+        await self.catalog.adopt()
         self._finish_later()
         await self._sync()
         self._tasks.keep(partial(_again, self._follow), name="timeline/catalog")

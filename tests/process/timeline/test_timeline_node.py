@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import NodeFactory, RunningNode
+from tests.tcp_proxy import Passage, Proxies
 
 import dovetail
 from dovetail.errors import TopicExists, TopicUnknown
@@ -141,6 +142,35 @@ async def test_a_consumer_that_dies_loses_nothing_and_one_that_wakes_is_refused(
         assert set(attempts) == {2}
         await wait_for(lambda: all(consumer.idle for consumer in d.consumers), 20)
         assert await timeline.look_up(*ids) == [None] * 20
+
+
+async def test_a_delivery_that_was_on_its_way_for_long_does_not_begin_with_an_old_lease(
+    node: RunningNode,
+) -> None:
+    """F18: the line is silent for 2.2 s of a lease of 3 s, and the push comes then."""
+    proxies = Proxies()
+    port = proxies.listen(lambda _: Passage(node.bootstrap, client="c", server="s"))
+    left_ms: list[float] = []
+    async with dovetail.connect(node.bootstrap) as d, dovetail.connect(f"127.0.0.1:{port}") as e:
+        timeline = d.timeline("late")
+        await timeline.create(TimelineConfig(window_ms=100))
+
+        @e.consumer("late", lease="3s")
+        async def handle(message: Message) -> None:
+            left_ms.append(message.until_ms - time.time() * 1000)
+
+        async with asyncio.timeout(20):
+            while not any(each.credit for each in (await timeline.describe()).consumers):
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(proxies.hold, {("s", "c")})
+            await timeline.schedule(b"x")
+            while not (await timeline.describe()).counts.leased:
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(2.2)  # This long the line is silent: it is what the test is about.
+        await asyncio.to_thread(proxies.hold, ())
+        await wait_for(lambda: bool(left_ms), 20)
+    proxies.close()
+    assert left_ms[0] >= 1_450, f"begun with {left_ms[0]:.0f} ms left"
 
 
 async def test_a_restarted_consumer_gets_its_leases_back(node: RunningNode) -> None:

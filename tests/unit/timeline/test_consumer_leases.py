@@ -1,7 +1,7 @@
 """The client's consumer against a broker whose answers the test chooses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ from dovetail.timeline.client.consumer import Consumer
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.config import TimelineConfig
-from dovetail.timeline.message import Handle, Leased, MessageId, Status, Version
+from dovetail.timeline.message import Handle, Leased, MessageId, Release, Status, Version
 
 DEADLINE_S = 20
 LEASE_MS = 1_000
@@ -33,7 +33,8 @@ class Broker:
         self.opened = 0
         self.known: list[list[Handle]] = []
         self.deleted: list[Handle] = []
-        self.extending: Callable[[frames.Extend], frames.Statuses] = all_extended
+        self.released: list[Release] = []
+        self.extending: Callable[[frames.Extend], Awaitable[frames.Statuses]] = all_extended
         #: Links on which a request for messages is outstanding.
         self.waiting: set[Line] = set()
 
@@ -56,12 +57,15 @@ class Broker:
         if isinstance(message, frames.Delete):
             self.deleted += message.handles
             return frames.Statuses([Status.OK for _ in message.handles])
+        if isinstance(message, frames.ReleaseAll):
+            self.released += message.releases
+            return frames.Statuses([Status.OK for _ in message.releases])
         if isinstance(message, frames.Extend):
-            return self.extending(message)
+            return await self.extending(message)
         raise Unavailable(f"{type(message).__name__} is of no interest here")
 
 
-def all_extended(message: frames.Extend) -> frames.Statuses:
+async def all_extended(message: frames.Extend) -> frames.Statuses:
     return frames.Statuses([Status.OK for _ in message.extensions])
 
 
@@ -159,7 +163,7 @@ async def test_a_lost_lease_is_not_taken_up_again() -> None:
         seen.append(message)
         await asyncio.Event().wait()
 
-    def unanswered(message: frames.Extend) -> frames.Statuses:
+    async def unanswered(message: frames.Extend) -> frames.Statuses:
         raise Uncertain("the answer was lost")
 
     broker = Broker()
@@ -172,3 +176,61 @@ async def test_a_lost_lease_is_not_taken_up_again() -> None:
             broker.pushes.put_nowait(NotFound("session 1 is not open here"))
         await until(lambda: len(broker.known) == 2)
     assert broker.known == [[], [seen[0].handle]]
+
+
+async def test_a_handler_begins_with_enough_of_its_lease_left() -> None:
+    """F18: a delivery that comes late is extended before its handler is called."""
+    left_ms: list[int] = []
+
+    async def handle(message: Message) -> None:
+        left_ms.append(message.until_ms - SystemClock().wall_ms())
+
+    broker = Broker()
+    async with consuming(broker, handle, lease_ms=LEASE_MS):
+        broker.pushes.put_nowait(lease(7, left_ms=LEASE_MS // 4))
+        await until(lambda: len(broker.deleted) == 1)
+    assert left_ms[0] >= LEASE_MS // 2
+
+
+async def test_a_handler_does_not_begin_when_its_lease_cannot_be_extended() -> None:
+    """F18: what came late and is another's by now, or cannot be asked for, goes back uncounted."""
+    seen: list[Message] = []
+    stale = [Status.STALE]
+
+    async def refused(message: frames.Extend) -> frames.Statuses:
+        if stale:
+            return frames.Statuses([stale.pop() for _ in message.extensions])
+        raise Unavailable("out of reach")
+
+    broker = Broker()
+    broker.extending = refused
+    async with consuming(broker, seen.append, lease_ms=LEASE_MS):
+        for identity in (7, 8):
+            broker.pushes.put_nowait(lease(identity, left_ms=LEASE_MS // 4))
+            await until(lambda count=identity - 6: len(broker.released) == count)  # type: ignore[misc]
+    assert not seen
+    assert [release.counted for release in broker.released] == [False, False]
+
+
+async def test_a_lease_counts_as_lost_before_the_store_ends_it() -> None:
+    """F18: a handler whose lease is not extended, because the broker does not answer at all, ends
+    with a part of it left."""
+    left_ms: list[int] = []
+
+    async def handle(message: Message) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left_ms.append(message.until_ms - SystemClock().wall_ms())
+
+    async def silent(message: frames.Extend) -> frames.Statuses:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    broker = Broker()
+    broker.extending = silent
+    async with consuming(broker, handle, lease_ms=2 * LEASE_MS):
+        # It comes with little more than what a handler begins with.
+        broker.pushes.put_nowait(lease(7, left_ms=int(1.2 * LEASE_MS)))
+        await until(lambda: len(left_ms) == 1)
+    assert left_ms[0] > 0.1 * LEASE_MS, left_ms

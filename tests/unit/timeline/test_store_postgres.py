@@ -19,7 +19,7 @@ from tests.unit.timeline.store_conformance import (
     take,
 )
 
-from dovetail.errors import DovetailError, InvalidSetting, Unavailable
+from dovetail.errors import DovetailError, InvalidSetting, NotFound, Unavailable
 from dovetail.timeline.message import (
     Extension,
     Handle,
@@ -63,6 +63,50 @@ async def test_brokers_that_start_together_do_not_trip(dsn: str) -> None:
     assert len(taken) == len(set(taken)) == 100
     for broker in brokers:
         await broker.close()
+
+
+async def test_a_schema_belongs_to_the_first_cluster_that_comes(dsn: str) -> None:
+    """F5: nodes of one cluster that start at once agree; another cluster is refused with the way
+    out, and finds nothing and deletes nothing. A schema of its own is another matter."""
+    nodes = [
+        PostgresStores.connect(dsn, schema="owned", cluster=name) for name in ("ours", "theirs") * 3
+    ]
+    found = await asyncio.gather(*nodes, return_exceptions=True)
+    stores = [each for each in found if isinstance(each, PostgresStores)]
+    refused = [str(each) for each in found if isinstance(each, InvalidSetting)]
+    ((owner,),) = await rows_of(dsn, "SELECT cluster FROM owned.owner")
+    assert (len(stores), len(refused)) == (3, 3)
+    other = {"ours": "theirs", "theirs": "ours"}[owner]
+    assert f"another cluster, {owner}, and this is cluster {other}" in refused[0]
+    assert "timeline.schema_name" in refused[0]
+    assert f"dovetail timeline adopt {owner} {other}" in refused[0]
+
+    await stores[0].provision(TimelineId(1))
+    apart = await PostgresStores.connect(dsn, schema="apart", cluster=other)
+    assert await apart.existing() == set()
+    for each in (*stores, apart):
+        await each.close()
+
+
+async def test_a_schema_is_handed_over_by_name(dsn: str) -> None:
+    """F5: from the cluster that has it, once, and again without harm; the new owner finds every
+    timeline with its label until it has entered them all, and the old one is refused."""
+    before = await PostgresStores.connect(dsn, schema="handed", cluster="lost")
+    await before.provision(TimelineId(3), b"label")
+    assert await before.adopted() == {}
+    with pytest.raises(NotFound, match="belongs to cluster lost, not to other"):
+        await before.hand_over("other", "new")
+    for _ in range(2):
+        await before.hand_over("lost", "new")
+    await before.close()
+
+    after = await PostgresStores.connect(dsn, schema="handed", cluster="new")
+    assert await after.adopted() == {TimelineId(3): b"label"}
+    await after.adoption_done()
+    assert await after.adopted() == {}
+    await after.close()
+    with pytest.raises(InvalidSetting, match="another cluster, new"):
+        await PostgresStores.connect(dsn, schema="handed", cluster="lost")
 
 
 async def test_a_bad_address_says_so() -> None:
@@ -115,7 +159,9 @@ async def test_tables_of_another_format_are_refused(dsn: str) -> None:
     for command in (stores.open, stores.provision):
         with pytest.raises(Unavailable, match="delete the timeline and create it again"):
             await command(TimelineId(5))
-    tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'old' ORDER BY 1"
+    tables = (
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'old' AND tablename ~ '_' ORDER BY 1"
+    )
     assert await rows_of(dsn, tables) == [("t5_bodies",), ("t5_messages",)]
     await stores.drop(TimelineId(5))
     assert await rows_of(dsn, tables) == []

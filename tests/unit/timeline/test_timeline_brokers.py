@@ -6,6 +6,7 @@
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -15,15 +16,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.database_servers import PostgresServer
+from tests.tcp_proxy import Passage, Proxies
 from tests.unit.storage.remote.storage_door import Door as Listener
 
 from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
-from dovetail.errors import NotFound, Unavailable
-from dovetail.timeline import Draft, Message, connect
-from dovetail.timeline.config import TimelineConfig
+from dovetail.errors import InvalidInput, NotFound, Unavailable
+from dovetail.settings.timeline import TimelineSettings
+from dovetail.timeline import Draft, Message, connect, frames
+from dovetail.timeline.client.link import NetworkLink
+from dovetail.timeline.config import LEASE_DRIFTS_MIN, TimelineConfig, shortest_lease_ms
 from dovetail.timeline.engine.health import Condition
 from dovetail.timeline.engine.loader import ASK_MAX
 from dovetail.timeline.engine.selection import MOST
@@ -60,7 +64,9 @@ class Broker:
         clock: Clock | None = None,
         name: str = "door",
         leases: Membership | None = None,
+        drift_ms_max: int = 100,
     ) -> None:
+        self._drift_ms_max = drift_ms_max
         self._name = name
         self._leases = leases
         self._coordinator = coordinator
@@ -80,7 +86,7 @@ class Broker:
             clock=self._clock,
             registry=self.registry,
             tags={"stage": "test"},
-            drift_ms_max=1_000,
+            drift_ms_max=self._drift_ms_max,
             rng=random.Random(1),
             address=address,
             version="1",
@@ -272,6 +278,69 @@ async def test_a_broker_with_a_wrong_clock_stops_and_says_so(
                 await asyncio.sleep(0.02)
         assert door.service.report().condition is Condition.HEALTHY
     await door.stop()
+
+
+async def test_a_clock_that_is_off_by_a_part_of_the_shortest_lease_is_wrong(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """F11: a third of a second is a third of the shortest lease: nothing is pushed until the clock
+    is right, and a longer tolerance means longer leases."""
+    tolerance_ms = TimelineSettings().drift_ms_max
+    assert shortest_lease_ms(tolerance_ms) >= LEASE_DRIFTS_MIN * tolerance_ms
+    assert shortest_lease_ms(5_000) == LEASE_DRIFTS_MIN * 5_000
+    door = Broker(coordinator, dsn, clock=ShiftedClock(-300), drift_ms_max=tolerance_ms)
+    address = await door.start()
+    async with connect(address) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        async with asyncio.timeout(DEADLINE_S):
+            while "behind storage" not in door.service.health.drift_reason:
+                await asyncio.sleep(0.02)
+        link = NetworkLink(address, client_id="raw")
+        with pytest.raises(InvalidInput, match="gives 1000 to 3600000 ms"):
+            await link.ask(frames.Open("t", "raw", lease_ms=999), frames.Opened)
+        await link.close()
+    await door.stop()
+
+
+async def test_no_two_handlers_run_at_once_though_clocks_differ_and_a_line_is_dead(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """F11, F18: one broker is behind and one ahead, each by nearly as much as is allowed; the
+    consumer that has the message hears nothing any more. It gives up before the other begins."""
+    shift_ms = TimelineSettings().drift_ms_max * 9 // 10
+    doors = [
+        Broker(coordinator, dsn, clock=ShiftedClock(-shift_ms)),
+        Broker(coordinator, dsn, clock=ShiftedClock(shift_ms)),
+    ]
+    slow, other = [await door.start() for door in doors]
+    proxies = Proxies()
+    port = proxies.listen(lambda _: Passage(slow, client="c", server="s"))
+    spans: list[list[float]] = []
+
+    async def handle(message: Message) -> None:
+        spans.append([time.monotonic()])
+        try:
+            await asyncio.sleep(0 if message.attempt > 1 else 30)
+        finally:
+            spans[message.attempt - 1].append(time.monotonic())
+
+    async with connect(f"127.0.0.1:{port}") as d, connect(other) as e:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        d.consumer("t", lease="1s", id="first", stop="0s")(handle)
+        await d.timeline("t").schedule(b"x")
+        async with asyncio.timeout(DEADLINE_S):
+            while not spans:
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(proxies.hold, {("s", "c"), ("c", "s")})
+            e.consumer("t", lease="1s", id="second")(handle)
+            while len(spans) < 2 or len(spans[1]) < 2:
+                await asyncio.sleep(0.01)
+        await asyncio.to_thread(proxies.hold, ())
+    proxies.close()
+    for door in doors:
+        await door.stop()
+    (_, ended_s), (began_s, _) = spans[:2]
+    assert ended_s <= began_s, f"the first ran {ended_s - began_s:.3f} s beside the second"
 
 
 async def test_a_client_goes_on_at_another_broker_when_its_own_is_gone(
@@ -537,8 +606,8 @@ async def test_a_lease_that_was_given_up_is_not_taken_up_again(
         await d.timeline("t").schedule(b"")
         while attempts != [1]:
             await asyncio.sleep(0.01)
-        (message,) = consumer._here.values()
-        consumer._lose(message)
+        (message,) = consumer._leases._here.values()
+        consumer._leases._lose(message)
         while not consumer.idle:
             await asyncio.sleep(0)
         await consumer._open()

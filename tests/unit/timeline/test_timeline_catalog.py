@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from dovetail.clock import SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator, LeaseId, LeaseKeeper
-from dovetail.errors import InvalidInput, TopicExists, TopicUnknown, Unavailable
+from dovetail.errors import InvalidInput, InvalidSetting, TopicExists, TopicUnknown, Unavailable
 from dovetail.timeline.catalog import Catalog
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import TimelineId
@@ -22,10 +23,23 @@ class FlakyStores(MemoryStores):
 
     failing = False
 
-    async def provision(self, timeline: TimelineId) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        super().__init__(clock)
+        self.labels: dict[TimelineId, bytes] = {}
+        #: What an operator gave to this cluster.
+        self.given: dict[TimelineId, bytes] = {}
+
+    async def adopted(self) -> dict[TimelineId, bytes]:
+        return self.given
+
+    async def adoption_done(self) -> None:
+        self.given = {}
+
+    async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         if self.failing:
             raise Unavailable("no storage")
-        await super().provision(timeline)
+        await super().provision(timeline, label)
+        self.labels[timeline] = label
 
     async def drop(self, timeline: TimelineId) -> None:
         if self.failing:
@@ -160,3 +174,38 @@ async def test_changes_are_noticed(coordinator: Coordinator, stores: FlakyStores
     async with asyncio.timeout(10):
         await here.changed()
     assert await states(here) == {"t": "ready"}
+
+
+async def test_a_rebuilt_cluster_finds_the_timelines_that_it_adopts(
+    coordinator: Coordinator, stores: FlakyStores, tmp_path: Path
+) -> None:
+    """F5: with names and settings, by several nodes at once; what has no label gets a name, numbers
+    go on behind the highest, and a number that is in use is refused instead of shared."""
+    lost = Catalog(coordinator, stores, node="old", leases=None)
+    await lost.create("work", CONFIG)
+    await lost.create("mail", CONFIG)
+    stores.given = {**stores.labels, TimelineId(9): b""}
+
+    async with AsyncExitStack() as stack:
+        rebuilt = await EmbeddedCoordinator.open(tmp_path / "new.sqlite", clock=SystemClock())
+        stack.push_async_callback(rebuilt.close)
+        nodes = [Catalog(rebuilt, stores, node=name, leases=None) for name in "ab"]
+        await asyncio.gather(*(node.adopt() for node in nodes))
+        records = await nodes[0].records()
+        assert {name: (record.id, record.state) for name, record in records.items()} == {
+            "work": (1, "ready"),
+            "mail": (2, "ready"),
+            "adopted-9": (9, "ready"),
+        }
+        assert records["work"].config == CONFIG
+        assert await nodes[1].adopt() == [], "it is done"
+        assert (await nodes[1].create("more", CONFIG)).id == 10
+
+    other = await EmbeddedCoordinator.open(tmp_path / "other.sqlite", clock=SystemClock())
+    catalog = Catalog(other, stores, node="c", leases=None)
+    await catalog.create("mine", CONFIG)
+    stores.given = {TimelineId(1): stores.labels[TimelineId(1)] or b""}
+    stores.given[TimelineId(1)] = stores.given[TimelineId(1)].replace(b"mine", b"work")
+    with pytest.raises(InvalidSetting, match="has the number of this cluster's 'mine'"):
+        await catalog.adopt()
+    await other.close()

@@ -15,21 +15,25 @@ from dovetail.cli.completing import timeline_names
 from dovetail.cli.confirming import confirm
 from dovetail.cli.options import (
     BootstrapOption,
+    ConfigOption,
     JsonOption,
+    SetOption,
     Target,
     TimeoutOption,
     WatchOption,
     YesOption,
     examples,
     named_values,
+    settings_of,
     target_of,
 )
-from dovetail.cli.output import answers, print_done, print_json, print_rows
+from dovetail.cli.output import answers, note, print_done, print_json, print_rows
 from dovetail.cli.printable import printable
 from dovetail.cli.program import program
 from dovetail.cli.timeline_client import ask, connect_to
-from dovetail.errors import InvalidInput
+from dovetail.errors import InvalidInput, InvalidSetting
 from dovetail.timeline.config import check_name, config_of
+from dovetail.timeline.stores.postgres_database import PostgresStores
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -213,3 +217,36 @@ def delete(
     confirm(f"Delete timeline {timeline} on {target.bootstrap} with all messages?", yes=yes)
     ask(target, lambda client: client.timeline(timeline).delete())
     print_done(as_json, {"deleted": [timeline]}, f"deleted timeline {timeline!r}")
+
+
+@app.command(
+    "adopt",
+    epilog=examples("dovetail timeline adopt 6f0c1d 9b27ae --set timeline.dsn=postgresql://..."),
+)
+def adopt(
+    ctx: typer.Context,
+    before: Annotated[str, typer.Argument(metavar="LOST", help="Id of the cluster that is gone.")],
+    after: Annotated[str, typer.Argument(metavar="CLUSTER", help="Id of the one that follows it.")],
+    yes: YesOption = False,
+    config_file: ConfigOption = None,
+    assignments: SetOption = None,
+) -> None:
+    """Give the timelines in a PostgreSQL schema to another cluster, whose own one is lost.
+
+    Works on the database of timeline.dsn and timeline.schema_name. No node of the lost cluster may
+    run any more. The nodes of the other one find the timelines when they start.
+    """
+    found = settings_of(ctx, config=config_file, assignments=assignments).timeline
+    if not found.dsn:
+        raise InvalidSetting("timeline.dsn must say which database; give --set timeline.dsn=...")
+    confirm(f"Give the timelines of cluster {before} to {after}? Does no node of it run?", yes=yes)
+
+    async def hand_over() -> None:
+        stores = await PostgresStores.connect(found.dsn, schema=found.schema_name)
+        try:
+            await stores.hand_over(before, after)
+        finally:
+            await stores.close()
+
+    asyncio.run(hand_over())
+    note(f"schema {found.schema_name!r} belongs to cluster {after} now; start its nodes")

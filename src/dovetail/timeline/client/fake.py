@@ -133,7 +133,7 @@ async def fake_dovetail(*, timelines: Sequence[str] = ()) -> AsyncIterator[FakeD
             clock=clock,
             registry=CollectorRegistry(),
             tags={},
-            drift_ms_max=1_000,
+            drift_ms_max=100,
             rng=random.Random(0),  # noqa: S311 - a test should be the same each time
         )
 

@@ -5,8 +5,9 @@
 
 Promise: while a handler runs under a lease that is not lost, no other handler has begun with that
 message, whatever line is slow and whichever broker looks, as long as their clocks are within the
-drift that is allowed (`DRIFT_MS_MAX`). So a lease counts as lost a margin before the store ends it,
-a handler begins only with a good part of its lease left, and what has less is extended first:
+drift that is allowed (`timeline.drift_ms_max`, a tenth of the shortest lease). So a lease counts as
+lost a margin before the store ends it, a handler begins only with a good part of its lease left,
+and what has less is extended first:
 
     0 ─────────── 1/3 ──────── 1/2 ──────── 3/4 ──────── 1
     leased        extended     begins       lost here    another's

@@ -112,6 +112,28 @@ CREATE TABLE IF NOT EXISTS {{t}}batches (
 );
 CREATE SEQUENCE IF NOT EXISTS {{t}}ids;
 """
+#: Whose schema it is, and what each timeline in it is called. The names are for whoever adopts the
+#: schema after its cluster was lost: the catalog of timelines is in the coordination service.
+OWNED: Final = """
+CREATE SCHEMA IF NOT EXISTS {s};
+CREATE TABLE IF NOT EXISTS {s}.owner (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    cluster text NOT NULL,
+    adopted boolean NOT NULL DEFAULT false
+);
+CREATE TABLE IF NOT EXISTS {s}.labels (id bigint PRIMARY KEY, label bytea NOT NULL)
+"""
+CLAIM: Final = "INSERT INTO {s}.owner (cluster) VALUES ($1) ON CONFLICT DO NOTHING"
+OWNER: Final = "SELECT cluster FROM {s}.owner"
+HAND_OVER: Final = "UPDATE {s}.owner SET cluster = $2, adopted = true WHERE cluster = $1"
+IS_ADOPTED: Final = "SELECT adopted FROM {s}.owner"
+ADOPTION_DONE: Final = "UPDATE {s}.owner SET adopted = false"
+LABELS: Final = "SELECT id, label FROM {s}.labels"
+KEEP_LABEL: Final = """
+INSERT INTO {s}.labels (id, label) VALUES ($1, $2) ON CONFLICT (id) DO UPDATE SET label = $2
+"""
+DROP_LABEL: Final = "DELETE FROM {s}.labels WHERE id = $1"
+
 #: Bodies had a table of their own in formats before this one.
 DROP: Final = """
 DROP TABLE IF EXISTS {t}messages, {t}queue, {t}ends, {t}dead, {t}schedules, {t}batches, {t}bodies;

@@ -366,8 +366,14 @@ class MemoryStores:
         self._clock = clock
         self._stores: dict[TimelineId, MemoryStore] = {}
 
-    async def provision(self, timeline: TimelineId) -> None:
+    async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         self._stores.setdefault(timeline, MemoryStore(self._clock))
+
+    async def adopted(self) -> dict[TimelineId, bytes]:
+        return {}
+
+    async def adoption_done(self) -> None:
+        """Nobody else's timelines are ever here."""
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
         if timeline not in self._stores:

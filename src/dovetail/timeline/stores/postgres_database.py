@@ -2,6 +2,12 @@
 
 Tables for each timeline, not one for all: a deleted timeline goes in milliseconds whatever its
 size, vacuum follows each one's own pace, and the index on time holds nothing of its neighbours.
+
+A schema belongs to one cluster, whose id is in its table `owner`: timelines have numbers, and two
+clusters would take each other's for their own, and delete them. The first that comes owns it, under
+a lock, so that nodes which start together agree; any other one is refused. An operator can hand the
+schema over (`hand_over`) when its cluster is lost, such as a node that was built anew; the new
+owner then finds the timelines with their names (`adopted`).
 """
 
 from typing import Any
@@ -30,8 +36,13 @@ class PostgresStores:
         self._schema = schema
 
     @classmethod
-    async def connect(cls, dsn: str, *, schema: str = "dovetail") -> "PostgresStores":
-        """Connects, and makes the schema. Raises `InvalidSetting`, `Unavailable`."""
+    async def connect(
+        cls, dsn: str, *, schema: str = "dovetail", cluster: str = ""
+    ) -> "PostgresStores":
+        """Connects, makes the schema, and claims it for the cluster; unclaimed without one.
+
+        Raises `InvalidSetting` if it is another cluster's, and `Unavailable`.
+        """
         try:
             import asyncpg
         except ImportError as error:
@@ -54,14 +65,66 @@ class PostgresStores:
             raise Unavailable(f"no connection to PostgreSQL: {error}") from error
 
         stores = cls(Pool(pool, schema), schema)
-        await stores._execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+        try:
+            await stores._claim(cluster)
+        except BaseException:
+            await stores.close()
+            raise
         return stores
 
-    async def provision(self, timeline: TimelineId) -> None:
+    async def _claim(self, cluster: str) -> None:
+        async def work(connection: Any) -> str | None:
+            async with connection.transaction():
+                await connection.execute(sql.ALONE, 0)
+                await connection.execute(self._sql(sql.OWNED))
+                if cluster:
+                    await connection.execute(self._sql(sql.CLAIM), cluster)
+                found: str | None = await connection.fetchval(self._sql(sql.OWNER))
+                return found
+
+        owner = await self._pool.run(work)
+        if cluster and owner != cluster:
+            raise InvalidSetting(
+                f"schema {self._schema!r} of timeline.dsn holds the timelines of another cluster, "
+                f"{owner}, and this is cluster {cluster}. Give this cluster a schema of its own "
+                "(timeline.schema_name). Or, if that cluster is gone for good and this one takes "
+                f"its place: dovetail timeline adopt {owner} {cluster}"
+            )
+
+    async def hand_over(self, before: str, after: str) -> None:
+        """Makes another cluster the owner, which finds the timelines when it starts.
+
+        Raises `NotFound` if the schema is not the former's.
+        """
+
+        async def work(connection: Any) -> tuple[str, str | None]:
+            done: str = await connection.execute(self._sql(sql.HAND_OVER), before, after)
+            return done, await connection.fetchval(self._sql(sql.OWNER))
+
+        done, owner = await self._pool.run(work)
+        if done == "UPDATE 0" and owner != after:
+            whose = f"belongs to cluster {owner}" if owner else "belongs to no cluster yet"
+            raise NotFound(f"schema {self._schema!r} {whose}, not to {before}")
+
+    async def adopted(self) -> dict[TimelineId, bytes]:
+        async def work(connection: Any) -> dict[TimelineId, bytes]:
+            if not await connection.fetchval(self._sql(sql.IS_ADOPTED)):
+                return {}
+            labels = dict(await connection.fetch(self._sql(sql.LABELS)))
+            rows = await connection.fetch(sql.EXISTING, self._schema)
+            return {TimelineId(row[0]): labels.get(row[0], b"") for row in rows}
+
+        return await self._pool.run(work, changes=False)
+
+    async def adoption_done(self) -> None:
+        await self._execute(self._sql(sql.ADOPTION_DONE))
+
+    async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         await self._format_of(timeline)
         prefix = self._pool.prefix(timeline)
         bare = prefix.removeprefix(f"{self._schema}.")
-        await self._execute(sql.SCHEMA.replace("{t}", prefix).replace("{n}", bare), timeline)
+        tables = sql.SCHEMA.replace("{t}", prefix).replace("{n}", bare)
+        await self._execute(tables, timeline, (sql.KEEP_LABEL, int(timeline), label))
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
         if await self._format_of(timeline) is None:
@@ -85,7 +148,8 @@ class PostgresStores:
         return found
 
     async def drop(self, timeline: TimelineId) -> None:
-        await self._execute(sql.DROP.replace("{t}", self._pool.prefix(timeline)), timeline)
+        tables = sql.DROP.replace("{t}", self._pool.prefix(timeline))
+        await self._execute(tables, timeline, (sql.DROP_LABEL, int(timeline)))
 
     async def existing(self) -> set[TimelineId]:
         async def work(connection: Any) -> list[Any]:
@@ -97,12 +161,25 @@ class PostgresStores:
     async def close(self) -> None:
         await self._pool.pool.close()
 
-    async def _execute(self, statements: str, timeline: TimelineId = TimelineId(0)) -> None:
-        """Runs statements alone: two that make the same tables at once would trip each other."""
+    async def _execute(
+        self,
+        statements: str,
+        timeline: TimelineId = TimelineId(0),
+        then: tuple[Any, ...] | None = None,
+    ) -> None:
+        """Runs statements alone: two that make the same tables at once would trip each other.
+
+        `then` is one more, with its values.
+        """
 
         async def work(connection: Any) -> None:
             async with connection.transaction():
                 await connection.execute(sql.ALONE, int(timeline))
                 await connection.execute(statements)
+                if then is not None:
+                    await connection.execute(self._sql(then[0]), *then[1:])
 
         await self._pool.run(work)
+
+    def _sql(self, statement: str) -> str:
+        return statement.replace("{s}", self._schema)

@@ -218,9 +218,19 @@ class Stores(Protocol):
     #: Whether brokers of other nodes write to the same stores.
     shared: bool
 
-    async def provision(self, timeline: TimelineId) -> None:
-        """Makes the place of a timeline; no error if it is there."""
+    async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
+        """Makes the place of a timeline; no error if it is there.
+
+        `label` says what it is, where it can be found by another cluster (`adopted`).
+        """
         ...
+
+    async def adopted(self) -> dict[TimelineId, bytes]:
+        """The timelines of a lost cluster that an operator gave to this one, with their labels;
+        none after `adoption_done`."""
+        ...
+
+    async def adoption_done(self) -> None: ...
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
         """Opens what was provisioned. Raises `NotFound`."""

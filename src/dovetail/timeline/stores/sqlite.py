@@ -312,9 +312,15 @@ class SqliteStores:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
 
-    async def provision(self, timeline: TimelineId) -> None:
+    async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         store = await SqliteStore.open(self._path(timeline))
         await store.close()
+
+    async def adopted(self) -> dict[TimelineId, bytes]:
+        return {}
+
+    async def adoption_done(self) -> None:
+        """Nobody else's timelines are ever here."""
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
         if not self._path(timeline).exists():
