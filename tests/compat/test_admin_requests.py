@@ -1,7 +1,9 @@
 """Admin requests that Python's clients do not send, and quotas that hold."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -171,3 +173,53 @@ def test_admin_requests_with_odd_input_get_an_error_and_not_a_closed_connection(
         part = m.DescribeQuorumRequestPartition(partition_index=-1)
         about = m.DescribeQuorumRequestTopic(topic_name=odd, partitions=(part,))
         raw.ask(m.DescribeQuorumRequest(topics=(about,)), version)
+
+
+def test_a_consumer_of_many_partitions_names_them_once(
+    raw: RawClient, bootstrap: str, topic_maker: TopicMaker
+) -> None:
+    """K13 (KIP-227): the first answer names all, an idle one nothing, and a record its own."""
+    topic = topic_maker(partitions=50)
+    wanted = tuple(
+        m.FetchRequestPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20)
+        for n in range(50)
+    )
+
+    def ask(session: int, epoch: int, partitions: tuple[Any, ...], wait_ms: int = 0) -> Any:
+        named = (m.FetchRequestTopic(topic=topic, partitions=partitions),) if partitions else ()
+        return raw.ask(
+            m.FetchRequest(
+                max_wait_ms=wait_ms,
+                min_bytes=1,
+                session_id=session,
+                session_epoch=epoch,
+                topics=named,
+            ),
+            12,
+        )
+
+    first = ask(0, 0, wanted, 10)
+    assert first.session_id > 0
+    assert len(first.responses[0].partitions) == 50
+    assert ask(first.session_id, 1, (), 10).responses == ()
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"news", partition=33)
+    assert producer.flush(30) == 0
+    found = ask(first.session_id, 2, (), 5000)
+    ((news,),) = (t.partitions for t in found.responses)
+    assert (news.partition_index, news.high_watermark) == (33, 1)
+    assert b"news" in b"".join(news.records)
+
+    # It has that record now, and waits for the next one, which comes while it waits.
+    moved = m.FetchRequestPartition(partition=33, fetch_offset=1, partition_max_bytes=1 << 20)
+    assert ask(first.session_id, 3, (moved,), 10).responses == ()
+    timer = threading.Timer(
+        0.2, lambda: (producer.produce(topic, b"x", partition=7), producer.flush(9))
+    )
+    timer.start()
+    found = ask(first.session_id, 4, (), 10_000)
+    timer.join()
+    assert [p.partition_index for t in found.responses for p in t.partitions] == [7]
+    assert ask(first.session_id, 4, ()).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert ask(first.session_id + 1, 1, ()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -18,6 +18,7 @@ from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
 from dovetail.kafka.codec.subscription import topics_of
 from dovetail.kafka.handlers import Backend, BrokerAddress
+from dovetail.kafka.handlers.fetch_sessions import FetchSessions
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupSettings
 from dovetail.log.peers import Peers
@@ -135,6 +136,9 @@ class Broker:
         if security.registry is None:
             raise AssertionError("a broker starts after the users are known")
         log = self._settings.log
+        sessions = FetchSessions()
+        self.log.owned.on_opened.append(lambda *_: sessions.changed())
+        self.log.owned.on_gone.append(lambda *_: sessions.changed())
         return Backend(
             log=self.log,
             groups=self.groups,
@@ -151,6 +155,7 @@ class Broker:
             registry=security.registry,
             authorizes=security.authenticator is not None,
             quotas=self._quotas,
+            sessions=sessions,
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 

@@ -4,6 +4,7 @@
     backend.py       what handlers work on
     produce.py       Produce and InitProducerId
     fetch.py         Fetch: from memory, from storage, or a long poll at the end of the log
+    fetch_sessions.py  which partitions a consumer reads, so that it names them once
     metadata.py      Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator
     offsets.py       ListOffsets, OffsetForLeaderEpoch, DeleteRecords
     topics.py        CreateTopics, DeleteTopics, CreatePartitions

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from dovetail.access import EVERYTHING, Access, AccessRegistry, Quotas
 from dovetail.clock import Clock
+from dovetail.kafka.handlers.fetch_sessions import FetchSessions
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
 
@@ -57,6 +58,7 @@ class Backend:
     #: Whether rules are looked at; if not, everybody may do everything.
     authorizes: bool
     quotas: Quotas
+    sessions: FetchSessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,32 @@
 """Fetch: from memory at once, from the storage, or a long poll at the end of the log (L7).
 
-Sessions are not kept: every request names all its partitions, and the answer says session 0, which
-clients take as that. Each answer has at least one batch if there is any, however small the limits,
+A request in a session (`fetch_sessions.py`) reads what is pending of it; any other one names all
+its partitions. Each answer has at least one batch if there is any, however small the limits,
 so that a large batch cannot stop a consumer.
 """
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dovetail.access import Access, Kind, Operation
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
-from dovetail.kafka.handlers.backend import Backend
+from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.fetch_sessions import (
+    NO_EPOCH,
+    NO_SESSION,
+    Key,
+    Session,
+)
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
+
+#: From this version on topics are named by their ids.
+_TOPIC_IDS_SINCE = 13
 
 #: What one answer holds at most, whatever the client asks for.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
@@ -47,6 +58,25 @@ class _Topic:
     reads: list[_Read]
 
 
+def fetch(
+    backend: Backend, call: Call, request: m.FetchRequest
+) -> m.FetchResponse | Coroutine[Any, Any, m.FetchResponse]:
+    """The answer, or that what has to read the storage or to wait for it."""
+    if request.session_epoch != NO_EPOCH or request.session_id != NO_SESSION:
+        by_id = call.api_version >= _TOPIC_IDS_SINCE
+        now_ms = backend.clock.monotonic_ms()
+        session = backend.sessions.begin(request, by_id=by_id, now_ms=now_ms)
+        if isinstance(session, ErrorCode):
+            backend.metrics.error("Fetch", session.name)
+            return m.FetchResponse(error_code=session, responses=())
+        if session is not None:
+            found = _session_from_tail(backend, call.access, request, session)
+            return found or _session_later(backend, call.access, request, session)
+    return fetch_from_tail(backend, call.access, request) or fetch_later(
+        backend, call.access, request
+    )
+
+
 def fetch_from_tail(
     backend: Backend, access: Access, request: m.FetchRequest
 ) -> m.FetchResponse | None:
@@ -62,7 +92,7 @@ def fetch_from_tail(
     return _response(backend, topics)
 
 
-async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.FetchResponse:
+async def fetch_later(backend: Backend, access: Access, request: m.FetchRequest) -> m.FetchResponse:
     """The answer, after reading the storage or waiting for data."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
@@ -88,6 +118,90 @@ async def fetch(backend: Backend, access: Access, request: m.FetchRequest) -> m.
     finally:
         for partition in partitions:
             partition.on_confirmed.discard(woken.set)
+
+
+# In a session
+
+
+def _session_from_tail(
+    backend: Backend, access: Access, request: m.FetchRequest, session: Session
+) -> m.FetchResponse | None:
+    """The answer, if what is pending is in memory and need not wait."""
+    topics = _look_up_pending(backend, access, request, session)
+    size = _read_tails(topics, _bytes_max(request), leased=True)  # As `_look_up` just saw.
+    reads = [read for topic in topics for read in topic.reads]
+    if any(read.cold for read in reads):
+        return None
+    _settle(session, topics, empty=size == 0)
+    failed = any(read.code is not ErrorCode.NONE for read in reads)
+    if size < request.min_bytes and request.max_wait_ms > 0 and not failed:
+        return None
+    return _session_response(backend, session, topics)
+
+
+async def _session_later(
+    backend: Backend, access: Access, request: m.FetchRequest, session: Session
+) -> m.FetchResponse:
+    """The answer, after reading the storage or waiting for a partition to call."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+    while True:
+        session.woken.clear()
+        topics = _look_up_pending(backend, access, request, session)
+        size = _read_tails(topics, _bytes_max(request), leased=backend.log.holds_lease())
+        was_cold = any(read.cold for topic in topics for read in topic.reads)
+        cold = await _read_cold(topics, _bytes_max(request) - size)
+        failed = any(r.code is not ErrorCode.NONE for t in topics for r in t.reads)
+        _settle(session, topics, empty=size == 0 and not was_cold)
+        if cold or size >= request.min_bytes or failed or loop.time() >= deadline:
+            return _session_response(backend, session, topics)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await session.woken.wait()
+        except TimeoutError:
+            pass
+
+
+def _look_up_pending(
+    backend: Backend, access: Access, request: m.FetchRequest, session: Session
+) -> list[_Topic]:
+    if not backend.log.holds_lease():  # All of them have that to tell.
+        session.look_everywhere()
+    return _look_up(backend, access, replace(request, topics=session.topics()))
+
+
+def _settle(session: Session, topics: list[_Topic], *, empty: bool) -> None:
+    """Leaves those alone that were read to their end; the others call too, should this one wait.
+
+    If all were read at once and none had anything (`empty`), all are at their end. Otherwise the
+    limits may have cut some off, and only the end of the log counts.
+    """
+    for topic in topics:
+        for read in topic.reads:
+            if read.partition is None or read.code is not ErrorCode.NONE:
+                continue
+            at_end = empty or read.request.fetch_offset >= read.partition.high_watermark
+            session.watch(_key(topic, read), read.partition, idle=at_end and not read.batches)
+
+
+def _key(topic: _Topic, read: _Read) -> Key:
+    return Key(topic.request.topic, topic.request.topic_id, read.request.partition)
+
+
+def _session_response(backend: Backend, session: Session, topics: list[_Topic]) -> m.FetchResponse:
+    responses = []
+    for topic in topics:
+        told = [(read, _partition(backend, topic.name, read)) for read in topic.reads]
+        news = [made for read, made in told if session.tells(_key(topic, read), made)]
+        if news:
+            responses.append(
+                m.FetchResponseTopic(
+                    topic=topic.request.topic,
+                    topic_id=topic.request.topic_id,
+                    partitions=tuple(news),
+                )
+            )
+    return m.FetchResponse(session_id=session.id, responses=tuple(responses))
 
 
 def _bytes_max(request: m.FetchRequest) -> int:

@@ -168,13 +168,13 @@ class KafkaDispatch:
                 lambda answer: self._encode(asked, answer),
                 connection.close,
             )
-        if header.api_key == ApiKey.FETCH:
-            found = fetch.fetch_from_tail(self._backend, access, body)
-            if found is not None:
-                return self._encode(asked, found)
-            return self._later(asked, fetch.fetch(self._backend, access, body))
-
         call = Call(header.api_version, header.client_id or "", connection.host, access)
+        if header.api_key == ApiKey.FETCH:
+            found = fetch.fetch(self._backend, call, body)
+            if isinstance(found, m.FetchResponse):
+                return self._encode(asked, found)
+            return self._later(asked, found)
+
         handler = _HANDLERS[header.api_key]
         if header.api_key == ApiKey.LIST_OFFSETS:  # Changes nothing, and can take long.
             return self._later(asked, handler(self._backend, call, body))
