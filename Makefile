@@ -5,6 +5,7 @@ PY := .venv/bin/python
 SEEDS ?= 20000
 FUZZ_CASES ?= 20000
 SOAK_ROUNDS ?= 200
+SOAK_MINUTES ?= 60
 
 .PHONY: help
 help: ## Show this help.
@@ -69,4 +70,5 @@ soak: .venv/ready ## Long simulations, fuzz and kill runs: make soak SEEDS=50000
 	@DEMO_MINUTES=3 DEMO_RATE=10 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
 	@MODEL_EXAMPLES=$(SOAK_ROUNDS) BROKER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_timeline_brokers.py
+	@$(PY) -m tests.soak --minutes $(SOAK_MINUTES)
 	@TIMELINE_MESSAGES=100000 CLUSTER_MESSAGES=100000 DELETED_MESSAGES=1000000 $(PY) -m pytest -q --timeout 0 tests/process/timeline

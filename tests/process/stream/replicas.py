@@ -70,6 +70,11 @@ class Replica:
         return self._process is not None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def leads(self) -> bool:
         return self.alive and self.role == "leader"
 
@@ -198,7 +203,9 @@ class Replicas:
                 self.problems.append(f"term {line['term']} is led by {known} and {replica.number}")
 
     def _produce(self) -> None:
-        producer = Producer({"bootstrap.servers": self._node.bootstrap, "linger.ms": 0})
+        producer = Producer(
+            {"bootstrap.servers": self._node.bootstrap, "linger.ms": 0, "log_level": 0}
+        )
 
         def stored(error: object, message: Any) -> None:
             assert error is None

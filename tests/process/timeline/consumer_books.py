@@ -91,8 +91,7 @@ class Consumers:
         self._living.remove(one)
         one.process.send_signal(signal.SIGTERM)
         code = one.process.wait(STOP_SECONDS_MAX)
-        log = (self._folder / one.book.name.replace("book", "log")).read_text()
-        assert code == 0, f"{one.name} ended with {code}:\n{log[-2000:]}"
+        assert code == 0, f"{one.name} ended with {code}:\n{self._log(one)}"
 
     def hang(self) -> Consumer:
         """SIGSTOP."""
@@ -106,6 +105,14 @@ class Consumers:
         one.woken_ms.append(time.time() * 1000)
         one.process.send_signal(signal.SIGCONT)
         one.hangs = False
+
+    def fail_if_ended(self) -> None:
+        """Fails if one has ended that nobody has killed or sent away."""
+        for one in self._living:
+            assert one.process.poll() is None, f"{one.name} has ended:\n{self._log(one)}"
+
+    def _log(self, one: Consumer) -> str:
+        return (self._folder / one.book.name.replace("book", "log")).read_text()[-2000:]
 
     def end(self) -> None:
         """kill -9 on everybody; also those that stand."""
@@ -158,7 +165,7 @@ def check(consumers: Consumers) -> str:
                 continue
             span = spans[before["book"], identity, before["attempt"]]
             until_ms = max(line["until_ms"] for line in span)
-            ended = [line["now_ms"] for line in span if line["what"] == "end"]
+            ended = [line["now_ms"] for line in span if line["what"] in ("end", "failed")]
             over_ms = min([until_ms, *ended])
             assert after["now_ms"] >= over_ms, f"message {identity}: {span} and then {after}"
     return _told(lines, begun)

@@ -3,7 +3,8 @@
 python -m tests.process.timeline.consumer_child ADDRESSES TIMELINE PATH RACK ID
 
 SIGTERM: it stops gracefully. One message in fifty takes longer than the lease, so that it lives by
-extensions; each that is seen is written down too.
+extensions; each that is seen is written down too. A message of poison fails twice, with an error
+that cannot be printed.
 """
 
 import asyncio
@@ -19,6 +20,16 @@ from dovetail.timeline import Message
 
 LEASE_S = 3
 _STEP_S = 0.2
+#: A body.
+POISON = b"poison"
+_POISONED_ATTEMPTS = 2
+
+
+class Unprintable(Exception):
+    """An error as foreign code may raise it."""
+
+    def __str__(self) -> str:
+        raise ValueError("there is no text")
 
 
 async def main(addresses: str, timeline: str, path: str, rack: str, name: str) -> None:
@@ -44,6 +55,9 @@ async def main(addresses: str, timeline: str, path: str, rack: str, name: str) -
 
         async def handle(message: Message) -> None:
             write("begin", message)
+            if message.body == POISON and message.attempt <= _POISONED_ATTEMPTS:
+                write("failed", message)
+                raise Unprintable
             steps = round(1.5 * LEASE_S / _STEP_S) if rng.random() < 0.02 else 0
             known_ms = message.until_ms
             try:
