@@ -1,5 +1,6 @@
 """The relay as users run it: a process with signals, inside an application, on hot topics."""
 
+import ctypes
 import json
 import os
 import signal
@@ -115,6 +116,16 @@ def test_the_second_signal_ends_at_once(node_factory: NodeFactory, postgres: str
         node.resume()
     drain_all(postgres, node.bootstrap, RelayOptions(lock_ms=500))
     assert [record.value for record in read_all(node.bootstrap, topic)] == [b"first", b"second"]
+
+
+def test_a_signal_that_another_thread_gets_stops_the_relay(kafka: str, postgres: str) -> None:
+    """O9, R5: as happens behind SIGCONT, when the main thread does not run yet."""
+    with _relay(postgres, kafka) as process:
+        _line(process, "relay started")
+        others = {int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()}
+        thread = max(others - {process.pid})
+        assert ctypes.CDLL(None).tgkill(process.pid, thread, signal.SIGTERM) == 0
+        assert process.wait(SECONDS_MAX) == 0
 
 
 def _locked(url: str) -> bool:

@@ -30,6 +30,10 @@ EPILOG = examples(
     "DOVETAIL_OUTBOX_DATABASE=sqlite:///shop.db dovetail relay --metrics-port 9101",
 )
 
+#: The system gives a signal to any thread, but Python acts on it in this one, when it next runs:
+#: a wait without an end could outlast it, for instance after a pause.
+_SIGNAL_S = 0.5
+
 
 def relay(
     ctx: typer.Context,
@@ -83,8 +87,10 @@ def relay(
         log.info("metrics served", url=server.url, port=server.port)
     log.info("relay started", workers=running.options.workers, kafka=settings.outbox_bootstrap())
 
-    stopping.wait()
-    running.stop()
+    while not stopping.wait(_SIGNAL_S):
+        pass
+    while not running.join(_SIGNAL_S):
+        pass
     tracing.end()
     log.info("relay stopped")
 
