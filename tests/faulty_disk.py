@@ -24,6 +24,8 @@ class _Content:
     durable: bytearray = field(default_factory=bytearray)
     current: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    #: Places that the disk does not give any more.
+    unreadable: set[int] = field(default_factory=set)
 
     def apply(self, position: int, data: bytes) -> None:
         _paste(self.current, position, data)
@@ -122,6 +124,10 @@ class FaultyDisk:
         for data in (content.current, content.durable):
             data[position] ^= 0x40
 
+    def spoil(self, name: str, position: int) -> None:
+        """The disk says that it cannot read this byte."""
+        self._files[name].unreadable.add(position)
+
 
 class _FaultyFile:
     def __init__(self, disk: FaultyDisk, content: _Content) -> None:
@@ -144,6 +150,8 @@ class _FaultyFile:
         return len(data)
 
     def read(self, position: int, length: int) -> bytes:
+        if any(position <= bad < position + length for bad in self._content.unreadable):
+            raise OSError(errno.EIO, "input/output error")
         return bytes(self._content.current[position : position + length])
 
     def sync(self) -> None:

@@ -23,7 +23,12 @@ Result = TypeVar("Result")
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
     with running_cluster(
-        tmp_path, brokers=2, storage=5, storage_repair_after_ms="2s", log_ledger_bytes_max="64KiB"
+        tmp_path,
+        brokers=2,
+        storage=5,
+        storage_repair_after_ms="2s",
+        storage_scrub_bytes_per_second="64MiB",
+        log_ledger_bytes_max="64KiB",
     ) as made:
         yield made
 
@@ -72,8 +77,22 @@ def damage(folder: Path) -> None:
     segment.with_suffix(".index").unlink(missing_ok=True)
 
 
+def flip_a_byte(folder: Path) -> None:
+    """Changes a byte of an old entry under the hands of the node that runs."""
+    segment = max(folder.rglob("*.segment"), key=lambda path: len(path.read_bytes().rstrip(b"\0")))
+    with segment.open("r+b") as file:
+        place = len(file.read().rstrip(b"\0")) // 4
+        file.seek(place)
+        changed = file.read(1)[0] ^ 1
+        file.seek(place)
+        file.write(bytes([changed]))
+
+
 def test_storage_nodes_are_replaced_repaired_and_drained(cluster: ClusterProcesses) -> None:
-    """L10, R2: under load, with nothing lost, and each time until every copy is where it should."""
+    """L10, R2: under load, with nothing lost, and each time until every copy is where it should.
+
+    A byte that changes on a disk is found by the node itself, and replaced from its peers.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("t", PARTITIONS)])["t"].result(30)
     workload = Workload(cluster.bootstrap, "t", partitions=PARTITIONS)
@@ -90,6 +109,18 @@ def test_storage_nodes_are_replaced_repaired_and_drained(cluster: ClusterProcess
     cluster.await_ready("storage-2")  # It is not, as long as it is damaged.
     assert "damaged on disk" in cluster.log("storage-2")
     assert "deleting damaged segments" in cluster.log("storage-2")
+    workload.wait_for(workload.acknowledged_count + 500)
+
+    flip_a_byte(cluster.nodes["storage-4"].data_dir)
+    wait_until(
+        "node 4 finds what its disk has changed",
+        lambda: "the disk has changed what was stored" in cluster.log("storage-4"),
+    )
+    wait_until(
+        "node 4 has it from its peers",
+        lambda: "deleting damaged segments" in cluster.log("storage-4"),
+    )
+    cluster.await_ready("storage-4")
     workload.wait_for(workload.acknowledged_count + 500)
 
     refused = storage(cluster, "remove", "3")

@@ -85,6 +85,8 @@ class Member(msgspec.Struct, frozen=True):
     #: Bytes that a storage node holds; new ledgers are placed by it.
     stored_bytes: int = 0
     partitions: int = 0
+    #: How often its storage found damage in what it holds; owners look at it anew then.
+    damage_found: int = 0
     #: Its storage took itself out after a failed sync: nothing new is placed there.
     storage_out: bool = False
     #: What keeps it from serving fully; empty when it is healthy.
@@ -326,7 +328,12 @@ class Membership:
         )
 
         lives = {
-            (m.node_id, m.incarnation, m.leaving or m.declining or m.storage_out, m.roles)
+            (
+                m.node_id,
+                f"{m.incarnation}/{m.damage_found}",
+                m.leaving or m.declining or m.storage_out,
+                m.roles,
+            )
             for m in self._members.values()
         }
         if lives == self._lives:

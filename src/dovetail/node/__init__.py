@@ -7,6 +7,7 @@ cluster. All of them share one listener, one membership with its lease, and one 
     serving.py     running a node as a process: the loop, the signals, the exit code
     node.py        start and stop of every room, in order
     listener.py    every frame that comes in, to the service that its key names
+    disk.py        the storage node's disk: opened, and read through for damage
     broker.py      the broker's part: the log, its groups, and their upkeep
     timelines.py   the timelines' part: stores and service made from settings
     security.py    TLS, logins and permissions, as the settings say

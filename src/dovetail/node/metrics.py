@@ -265,3 +265,11 @@ class NodeCollector(Collector):
         )
         damaged.add_metric([], storage.damaged)
         yield from (kept, free, total, damaged)
+        for name, doc, value in (
+            ("read_bytes", "Bytes read to find damage.", storage.scrub.bytes_read),
+            ("damaged", "Findings of damage by reading.", storage.scrub.damaged),
+            ("passes", "How often all that is held was read.", storage.scrub.passes),
+        ):
+            counter = CounterMetricFamily(f"dovetail_storage_scrub_{name}", doc)
+            counter.add_metric([], value)
+            yield counter

@@ -35,6 +35,7 @@ from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
 from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
+from dovetail.node.disk import open_store, scrub
 from dovetail.node.insight import Insight
 from dovetail.node.listener import Listener
 from dovetail.node.measured import MeasuredCoordinator
@@ -45,12 +46,8 @@ from dovetail.node.sentry import Sentry
 from dovetail.node.timelines import running_timelines
 from dovetail.settings import Settings
 from dovetail.storage import (
-    Durability,
-    LedgerStore,
     LocalStorageNode,
     OneNode,
-    RealDisk,
-    StoreSettings,
 )
 from dovetail.storage.cluster import ClusterNodes
 from dovetail.storage.identity import (
@@ -245,10 +242,14 @@ class Node:
             coordinator, node_id, self._disk_identity, holds_ledgers=holds_ledgers(folder)
         )
         await check_may_start(coordinator, node_id)
-        self._storage = await self._start_storage(folder)
+        store = await open_store(folder, self._settings.storage)
+        self._report_damage = store.report.damaged
+        self._storage = LocalStorageNode(store, on_group=self._metrics.group, on_out=self._on_out)
+        self._stack.push_async_callback(self._storage.close)
         upkeep = StorageUpkeep(self._storage, node_id, coordinator)
         await upkeep.once()
         self._tasks.keep(upkeep.run, name="storage/upkeep")
+        scrub(self._storage, upkeep, self._settings.storage, self._clock, self._renew, self._tasks)
         self._stack.push_async_callback(self._tasks.stop)
 
     async def _listen(self) -> tuple[Listener, int]:
@@ -373,6 +374,7 @@ class Node:
             version=__version__,
             name=self._settings.node.name,
             http=http_url,
+            damage_found=0 if self._storage is None else self._storage.scrub.damaged,
             stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
             partitions=0 if self._broker is None else len(self._broker.log.partitions()),
             storage_out=self._storage is not None and self._storage.out_because is not None,
@@ -445,42 +447,16 @@ class Node:
         )
         return broker
 
-    async def _start_storage(self, folder: Path) -> LocalStorageNode:
-        storage = self._settings.storage
-        settings = StoreSettings(
-            durability=Durability(storage.durability),
-            segment_bytes=storage.segment_bytes,
-            disk_free_bytes_min=storage.disk_free_bytes_min,
-            compaction_live_ratio=storage.compaction_live_ratio,
-        )
-
-        store = await asyncio.to_thread(
-            lambda: LedgerStore(RealDisk(folder), settings, random.SystemRandom())
-        )
-
-        report = store.report
-        self._report_damage = report.damaged
-        if report.torn_bytes:
-            _log.warning("cut the torn tail of the last write", bytes=report.torn_bytes)
-        for place in report.damaged:
-            _log.error("damaged on disk; what is intact around it is served", place=place)
-        _log.info(
-            "storage ready",
-            segments=report.segments,
-            scanned=report.segments_scanned,
-            bytes=store.bytes_on_disk(),
-        )
-
-        node = LocalStorageNode(store, on_group=self._metrics.group, on_out=self._on_out)
-        self._stack.push_async_callback(node.close)
-        return node
-
     def _on_out(self, because: str) -> None:
         if not self._metrics.storage_out._value.get():
             _log.error("storage took itself out", because=because)
-            if self._membership is not None:
-                self._membership.renew()
+            self._renew()
         self._metrics.storage_out.set(1)
+
+    def _renew(self) -> None:
+        """What this node says of itself has changed."""
+        if self._membership is not None:
+            self._membership.renew()
 
 
 def _brokers_of(members: Iterable[Member]) -> dict[int, BrokerAddress]:

@@ -50,3 +50,10 @@ class StorageSettings(Section):
     repair_bytes_per_second: ByteCount = setting(
         32 * MIB, "Most bytes a second that this node copies for repair.", ge=64 * KIB, le=TIB
     )
+    # A terabyte takes three days at the default; HDFS and ZFS aim at one to three weeks.
+    scrub_bytes_per_second: ByteCount = setting(
+        4 * MIB,
+        "Bytes a second at which this node reads what it holds, to find damage; 0: never.",
+        ge=0,
+        le=TIB,
+    )

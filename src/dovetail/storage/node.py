@@ -34,6 +34,7 @@ from dovetail.storage.disk.commands import (
     GroupReport,
     LetDamageGo,
     Outcome,
+    ScrubReport,
 )
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
@@ -47,6 +48,9 @@ MARK_AFTER_S = 1.0
 
 #: Threads for reads of what is not in memory. Reads wait for the disk, not for the processor.
 READ_THREADS = 4
+
+#: Findings that the node lists; a disk that dies has thousands.
+DAMAGES_TOLD = 20
 
 #: After these, segments may have become dead.
 _MAKES_ROOM = (DeleteLedger, LetDamageGo)
@@ -112,6 +116,7 @@ class LocalStorageNode:
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
         self._closed = False
+        self.scrub = ScrubReport()
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="storage/read")
         self._stopped = threading.Event()
         self._thread = keep_thread(self._work, name="storage/commit", stopped=self._stopped)
@@ -176,6 +181,12 @@ class LocalStorageNode:
 
     def examine(self, ledgers: Mapping[LedgerId, bool]) -> None:
         self._store.doubts.examine({int(ledger): copied for ledger, copied in ledgers.items()})
+
+    def note_damage(self, what: str) -> None:
+        """Adds to what the node says of its disk, until everything is here again."""
+        self.scrub.damaged += 1
+        if len(self._store.report.damaged) < DAMAGES_TOLD:
+            self._store.report.damaged.append(what)
 
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
         await self._ask(LetDamageGo(settled))

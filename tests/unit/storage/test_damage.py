@@ -674,3 +674,63 @@ def test_damage_where_no_entry_can_have_lain_denies_none_and_doubts_none(
     store.commit([LetDamageGo()])
     compact(store)
     assert not open_store(disk).damaged
+
+
+def test_what_was_stored_anew_is_read_in_one_go_with_its_neighbours(disk: FaultyDisk) -> None:
+    """L10: not from the place where it was lost."""
+    store = open_store(disk)
+    for entry in range(5):
+        store_entry(store, 1, entry)
+    damage(disk, 1, 2)
+    with pytest.raises(Damaged):
+        read(store, 1, 2)
+    assert store_entry(store, 1, 2) is None
+    found = store.read(LedgerId(1), EntryId(0), last=EntryId(4), bytes_max=1 << 20)
+    assert [bytes(entry.payload) for entry in found] == [payload(1, e) for e in range(5)]
+
+
+@pytest.mark.parametrize("at", ["head", "state", "middle", "last"])
+def test_a_place_that_cannot_be_read_at_start_stops_its_ledger_alone(
+    disk: FaultyDisk, at: str
+) -> None:
+    """F38: the node starts, nothing is cut or denied, and what lies elsewhere is served."""
+    store = open_store(disk, SMALL)
+    entries = [(ledger, entry) for entry in range(20) for ledger in (1, 2)]
+    for ledger, entry in entries:
+        store_entry(store, ledger, entry)
+    store.commit([Fence(LedgerId(1), Term(7))])
+    store.mark()
+    newest = max(name for name in disk.names() if name.endswith(".segment"))
+    content = disk.open(newest).read(0, 1 << 20)
+    here = [e for e in entries if payload(*e)[:9] in content]
+    position = {"head": 3, "state": 40}.get(at)
+    if position is None:
+        position = content.find(payload(*here[len(here) // 2 if at == "middle" else -1])[:9])
+    disk.spoil(newest, position)
+    size = disk.open(newest).size()
+
+    store = open_store(disk, SMALL)
+    assert store.damaged
+    assert disk.open(newest).size() == size, "nothing was cut"
+    for ledger, entry in entries:
+        try:
+            assert read(store, ledger, entry) == payload(ledger, entry)
+        except Damaged:
+            assert (ledger, entry) in here
+    before = [e for e in entries if e not in here]
+    assert before
+    assert [read(store, *e) for e in before] == [payload(*e) for e in before]
+    assert store.doubts.ledgers() is None, "fences are in doubt until chains were read"
+    assert store_entry(store, 3, 0) is None
+    assert read(store, 3, 0) == payload(3, 0)
+
+
+def test_an_index_that_cannot_be_read_at_start_is_built_anew(disk: FaultyDisk) -> None:
+    """F19: as one that is damaged."""
+    store = open_store(disk, SMALL)
+    for entry in range(20):
+        store_entry(store, 1, entry)
+    disk.spoil("0000000001.index", 10)
+    store = open_store(disk, SMALL)
+    assert not store.damaged
+    assert [read(store, 1, entry) for entry in range(20)] == [payload(1, e) for e in range(20)]

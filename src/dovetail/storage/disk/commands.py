@@ -50,6 +50,15 @@ Outcome = None | LedgerState | DovetailError
 
 
 @dataclass(slots=True)
+class ScrubReport:
+    """What was read to find damage, and how often some was found."""
+
+    bytes_read: int = 0
+    damaged: int = 0
+    passes: int = 0
+
+
+@dataclass(slots=True)
 class GroupReport:
     """What a group cost, for metrics."""
 

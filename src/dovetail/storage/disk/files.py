@@ -7,6 +7,7 @@ power cut; what was not synced may be there, in part, or not at all. A name is d
 `RealDisk` is the folder; `FaultyDisk` in the tests keeps just these promises and no more.
 """
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from dovetail.durable_files import sync_folder
 
 #: Linux takes at most this many buffers in one writev.
 IOV_MAX = 1024
+
+#: What a disk fails to read is this much at least.
+SECTOR_BYTES = 4096
 
 
 class File(Protocol):
@@ -143,6 +147,36 @@ class RealDisk:
     def bytes_free(self) -> int:
         found = os.statvfs(self._folder)
         return found.f_bavail * found.f_frsize
+
+
+class Salvage:
+    """Reads a file of which the disk may not give all: what it does not is filled with 0xFF.
+
+    No record looks like that, and no room that was never written to: it reads as damage.
+    """
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        #: Whether something could not be read.
+        self.failed = False
+
+    def read(self, position: int, length: int) -> bytes:
+        """As `File.read`; errors other than of the disk itself pass through."""
+        try:
+            return self._file.read(position, length)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        self.failed = True
+        if length <= SECTOR_BYTES:
+            return b"\xff" * max(0, min(length, self.size() - position))
+        end = position + length
+        starts = range(position, end, SECTOR_BYTES)
+        return b"".join(self.read(at, min(SECTOR_BYTES, end - at)) for at in starts)
+
+    def size(self) -> int:
+        """As `File.size`."""
+        return self._file.size()
 
 
 def _length(buffer: Buffer) -> int:

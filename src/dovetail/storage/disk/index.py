@@ -198,10 +198,15 @@ class EntryIndex:
         try:
             return _read_stretch(stretch)
         except Damaged:
-            for row in stretch.rows:
-                if not stretch.segment.checks(row):
-                    self.note_lost(ledger, row, segment=stretch.segment.number)
-            raise
+            bad = [row for row in stretch.rows if not stretch.segment.checks(row)]
+            for row in bad:
+                self.note_lost(ledger, row, segment=stretch.segment.number)
+            if bad:
+                raise
+            # What the disk cannot read lies between them.
+            return [
+                e for row in stretch.rows for e in _read_stretch(Stretch(stretch.segment, [row]))
+            ]
 
     @contextmanager
     def _kept_open(
@@ -224,7 +229,9 @@ class EntryIndex:
     def _stretches(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Stretch]:
         if ledger not in self._ledgers:
             raise LedgerUnknown(f"ledger {ledger} is not on this storage node")
+
         stretches: list[Stretch] = []
+        lost = self._lost.get(ledger, {})
         entry, taken = first, 0
         while entry <= last and (taken < bytes_max or not taken):
             found = self._find(ledger, entry)
@@ -236,6 +243,8 @@ class EntryIndex:
                 row = rows.row(at)
                 if row.entry != entry:
                     break
+                if end >= 0 and lost.get(entry) == (run.segment, row.position):
+                    break  # It may have been stored anew since: the newest place is read.
                 if not 0 <= row.position - end <= READ_GAP_BYTES_MAX or end < 0:
                     stretches.append(Stretch(self._segments[run.segment], []))
                 stretches[-1].rows.append(row)
@@ -243,6 +252,7 @@ class EntryIndex:
                 taken += row.length
                 entry += 1
                 at += 1
+
         if not stretches:
             raise EntryUnknown(f"ledger {ledger} has no entry {first} on this storage node")
         return stretches

@@ -4,7 +4,7 @@ Promises:
 - Of the newest segment exactly the intact prefix is kept; a torn tail is cut and reported.
 - Damage (frame.py says how it differs from a torn tail) is never cut: what is intact around it
   stays readable, and the report says where it is. It stops no other ledger: also where the head of
-  a segment, or the state that it starts with, does not check.
+  a segment, or the state that it starts with, does not check, or the disk cannot read a place.
 - What is served after a start is on the disk: the last group is written once more and synced,
   because after a crash of the process, or a failed sync, it may be in the system's memory only.
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dovetail.errors import Damaged
-from dovetail.storage.disk.files import Disk
+from dovetail.storage.disk.files import Disk, Salvage
 from dovetail.storage.disk.frame import (
     HEAD,
     RECORD,
@@ -99,10 +99,12 @@ def recover_segments(disk: Disk) -> Recovered:
         return Recovered(sealed, None, RunSet(1), StoreState({}, {}), 0, False, report)
 
     if _salt_of(disk, numbers[-1]) is not None:
-        return _open_active(disk, numbers[-1], sealed, report)
-    # Nothing of the newest one can be read, so nothing can be written behind it either.
-    state, group = _state_of_older(sealed)
+        opened = _open_active(disk, numbers[-1], sealed, report)
+        if opened is not None:
+            return opened
+    # The newest one cannot be read, or not all of it: nothing is cut, or written behind it.
     sealed.append(_open_sealed(disk, numbers[-1], report))
+    state, group = _state_of_older(sealed)
     number = numbers[-1] + 1
     return Recovered(sealed, None, RunSet(number), state, group, False, report)
 
@@ -110,12 +112,14 @@ def recover_segments(disk: Disk) -> Recovered:
 def _is_born(disk: Disk, number: int) -> bool:
     """Whether the newest segment got past its creation."""
     file = disk.open(segment_name(number))
+    readable = Salvage(file)
     try:
         salt = _salt_of(disk, number)
         if salt is None:
             # The head is synced before anything is written behind it.
-            return bool(file.read(HEAD.size, file.size()).strip(b"\0"))
-        return next(iter(SegmentScan(file.read, file.size(), salt)), None) is not None
+            return bool(readable.read(HEAD.size, file.size()).strip(b"\0"))
+        first = next(iter(SegmentScan(readable.read, file.size(), salt)), None)
+        return first is not None or readable.failed
     finally:
         file.close()
 
@@ -124,7 +128,7 @@ def _salt_of(disk: Disk, number: int) -> int | None:
     """The salt of a segment; None if its head does not check, so that nothing in it does."""
     file = disk.open(segment_name(number))
     try:
-        return decode_head(file.read(0, HEAD.size), number)
+        return decode_head(Salvage(file).read(0, HEAD.size), number)
     except Damaged:
         return None
     finally:
@@ -142,7 +146,7 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
     if index_name(number) in disk.names():
         index = disk.open(index_name(number))
         try:
-            decoded = decode_index(index, segment=number)
+            decoded = decode_index(Salvage(index), segment=number)
         finally:
             index.close()
         if decoded is not None and decoded[1] <= file.size():
@@ -185,7 +189,7 @@ def _newest_with_state(sealed: list[Segment]) -> int:
 
 
 def _records(segment: Segment) -> Iterator[Scanned]:
-    return iter(SegmentScan(segment.file.read, segment.file.size(), segment.salt))
+    return iter(SegmentScan(Salvage(segment.file).read, segment.file.size(), segment.salt))
 
 
 def _after(state: StoreState, found: Scanned) -> StoreState:
@@ -203,20 +207,25 @@ def _after(state: StoreState, found: Scanned) -> StoreState:
 
 def _open_active(
     disk: Disk, number: int, sealed: list[Segment], report: RecoveryReport
-) -> Recovered:
+) -> Recovered | None:
+    """The newest segment, to be written on; None if the disk does not give all of it."""
     file = disk.open(segment_name(number))
     salt = decode_head(file.read(0, HEAD.size), number)
     segment = Segment(number, file, salt, HEAD.size)
     report.segments_scanned += 1
 
     state, runs, first, last = StoreState({}, {}), RunSet(number), None, None
-    scan = SegmentScan(file.read, file.size(), salt)
+    readable = Salvage(file)
+    scan = SegmentScan(readable.read, file.size(), salt)
     for found in scan:
         first, last = first or found, found
         if first is found and found.record.kind is not Kind.STATE:
             state, _ = _state_of_older(sealed)
         state = _after(state, found)
         note_entry(runs, found)
+    if readable.failed:
+        file.close()
+        return None
     end = scan.end
     _note_damage(segment, end, report)
     report.torn_bytes = end.torn_bytes
@@ -266,6 +275,6 @@ def _may_hold_entries(segment: Segment, first: int, beyond: int) -> bool:
     if beyond - first == RECORD_BYTES:  # Too small for an entry, which is never empty.
         return False
     if first == HEAD.size:  # The state, if its length is believable.
-        length = RECORD.unpack_from(segment.file.read(first, RECORD_BYTES))[1]
+        length = RECORD.unpack_from(Salvage(segment.file).read(first, RECORD_BYTES))[1]
         return bool(first + RECORD_BYTES + length != beyond)
     return True

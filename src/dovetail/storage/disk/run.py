@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dovetail.storage.disk.files import File
+from dovetail.storage.disk.files import File, Salvage
 from dovetail.storage.disk.frame import RECORD_BYTES
 
 _HEAD = struct.Struct("<8sIQII")
@@ -176,7 +176,7 @@ def encode_index(runs: Sequence[Run], *, segment: int, segment_bytes: int) -> li
     return [head, bytes(directory), *blocks]
 
 
-def decode_index(file: File, *, segment: int) -> tuple[list[Run], int] | None:
+def decode_index(file: File | Salvage, *, segment: int) -> tuple[list[Run], int] | None:
     """The runs without their rows, and the segment's length; None if it does not check."""
     head = file.read(0, _HEAD.size)
     if len(head) < _HEAD.size:

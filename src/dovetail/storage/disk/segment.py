@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dovetail.errors import Damaged
-from dovetail.storage.disk.files import Disk, File
+from dovetail.storage.disk.files import Disk, File, Salvage
 from dovetail.storage.disk.frame import (
     HEAD,
     RECORD_BYTES,
@@ -157,7 +157,7 @@ def note_entry(runs: RunSet, found: Scanned) -> None:
 def scan_runs(segment: Segment) -> tuple[list[Run], ScanEnd]:
     """The runs of a segment as the file itself tells them, and how the scan ended."""
     runs = RunSet(segment.number)
-    scan = SegmentScan(segment.file.read, segment.file.size(), segment.salt)
+    scan = SegmentScan(Salvage(segment.file).read, segment.file.size(), segment.salt)
     for found in scan:
         note_entry(runs, found)
     return runs.runs, scan.end

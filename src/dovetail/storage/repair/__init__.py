@@ -10,6 +10,7 @@ has one payload for ever, and the chain names a node only when that node holds a
     rate.py          bytes a second, for work in the background
     sweeping.py      a storage node lets go what no chain names
     wholeness.py     a damaged storage node finds out what it must hold
+    scrubber.py      a storage node reads what it holds, slowly, for damage
     upkeep.py        both of these, at start and from time to time
     decommission.py  takes a storage node out of the cluster
 """

@@ -81,7 +81,11 @@ class SeenStorage:
         self._states = states
 
     def present(self) -> dict[int, str]:
-        return {number: member.incarnation for number, member in self._membership.storage().items()}
+        """One that has found damage is looked at anew, as after a start."""
+        return {
+            number: f"{member.incarnation}/{member.damage_found}"
+            for number, member in self._membership.storage().items()
+        }
 
     def given_up(self) -> frozenset[int]:
         return self._states.given_up()

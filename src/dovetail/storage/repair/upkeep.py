@@ -6,6 +6,7 @@ lost. Then the same again and again; often while there is damage, seldom otherwi
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Protocol
 
 from dovetail.coordination.protocol import Coordinator
@@ -35,8 +36,13 @@ class StorageUpkeep:
         self._node = node
         self._number = number
         self._coordinator = coordinator
+        self._woken = asyncio.Event()
         #: Ledgers that may lack entries here because of damage.
         self.doubted: frozenset[LedgerId] = frozenset()
+
+    def wake(self) -> None:
+        """Something has changed: the next look comes at once."""
+        self._woken.set()
 
     async def once(self) -> None:
         """Sweeps, and goes a step towards wholeness. Raises `Damaged` or `CoordinationDown`."""
@@ -55,7 +61,10 @@ class StorageUpkeep:
         """For ever; cancel it to end. The first time is the caller's: `once`, before it serves."""
         while True:
             wait_ms = DAMAGED_MS if self._node.damaged else SWEEP_MS
-            await asyncio.sleep(wait_ms / 1000)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._woken.wait()
+            self._woken.clear()
             try:
                 await self.once()
             except (DovetailError, OSError) as error:

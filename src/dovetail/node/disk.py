@@ -1,0 +1,63 @@
+"""The disk of a node with the storage role: opened at start, read through for damage later."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from dovetail.background import Tasks
+from dovetail.clock import Clock
+from dovetail.logging import get_logger
+from dovetail.settings.storage import StorageSettings
+from dovetail.storage import Durability, LedgerStore, LocalStorageNode, RealDisk, StoreSettings
+from dovetail.storage.repair.scrubber import Scrubber
+from dovetail.storage.repair.upkeep import StorageUpkeep
+
+_log = get_logger("node")
+
+
+async def open_store(folder: Path, settings: StorageSettings) -> LedgerStore:
+    """Recovers what is in the folder, and logs what was found. Raises as `LedgerStore`."""
+    store_settings = StoreSettings(
+        durability=Durability(settings.durability),
+        segment_bytes=settings.segment_bytes,
+        disk_free_bytes_min=settings.disk_free_bytes_min,
+        compaction_live_ratio=settings.compaction_live_ratio,
+    )
+    store = await asyncio.to_thread(
+        lambda: LedgerStore(RealDisk(folder), store_settings, random.SystemRandom())
+    )
+
+    report = store.report
+    if report.torn_bytes:
+        _log.warning("cut the torn tail of the last write", bytes=report.torn_bytes)
+    for place in report.damaged:
+        _log.error("damaged on disk; what is intact around it is served", place=place)
+    _log.info(
+        "storage ready",
+        segments=report.segments,
+        scanned=report.segments_scanned,
+        bytes=store.bytes_on_disk(),
+    )
+    return store
+
+
+def scrub(
+    storage: LocalStorageNode,
+    upkeep: StorageUpkeep,
+    settings: StorageSettings,
+    clock: Clock,
+    renew: Callable[[], None],
+    tasks: Tasks,
+) -> None:
+    """Reads the disk through from now on, unless that is off; `renew` tells other nodes."""
+
+    def found() -> None:
+        upkeep.wake()
+        renew()
+
+    if settings.scrub_bytes_per_second:
+        scrubber = Scrubber(
+            storage, bytes_per_second=settings.scrub_bytes_per_second, clock=clock, on_damage=found
+        )
+        tasks.keep(scrubber.run, name="storage/scrub")

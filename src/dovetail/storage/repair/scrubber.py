@@ -1,0 +1,113 @@
+"""A storage node reads everything that it holds, slowly and again and again.
+
+A byte that the disk has changed is noticed when it is read, and old records may not be read for
+months: long enough for the other copies to go bad too. So each storage node reads its own entries
+at a low rate, in the order of their ledgers. What does not check is noted as lost by the store, as
+after any other read: the node says so, its peers' owners are told and copy it anew (`repairer.py`),
+and then the damaged segment goes (`wholeness.py`). On a node that is alone it is reported.
+
+Not here: which bytes are bad (`disk/index.py`), and what is in the files of no live ledger.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from dovetail.clock import Clock
+from dovetail.errors import Damaged, DovetailError, NotFound
+from dovetail.logging import get_logger
+from dovetail.storage.disk.commands import ScrubReport
+from dovetail.storage.held import Held
+from dovetail.storage.identifiers import Entry, EntryId, LedgerId
+from dovetail.storage.repair.rate import ByteRate
+
+_log = get_logger("storage")
+
+#: Bytes that are read at once. A reader of clients waits behind one of these at most.
+STEP_BYTES = 256 * 1024
+
+#: What an entry counts beside its bytes: reading one of 100 bytes costs about as much as 1 KiB.
+_ENTRY_BYTES = 1024
+
+#: Pause between two passes, and after an error that passes.
+PAUSE_S = 10.0
+
+_LAST = EntryId(2**62)
+
+
+class Scrubbed(Protocol):
+    """A storage node, as it sees itself (`LocalStorageNode`)."""
+
+    scrub: ScrubReport
+
+    def note_damage(self, what: str) -> None: ...
+    async def ledgers(self) -> set[LedgerId]: ...
+    async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held: ...
+    async def read(
+        self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
+    ) -> list[Entry]: ...
+
+
+class Scrubber:
+    """Reads one storage node through."""
+
+    def __init__(
+        self,
+        node: Scrubbed,
+        *,
+        bytes_per_second: int,
+        clock: Clock,
+        on_damage: Callable[[], None],
+    ) -> None:
+        """`on_damage` is called each time something is found."""
+        self._node = node
+        self._rate = ByteRate(bytes_per_second)
+        self._clock = clock
+        self._on_damage = on_damage
+
+    async def run(self) -> None:
+        """For ever; cancel it to end."""
+        while True:
+            try:
+                await self.once()
+            except DovetailError as error:
+                _log.warning("cannot read all that is held; trying again", error=str(error))
+            await asyncio.sleep(PAUSE_S)
+
+    async def once(self) -> None:
+        """One pass over what is held. Raises `Unavailable` if the disk cannot be read now."""
+        for ledger in sorted(await self._node.ledgers()):
+            try:
+                await self._read_through(ledger)
+            except NotFound:
+                continue  # It was deleted meanwhile.
+        self._node.scrub.passes += 1
+
+    async def _read_through(self, ledger: LedgerId) -> None:
+        first = EntryId(0)
+        while True:
+            held = await self._node.held(ledger, first=first, last=_LAST)
+            if not held.spans:
+                return
+            span = held.spans[0]
+            try:
+                entries = await self._node.read(
+                    ledger, EntryId(span.first), last=EntryId(span.last), bytes_max=STEP_BYTES
+                )
+            except Damaged as error:
+                # What does not check is not held any more: the next look goes on behind it.
+                if (await self._node.held(ledger, first=first, last=_LAST)) == held:
+                    raise
+                _log.error("the disk has changed what was stored", ledger=ledger, error=str(error))
+                self._node.note_damage(str(error))
+                self._on_damage()
+                continue
+
+            size = sum(len(entry.payload) for entry in entries)
+            self._node.scrub.bytes_read += size
+            first = EntryId(entries[-1].entry + 1)
+            wait_ms = self._rate.take(size + _ENTRY_BYTES * len(entries), now_ms=self._now())
+            await asyncio.sleep(wait_ms / 1000)
+
+    def _now(self) -> float:
+        return self._clock.monotonic_ms()
