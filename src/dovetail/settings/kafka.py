@@ -41,13 +41,13 @@ class KafkaSettings(Section):
     )
     # 100 MiB is what Kafka allows (socket.request.max.bytes); a length is a signed 32-bit number.
     frame_bytes_max: ByteCount = setting(
-        100 * MIB, "Largest request that a client may send.", ge=KIB, le=2**31 - 1
+        100 * MIB, "Largest request that a client may send.", ge=2 * KIB, le=2**31 - 1
     )
     # What the node may hold for requests that are not answered; more is left in the sockets.
     request_bytes_in_flight_max: ByteCount = setting(
         256 * MIB,
         "Most request bytes held at once over all connections; beyond it the node pauses reading.",
-        ge=KIB,
+        ge=2 * KIB,
         le=TIB,
     )
     # Below a second, a client that sends one heartbeat every 3 s could never stay connected.

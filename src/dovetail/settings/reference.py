@@ -75,17 +75,22 @@ def _allowed(name: str, field: FieldInfo) -> str:
         return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
     if field.annotation is bool:
         return "`true`, `false`"
-    bounds = {}
-    for limit in _limits(field):
-        for bound in ("ge", "le"):
-            value = getattr(limit, bound, None)
-            if value is not None and value < _BOUNDLESS:
-                bounds[bound] = _shown(name, value)
+    bounds = {
+        bound: _shown(name, value)
+        for bound, value in bounds_of(field).items()
+        if value < _BOUNDLESS
+    }
     if "ge" in bounds and "le" in bounds:
         return f"{bounds['ge']} to {bounds['le']}"
     return f"from {bounds['ge']}" if "ge" in bounds else ""
 
 
-def _limits(field: FieldInfo) -> Iterator[Any]:
-    for item in field.metadata:
-        yield from item.metadata if isinstance(item, FieldInfo) else (item,)
+def bounds_of(field: FieldInfo) -> dict[str, Any]:
+    """The least (`ge`) and the greatest (`le`) value that a setting can have, where it has one."""
+    limits = [
+        limit
+        for item in field.metadata
+        for limit in (item.metadata if isinstance(item, FieldInfo) else (item,))
+    ]
+    found = ((bound, getattr(limit, bound, None)) for limit in limits for bound in ("ge", "le"))
+    return {bound: value for bound, value in found if value is not None}

@@ -37,6 +37,10 @@ class Shown:
     description: str
 
 
+#: Room in a frame beside the batch that it carries: names of client, transaction and topic.
+REQUEST_BYTES = 1024
+
+
 class Settings(BaseModel):
     """Everything that can be set; built by `load_settings`, or by hand in tests."""
 
@@ -62,11 +66,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_message_fits(self) -> Self:
-        if self.kafka.frame_bytes_max < self.log.message_bytes_max:
+        if self.kafka.frame_bytes_max < self.log.message_bytes_max + REQUEST_BYTES:
             raise ValueError(
                 f"kafka.frame_bytes_max ({self.kafka.frame_bytes_max}) must be at least "
-                f"log.message_bytes_max ({self.log.message_bytes_max}), or no request could "
-                "carry the largest message"
+                f"log.message_bytes_max ({self.log.message_bytes_max}) and {REQUEST_BYTES} more, "
+                "or no request could carry the largest message"
             )
         return self
 

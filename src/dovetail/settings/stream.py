@@ -18,7 +18,10 @@ class SharedStreamSettings(Section):
     )
     environment_identifier: str = setting("test", "Name of the cluster; several can share one log.")
     participant_write_interval_millis: DurationMs = setting(
-        DAY_MS, "A member that does not report within this time is not counted.", ge=100
+        DAY_MS,
+        "A member that does not report within this time is not counted.",
+        ge=100,
+        le=365 * DAY_MS,
     )
     algorithm: Literal["BULLY", "MAJORITY", "COORDINATOR"] = setting(
         "BULLY", "How a leader is elected; BULLY is for two replicas."
@@ -31,7 +34,7 @@ class SharedStreamSettings(Section):
         "", "Where the others reach this replica; empty: this host, port 8080."
     )
     timeout_ms: DurationMs = setting(
-        5 * SECOND_MS, "The leader is replaced after about this time of silence.", ge=50
+        5 * SECOND_MS, "The leader is replaced after about this time of silence.", ge=50, le=DAY_MS
     )
     start_immediately: bool = setting(
         True, "Whether `async with` starts to consume; else `start` does."
@@ -40,7 +43,7 @@ class SharedStreamSettings(Section):
         "skip", "'skip': a new leader begins at the end. 'resume': at the committed position."
     )
     heartbeat_ms: DurationMs = setting(
-        0, "Longest time between two pings; 0: a quarter of the timeout.", ge=0
+        0, "Longest time between two pings; 0: a quarter of the timeout.", ge=0, le=DAY_MS
     )
     shared_secret: str = setting("", "Signs messages between members.", secret=True)
     listen_host: str = setting("", "Address to listen on; empty: the endpoint's host.")
@@ -60,5 +63,5 @@ class SharedStreamSettings(Section):
         500, "Most events between two reports to the log.", ge=1, le=100_000
     )
     report_interval_ms: DurationMs = setting(
-        SECOND_MS, "Longest time between two reports while handling.", ge=1
+        SECOND_MS, "Longest time between two reports while handling.", ge=1, le=DAY_MS
     )
