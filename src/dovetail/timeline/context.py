@@ -29,8 +29,9 @@ class Context:
     others: Callable[[TimelineRecord], Sequence[Attendee]]
     #: Called when consumers have come or gone here.
     on_consumers: Callable[[], None]
-    #: The address of a better broker for clients of a timeline; empty if there is none.
-    better: Callable[[str], str]
+    #: The address of a better broker for a consumer of a timeline, or else a producer; empty if
+    #: there is none.
+    better: Callable[[str, bool], str]
     #: The shortest lease that a consumer may have.
     lease_ms_min: int
 

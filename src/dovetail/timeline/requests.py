@@ -187,10 +187,12 @@ class Requests:
         report = self._context.health.report(now_ms=now_ms)
         share = MOVE_SHARE_UNWELL if report.of_all else MOVE_SHARE
         asked = self._context.rng.random() < share
-        signals = self.signals(running, name_better=asked)
+        is_consumer = target is Target.CONSUMER
+        better = self._context.better(running.record.name, is_consumer) if asked else ""
+        signals = self.signals(running, better=better)
         return frames.Reported(signals, now_ms, not self._context.health.drift_reason)
 
-    def signals(self, running: RunningTimeline, *, name_better: bool = True) -> frames.Signals:
+    def signals(self, running: RunningTimeline, *, better: str) -> frames.Signals:
         """What clients need to react."""
         now_ms = self._context.now_ms()
         report = self._context.health.report(now_ms=now_ms)
@@ -208,7 +210,7 @@ class Requests:
             suggested(backlog=backlog, arrivals=arrivals, done=done, consumers=consumers),
             report.condition.value,
             [text for _, text in report.reasons],
-            self._context.better(running.record.name) if name_better else "",
+            better,
         )
 
     # Messages
@@ -376,7 +378,7 @@ class Requests:
             running.record.name,
             running.record.config,
             running.counts,
-            self.signals(running),
+            self.signals(running, better=self._context.better(running.record.name, True)),
             consumers,
             running.lateness.percentile(50),
             running.lateness.percentile(99),

@@ -34,6 +34,8 @@ _log = get_logger("timeline")
 PREFIX: Final = "/timeline-brokers/"
 #: A load that differs by this from the last report is reported; less is no news for anybody.
 _LOAD_STEP: Final = 0.1
+#: Brokers that are gone and still shown; the longest gone are forgotten first.
+GONE_MAX: Final = 100
 
 
 class BrokerEntry(Struct, frozen=True):
@@ -80,6 +82,8 @@ class Roster:
         self._on_bytes = on_bytes
         self._reported: BrokerEntry | None = None
         self._others: dict[str, BrokerEntry] = {}
+        #: Brokers that were here, for people to see.
+        self._gone: dict[str, BrokerEntry] = {}
         self._mine = BrokerEntry(address, version, Condition.HEALTHY.value, [], {})
         self._mirror = Mirror(coordinator, PREFIX, apply=self._note, settled=self._count)
         leases.on_lease.append(self._on_lease)
@@ -138,7 +142,8 @@ class Roster:
         if name == self._node:
             return
         if value is None:
-            self._others.pop(name, None)
+            if lost := self._others.pop(name, None):
+                self._note_gone(name, lost, "it has vanished without a word")
             return
 
         try:
@@ -150,8 +155,17 @@ class Roster:
         if entry.condition == Condition.INACTIVE.value:
             if self._others.pop(name, None) is not None:
                 self._peers.on_left()
+            self._note_gone(name, entry, "it was stopped")
             return
         self._others[name] = entry
+        self._gone.pop(name, None)
+
+    def _note_gone(self, name: str, entry: BrokerEntry, why: str) -> None:
+        self._gone[name] = msgspec.structs.replace(
+            entry, condition=Condition.INACTIVE.value, reasons=[why], consumers={}, load=0.0
+        )
+        while len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
 
     def others(self, record: TimelineRecord) -> list[Attendee]:
         """The consumers of a timeline at other brokers."""
@@ -166,18 +180,18 @@ class Roster:
         others = self._others.items()
         return {name: parse_address(entry.address) for name, entry in others if entry.address}
 
-    def better(self, timeline: str) -> str:
+    def better(self, timeline: str, *, consumer: bool) -> str:
         """The address of a broker that a client of the timeline should move to; empty if none.
 
-        Only where staying hurts: this broker is not well, has more than it can carry, or has more
-        consumers than it should, while another one has room.
+        Only where staying hurts: this broker is not well, has more than it can carry, or, for a
+        consumer, has more of them than it should, while another one has room.
         """
         first = self.brokers(timeline, {})[0]
         here = self._mine
         if first.name == self._node or first.condition != Condition.HEALTHY.value:
             return ""
         unwell = here.condition != Condition.HEALTHY.value
-        crowded = len(here.consumers.get(timeline, ())) > self._crowd.most
+        crowded = consumer and len(here.consumers.get(timeline, ())) > self._crowd.most
         laden = overloaded(here.load) and 2 * first.load < here.load
         return first.address if unwell or crowded or laden else ""
 
@@ -185,6 +199,10 @@ class Roster:
         """All brokers, the best one for the timeline first; `latency_ms` by name, where known."""
         entries = {**self._others, self._node: self._mine}
         loads = [_load(name, entry) for name, entry in entries.items()]
+        order = preference(loads, timeline, crowd=self._crowd)
+        # Those that have gone come last: nobody is to connect to them, but to know of them.
+        gone = {name: entry for name, entry in self._gone.items() if name not in entries}
+        entries |= gone
 
         return [
             BrokerState(
@@ -199,7 +217,7 @@ class Roster:
                 entries[name].load,
                 latency_ms.get(name),
             )
-            for name in preference(loads, timeline, crowd=self._crowd)
+            for name in (*order, *sorted(gone))
         ]
 
 

@@ -239,8 +239,8 @@ class TimelineService:
     def _others(self, record: TimelineRecord) -> Sequence[Attendee]:
         return () if self._roster is None else self._roster.others(record)
 
-    def _better(self, timeline: str) -> str:
-        return "" if self._roster is None else self._roster.better(timeline)
+    def _better(self, timeline: str, consumer: bool) -> str:
+        return "" if self._roster is None else self._roster.better(timeline, consumer=consumer)
 
     async def _report(self) -> None:
         await self._news.wait()

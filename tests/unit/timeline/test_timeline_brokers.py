@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.database_servers import PostgresServer
+from tests.etcd_server import free_ports
 from tests.tcp_proxy import Passage, Proxies
 from tests.unit.storage.remote.storage_door import Door as Listener
 
@@ -406,7 +407,7 @@ async def test_garbage_at_the_door_closes_its_connection_and_nothing_else(
 
 async def test_brokers_assign_alike_and_know_each_other(coordinator: Coordinator, dsn: str) -> None:
     """B2, B9, B11: from the same roster the same assignment; the list shows health and consumers,
-    the best broker for a timeline first; one that stops is off it, and that is no partition."""
+    the best broker for a timeline first; one that stops is last, and that is no partition."""
     async with (
         joined(coordinator, 1, ttl_ms=5_000) as one,
         joined(coordinator, 2, ttl_ms=5_000) as two,
@@ -448,10 +449,56 @@ async def test_brokers_assign_alike_and_know_each_other(coordinator: Coordinator
             await first.stop()
         await doors[0].stop()
         async with asyncio.timeout(DEADLINE_S):
-            while [broker.name for broker in doors[1].service.brokers("t")] != ["b"]:
+            while [(broker.name, broker.condition) for broker in doors[1].service.brokers("t")] != [
+                ("b", "healthy"),
+                ("a", "inactive"),
+            ]:
                 await asyncio.sleep(0.01)
         assert not doors[1].service.health.peers.parted(SystemClock().wall_ms())
         await doors[1].stop()
+
+
+async def test_every_address_is_tried_before_a_command_fails(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """F72, B5: the first ones of the list are dead; nobody but the last one listens."""
+    door = Broker(coordinator, dsn)
+    address = await door.start()
+    dead = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    async with connect(f"{dead},{address}") as d, asyncio.timeout(DEADLINE_S):
+        await d.timeline("t").create()
+        assert await d.timelines() == [("t", "ready")]
+    async with connect(dead) as d:
+        with pytest.raises(Unavailable):
+            await d.timelines()
+    await door.stop()
+
+
+async def test_a_producer_goes_to_a_broker_that_is_well_and_the_stopped_one_is_shown(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """F72, B5, B2, B16: it knows the address of a broker whose clock is wrong, and of no other; it
+    is told of a better one, and its message is stored there. One that stops is shown inactive."""
+    async with (
+        joined(coordinator, 1, ttl_ms=5_000) as one,
+        joined(coordinator, 2, ttl_ms=5_000) as two,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        wrong = Broker(coordinator, dsn, name="a", leases=one, clock=ShiftedClock(30_000))
+        good = Broker(coordinator, dsn, name="b", leases=two)
+        at_wrong, at_good = await wrong.start(), await good.start()
+        async with connect(at_good) as d, connect(at_wrong) as e:
+            await d.timeline("t").create()
+            while not wrong.service.health.drift_reason:
+                await asyncio.sleep(0.01)
+            assert (await e.timeline("t").schedule(b"x", delay="1h")).created
+            assert len(good.service.timelines["t"].producers) == 1
+
+            await wrong.stop()
+            while (shown := (await d.brokers())[-1]).condition != "inactive":
+                await asyncio.sleep(0.01)
+            assert (shown.name, shown.reasons) == ("a", ["it was stopped"])
+        await good.stop()
 
 
 async def test_consumers_move_to_a_broker_with_room_and_lose_nothing(
@@ -562,7 +609,8 @@ async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
         async with connect(addresses[1]) as d, asyncio.timeout(DEADLINE_S):
 
             async def names() -> list[str]:
-                return sorted(broker.name for broker in await d.brokers())
+                found = await d.brokers()
+                return sorted(broker.name for broker in found if broker.condition == "healthy")
 
             while await names() != ["a", "b"]:
                 await asyncio.sleep(0.01)
@@ -570,6 +618,9 @@ async def test_a_broker_whose_lease_was_lost_is_back_on_the_list(
             await coordinator.revoke(lost)
             while await names() != ["b"]:
                 await asyncio.sleep(0.01)
+            shown = (await d.brokers())[-1]
+            assert (shown.name, shown.condition) == ("a", "inactive")
+            assert shown.reasons == ["it has vanished without a word"]
             while await names() != ["a", "b"]:
                 await asyncio.sleep(0.01)
             assert one.lease_id != lost

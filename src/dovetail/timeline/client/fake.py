@@ -60,6 +60,9 @@ class _FakeLink:
     def turn_away(self) -> None:
         """There is no other node."""
 
+    def go_to(self, address: str) -> None:
+        """There is no other node."""
+
     async def ask(
         self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:

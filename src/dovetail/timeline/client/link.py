@@ -7,6 +7,7 @@ client repeats only what is safe to repeat.
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
@@ -66,14 +67,19 @@ class Link(Protocol):
         """This node cannot serve us now: asks the next one, if another one is known."""
         ...
 
+    def go_to(self, address: str) -> None:
+        """What is asked from now on goes to this node; what was asked is answered as it was."""
+        ...
+
     async def close(self) -> None: ...
 
 
 class NetworkLink:
     """A connection of its own, made again when it breaks: to the same node, or the next one.
 
-    With several addresses, a node that cannot be reached is left for the next in the list; what
-    was asked then fails as it is, and the next request goes there.
+    With several addresses, a node that cannot be reached is left for the next in the list. What was
+    asked is asked there, if it cannot have happened; otherwise it fails as it is, and what is asked
+    next goes there.
     """
 
     def __init__(
@@ -93,6 +99,9 @@ class NetworkLink:
         self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms, login=login)
         self._client_id = client_id
         self._at = 0
+        self._closed = False
+        #: Requests that are not answered, by where they were asked.
+        self._asked: Counter[Peer] = Counter()
         self._peer = self._make_peer()
         self._leaving = Tasks()
 
@@ -118,16 +127,23 @@ class NetworkLink:
         self, message: Request, kind: type[Answered], *, changes: bool = True
     ) -> Answered:
         request, _ = checked(message, changes=changes)
-        peer = self._peer
-        asking = peer.ask(request, lambda data: decode_answer(kind, data))
-        try:
-            if len(self._addresses) == 1 or peer.connected:
-                return await asking
-            return await self._ask_unconnected(peer, asking)
-        except (Unavailable, Uncertain):
-            if not peer.connected:
+        tries = len(self._addresses)
+        while True:
+            peer, tries = self._peer, tries - 1
+            self._asked[peer] += 1
+            asking = peer.ask(request, lambda data: decode_answer(kind, data))
+            try:
+                if len(self._addresses) == 1 or peer.connected:
+                    return await asking
+                return await self._ask_unconnected(peer, asking)
+            except (Unavailable, Uncertain) as error:
+                if peer.connected:
+                    raise
                 self._leave(peer)
-            raise
+                if isinstance(error, Uncertain) or tries <= 0 or self._closed:
+                    raise
+            finally:
+                self._asked[peer] -= 1
 
     async def _ask_unconnected(self, peer: Peer, asking: Coroutine[Any, Any, Answered]) -> Answered:
         """Waits for the connection, but not for long: there are others."""
@@ -146,6 +162,16 @@ class NetworkLink:
     def turn_away(self) -> None:
         self._leave(self._peer)
 
+    def go_to(self, address: str) -> None:
+        (found,) = parse_addresses(address, port_default=_PORT_DEFAULT)
+        if found == self._addresses[self._at]:
+            return
+        if found not in self._addresses:
+            self._addresses = (*self._addresses, found)
+        self._at = self._addresses.index(found)
+        old, self._peer = self._peer, self._make_peer()
+        self._leaving.start(self._close_when_idle(old), name="client/leave")
+
     def _leave(self, peer: Peer) -> None:
         """Goes on with the next address, unless another request has done that already."""
         if len(self._addresses) == 1 or peer is not self._peer:
@@ -155,5 +181,12 @@ class NetworkLink:
         self._leaving.start(peer.close(), name="client/leave")
 
     async def close(self) -> None:
+        self._closed = True
         await self._peer.close()
         await self._leaving.finish()
+
+    async def _close_when_idle(self, peer: Peer) -> None:
+        """Closes a connection when what was asked on it is answered: within its time limit."""
+        while self._asked[peer] and not self._closed:
+            await asyncio.sleep(LOOK_S)
+        await peer.close()

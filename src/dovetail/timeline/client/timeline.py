@@ -183,6 +183,10 @@ class Timeline:
                         raise Uncertain(f"{what}: {error}") from error
                     raise
 
+                if self._session is not None and not unknown:
+                    # It may be this broker alone that cannot, and it knows of a better one.
+                    self._report_next_ms = 0
+                    await self._report(self._session)
                 if attempt and isinstance(error, Unavailable):
                     self._link.turn_away()
                 await asyncio.sleep(_pause_s(attempt, error))
@@ -212,6 +216,10 @@ class Timeline:
             answer = await self._link.ask(request, frames.Reported, changes=False)
             self._node.on_answer(answer.now_ms, trusted=answer.trusted)
             self.signals = answer.signals
+        if answer.signals.better:
+            _log.info("moved", timeline=self.name, to=answer.signals.better)
+            self._link.go_to(answer.signals.better)
+            self._session = None
 
     async def _now_ms(self) -> int:
         """The present by the node's clock: ours may be wrong, and a delay is counted there."""
