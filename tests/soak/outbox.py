@@ -76,6 +76,7 @@ class OutboxPart:
         return self._start
 
     def stop_the_relay(self) -> Heal:
+        self._wait_started()
         self._relay.send_signal(signal.SIGTERM)
         code = self._relay.wait(60)
         assert code == 0, f"{self.name}: the relay ended with {code}"
@@ -97,9 +98,19 @@ class OutboxPart:
     def _start(self) -> None:
         self._relay = self._started()
 
+    def _wait_started(self) -> None:
+        """Starts it again, as a supervisor does, if it found no database at its start."""
+        deadline = time.monotonic() + DRAIN_S_MAX
+        while "relay started" not in self._log_path.read_text()[self._log_start :]:
+            assert time.monotonic() < deadline, f"{self.name}: the relay does not start"
+            if self._relay.poll() is not None:
+                self._start()
+            time.sleep(0.1)
+
     def _started(self) -> "subprocess.Popen[bytes]":
         words = ["relay", "--database", self._url, "--bootstrap", self._bootstrap]
         with self._log_path.open("a") as log:
+            self._log_start = log.tell()
             return subprocess.Popen(
                 [sys.executable, "-m", "dovetail", *words],
                 env={k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")},
@@ -118,6 +129,7 @@ class OutboxPart:
     def finish(self) -> None:
         self._stop.set()
         self._thread.join(60)
+        self._wait_started()
         assert not self._thread.is_alive(), f"{self.name}: the writer hangs"
         deadline = time.monotonic() + DRAIN_S_MAX
         while left := pending(open_engine(self._url)):
