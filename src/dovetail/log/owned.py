@@ -144,7 +144,8 @@ class OwnedPartitions:
         at_work = [owned.work for owned in self._owned.values() if owned.work is not None]
         await asyncio.gather(*at_work, return_exceptions=True)
 
-        successors = self._successors()
+        # A node whose start broke off owns nothing, and has not begun to decide.
+        successors = self._successors() if self._owned else {}
         for key in [*self.open]:
             self._withdraw(*key)
         await asyncio.gather(

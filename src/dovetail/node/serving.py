@@ -5,11 +5,13 @@ import ctypes
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import uvloop
 
 from dovetail import tracing
 from dovetail.background import first_of
+from dovetail.errors import CoordinationDown, LeaseLost, WatchGap
 from dovetail.logging import get_logger
 from dovetail.node.node import Endpoints, HttpStarter, Node
 from dovetail.settings import Settings
@@ -24,6 +26,9 @@ TRIM_THRESHOLD_BYTES = 128 * 1024 * 1024
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+
+#: Between two starts, when coordination went away in the middle of the first.
+RESTART_S = 1.0
 
 #: The node must not go on, but may be started again.
 _EXIT_LOST = 1
@@ -81,7 +86,9 @@ async def _serve(
         loop.add_signal_handler(number, on_signal)
 
     try:
-        async with Node(settings, http=http) as node:
+        async with AsyncExitStack() as stack:
+            node = await _start(settings, http)
+            stack.push_async_exit(node)
             starting = None
             on_ready(node.endpoints)
             _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
@@ -95,3 +102,13 @@ async def _serve(
 
     _log.info("stopped")
     return _EXIT_LOST if node.lost.is_set() else 0
+
+
+async def _start(settings: Settings, http: HttpStarter | None) -> Node:
+    """Starts a node, and starts anew whenever coordination goes away in the middle."""
+    while True:
+        try:
+            return await Node(settings, http=http).__aenter__()
+        except (CoordinationDown, LeaseLost, WatchGap) as error:
+            _log.warning("start broke off; trying again", error=str(error), seconds=RESTART_S)
+        await asyncio.sleep(RESTART_S)
