@@ -1,18 +1,18 @@
-"""The one part that is compiled: Kafka records to Arrow and back, for Spark.
+"""The two parts that are compiled: Kafka records to Arrow and back, and whether records are whole.
 
-Where there is no compiler the installation goes on without it, and Python does the same more
-slowly (`dovetail.spark.records`). Everything else about the package is in pyproject.toml.
+Where there is no compiler the installation goes on without them, and Python does the same more
+slowly (`dovetail.spark.records`, `dovetail.record_batch`). Everything else about the package is in
+pyproject.toml.
 """
 
 from setuptools import Extension, setup
 
-setup(
-    ext_modules=[
-        Extension(
-            "dovetail.spark._records",
-            ["src/dovetail/spark/_records.c"],
-            optional=True,
-            extra_compile_args=["-O3"],
-        )
-    ]
-)
+
+def compiled(name: str) -> Extension:
+    """A module of one C file."""
+    return Extension(
+        name, [f"src/{name.replace('.', '/')}.c"], optional=True, extra_compile_args=["-O3"]
+    )
+
+
+setup(ext_modules=[compiled("dovetail.spark._records"), compiled("dovetail._record_check")])

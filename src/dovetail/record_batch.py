@@ -242,12 +242,12 @@ def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
     at = 0
 
     for _ in range(header.record_count):
-        length, at = _read_varint(data, at)
+        length, at = read_varint(data, at)
         end = at + length
         if length < 0 or end > len(data):
             raise InvalidBatch(f"a record of {length} bytes at byte {at} of {len(data)}")
-        timestamp_delta, at = _read_varint(data, at + 1)
-        offset_delta, at = _read_varint(data, at)
+        timestamp_delta, at = read_varint(data, at + 1)
+        offset_delta, at = read_varint(data, at)
         key, at = _read_bytes(data, at)
         value, at = _read_bytes(data, at)
 
@@ -284,7 +284,8 @@ def _sized(value: bytes | None) -> bytes:
     return b"\x01" if value is None else varint(len(value)) + value
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number as records hold it, and where it ends. Raises `InvalidBatch` if it is cut off."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -298,7 +299,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = _read_varint(data, at)
+    length, at = read_varint(data, at)
     if length < 0:
         return None, at
     if at + length > len(data):

@@ -64,6 +64,10 @@ _WRONG: dict[str, tuple[bytes | None, ErrorCode]] = {
     "delta negative": (forged(_GOOD, last_offset_delta=-1), _INVALID),
     "producer without sequence": (forged(_GOOD, producer_id=1, producer_epoch=0), _INVALID),
     "producer without epoch": (forged(_GOOD, producer_id=1, base_sequence=0), _INVALID),
+    "garbage for records": (forged(_GOOD[:61] + b"\xff" * (len(_GOOD) - 61)), _INVALID),
+    "zeros for records": (forged(_GOOD[:61] + bytes(len(_GOOD) - 61)), _INVALID),
+    "fewer records than counted": (forged(_GOOD, record_count=4, last_offset_delta=3), _INVALID),
+    "more records than counted": (forged(_GOOD, record_count=2, last_offset_delta=1), _INVALID),
     "huge": (batch(1, bytes(2 << 20)), ErrorCode.MESSAGE_TOO_LARGE),
 }
 
@@ -158,14 +162,19 @@ def carrying(codec: int, body: bytes, **fields: int) -> bytes:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_bodies_that_do_not_inflate(watch: Watch, codec: int) -> None:
-    """R3: a body that is no body of its codec is stored as it came, and found by its header."""
+    """F13, R3: a body that is no body of its codec, or of no records, is refused."""
     chooser = random.Random(codec)
     whole = compressed(codec, batch()[61:] * 100)
     bodies = [b"", b"\0", chooser.randbytes(300), whole[: len(whole) // 2], whole + b"\xff" * 9]
+    bodies += [compressed(codec, plain) for plain in (b"", chooser.randbytes(300))]
     with Caller(watch.node) as caller:
         for body in bodies:
             outcome = caller.produce(PREY, carrying(codec, body, timestamp_max=2**60))
-            assert outcome.error_code == 0
-            assert offset_at(caller, PREY, 0, 2**60).error_code == 0
-            assert fetched(caller, PREY, 0, offset=outcome.base_offset)[61:] == body
+            assert outcome.error_code == _INVALID
+            assert outcome.error_message
+        body = compressed(codec, batch(1)[61:])
+        outcome = caller.produce(PREY, carrying(codec, body, timestamp_max=2**60))
+        assert outcome.error_code == 0
+        assert offset_at(caller, PREY, 0, 2**60).error_code == 0
+        assert fetched(caller, PREY, 0, offset=outcome.base_offset)[61:] == body
     watch.serve_well()

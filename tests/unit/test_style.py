@@ -85,6 +85,7 @@ GROUND = {
     "foreign",
     "logging",
     "record_batch",
+    "record_check",
     "supervision",
     "tracing",
     "web",

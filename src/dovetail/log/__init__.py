@@ -8,6 +8,7 @@
     owned.py        the partitions that this broker owns: opened, served, given away
     ownership.py    claim, takeover
     chain_keeper.py the owner's copy of the chain, changed by compare-and-set
+    examining.py    looks at batches of clients before they are appended, in order
     partition.py    appends in order, confirmation, the border between two ledgers
     context.py      what the partitions of a node share
     open_ledger.py  a ledger that is being written, and what is on its way to it

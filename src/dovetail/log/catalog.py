@@ -49,6 +49,12 @@ def partition_key(topic_id: str, number: int) -> str:
     return f"{PARTITIONS}{topic_id}/{number:06d}"
 
 
+class _Newest(msgspec.Struct, frozen=True):
+    """What stands for the ledgers of a chain that has pages."""
+
+    newest: tuple[msgspec.Raw, ...]
+
+
 class _Owned(msgspec.Struct, frozen=True):
     """The few fields of a `PartitionRecord` that everybody follows, and its last ledger."""
 
@@ -56,13 +62,14 @@ class _Owned(msgspec.Struct, frozen=True):
     partition: int
     term: int = 0
     owner: int = NOBODY
-    ledgers: tuple[msgspec.Raw, ...] = ()
+    ledgers: tuple[msgspec.Raw, ...] | _Newest = ()
 
     def holders(self) -> tuple[int, ...]:
         """The storage nodes that the newest ledger lies on."""
-        if not self.ledgers:
+        known = self.ledgers.newest if isinstance(self.ledgers, _Newest) else self.ledgers
+        if not known:
             return ()
-        newest = msgspec.json.decode(self.ledgers[-1], type=LedgerInfo)
+        newest = msgspec.json.decode(known[-1], type=LedgerInfo)
         return newest.placement.fragments[-1].nodes
 
 

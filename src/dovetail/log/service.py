@@ -17,6 +17,7 @@ from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, IdBlocks
 from dovetail.log.claims import Claims, Ownership, Place
 from dovetail.log.context import PartitionContext
+from dovetail.log.examining import Examiner
 from dovetail.log.owned import OwnedPartitions
 from dovetail.log.partition import Partition
 from dovetail.log.peers import Alone, Peers
@@ -97,6 +98,8 @@ class Log:
 
         #: Attempts to go on in a new ledger that failed, since the start.
         self.rolls_failed = 0
+        #: Every batch of a client goes through it.
+        self.examiner = Examiner()
         self._visible: dict[str, str] = {}
         self._started = False
         #: Called with the topic's name when it is deleted.
@@ -157,6 +160,7 @@ class Log:
         await self.owned.close()
         await self.catalog.stop()
         await self._ensembles.close()
+        self.examiner.close()
 
     def _on_change(self) -> None:
         if not self._started:

@@ -81,13 +81,15 @@ class _Production:
         config = found.config
         header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
         self._backend.metrics.produced(topic, header.record_count, len(partition.records))
-        batch = partition.records
-        if config.examines:
-            now_ms = self._backend.clock.wall_ms()
-            batch, header = admit(
-                batch, header, config, all_acks=self._request.acks == -1, now_ms=now_ms
-            )
-        return found.append(batch, header)
+        now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
+        said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
+        return log.examiner.append(
+            found,
+            partition.records,
+            header,
+            admit=said if config.examines else None,
+            store=found.append,
+        )
 
     def _on_done(self, place: tuple[int, int], done: "asyncio.Future[Appended]") -> None:
         error = done.exception()

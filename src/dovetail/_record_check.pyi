@@ -1,0 +1,3 @@
+from dovetail.buffers import Buffer
+
+def check(data: Buffer, start: int, count: int, /) -> None: ...

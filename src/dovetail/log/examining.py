@@ -1,0 +1,86 @@
+"""Batches from outside are examined before they are appended, and stay in order.
+
+A plain batch is examined at once: that takes microseconds. One that must be inflated, or that the
+topic's settings say more about (`admission.py`), goes through a thread, and so does every batch for
+the same partition that comes while one is there: the thread takes them in turn, so that none
+overtakes another, and its answers come to the event loop in turn too.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from dovetail.errors import DovetailError
+from dovetail.log.open_ledger import Appended, copy_outcome
+from dovetail.log.partition import Partition
+from dovetail.record_batch import CODEC_MASK, BatchHeader
+from dovetail.record_check import check_records
+
+#: A batch and its header.
+Batch = tuple[memoryview, BatchHeader]
+Admit = Callable[[memoryview, BatchHeader], Batch]
+Store = Callable[[memoryview, BatchHeader], "asyncio.Future[Appended]"]
+
+
+class Examiner:
+    """Examines the batches for the partitions of one broker."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log/examine")
+        #: Batches in the thread, by partition.
+        self._pending: Counter[Partition] = Counter()
+
+    def append(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        admit: Admit | None,
+        store: Store,
+    ) -> "asyncio.Future[Appended]":
+        """Stores the batch by `store` if it is sound; else the future says what is wrong with it.
+
+        `admit` says what is stored instead, if the topic's settings have a say. Raises
+        `InvalidBatch` at once where it can be seen at once.
+        """
+        slow = admit is not None or header.attributes & CODEC_MASK
+        if not slow and partition not in self._pending:
+            check_records(batch, header)
+            return store(batch, header)
+
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Appended] = loop.create_future()
+        self._pending[partition] += 1
+        work = self._thread.submit(_examine, batch, header, admit)
+        work.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(self._examined, partition, outcome, done, store)
+        )
+        return outcome
+
+    def _examined(
+        self,
+        partition: Partition,
+        outcome: "asyncio.Future[Appended]",
+        done: "Future[Batch]",
+        store: Store,
+    ) -> None:
+        self._pending[partition] -= 1
+        if not self._pending[partition]:
+            del self._pending[partition]
+        try:
+            appended = store(*done.result())
+        except DovetailError as error:
+            outcome.set_exception(error)
+        else:
+            appended.add_done_callback(lambda first: copy_outcome(first, outcome))
+
+    def close(self) -> None:
+        """Takes no more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _examine(batch: memoryview, header: BatchHeader, admit: Admit | None) -> Batch:
+    check_records(batch, header)
+    return (batch, header) if admit is None else admit(batch, header)

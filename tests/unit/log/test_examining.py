@@ -1,0 +1,69 @@
+"""Batches are examined before they are appended, and none overtakes another."""
+
+import asyncio
+import random
+import threading
+
+import pytest
+from tests.unit.log.conftest import Bench, read_all
+
+from dovetail.errors import InvalidBatch, NotOwner
+from dovetail.log import examining
+from dovetail.log.open_ledger import Appended
+from dovetail.record_batch import NewRecord, build_batch, check_batch, recompressed
+
+
+def batch_of(number: int, codec: int) -> memoryview:
+    raw = memoryview(bytearray(build_batch([NewRecord(1, None, b"%d" % number)])))
+    return recompressed(raw, check_batch(raw, bytes_max=1 << 20), codec, None)[0]
+
+
+async def test_compressed_and_plain_batches_keep_their_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F13, K2: a plain batch waits for the compressed one before it; another partition does not."""
+    partition = await bench.topic()
+    other = await bench.topic("other")
+    held, original = threading.Event(), examining._examine
+
+    def slow(*args: object) -> object:
+        held.wait()
+        return original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(examining, "_examine", slow)
+    rng = random.Random(1)
+    examiner, sent = bench.log.examiner, []
+    for number in range(40):
+        batch = batch_of(number, 4 if number == 0 else rng.choice([0, 4]))
+        header = check_batch(batch, bytes_max=1 << 20)
+        sent.append(examiner.append(partition, batch, header, admit=None, store=partition.append))
+    plain = batch_of(99, 0)
+    header = check_batch(plain, bytes_max=1 << 20)
+    await examiner.append(other, plain, header, admit=None, store=other.append)
+    assert not any(future.done() for future in sent)
+    held.set()
+    appended = await asyncio.gather(*sent)
+    assert [one.base_offset for one in appended] == list(range(40))
+    assert [r.value for r in await read_all(partition)] == [b"%d" % n for n in range(40)]
+    assert not examiner._pending
+
+
+async def test_what_is_refused_leaves_the_others_alone(bench: Bench) -> None:
+    """F13: garbage between two sound batches; a store that refuses at once is heard too."""
+    partition = await bench.topic()
+    good, bad = batch_of(1, 4), batch_of(2, 4)
+    bad[61:] = bytes(len(bad) - 61)
+    header = check_batch(good, bytes_max=1 << 20)
+
+    def refuse(*_: object) -> "asyncio.Future[Appended]":
+        raise NotOwner("gone")
+
+    futures = [
+        bench.log.examiner.append(partition, batch, header, admit=None, store=store)
+        for batch, store in ((good, partition.append), (bad, partition.append), (good, refuse))
+    ]
+    outcomes = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(outcomes[0], Appended)
+    assert isinstance(outcomes[1], InvalidBatch)
+    assert isinstance(outcomes[2], NotOwner)
+    assert partition.high_watermark == 1
