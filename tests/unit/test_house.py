@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests import requirements
+from tests import background_work, requirements
 
 ROOT = Path(__file__).parent.parent.parent
 HOUSE = ROOT / "src" / "dovetail"
 SOURCES = sorted(HOUSE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in SOURCES} - {HOUSE})
 ROOMS = sorted(path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists())
+
+#: What starts background work that is started again when it fails.
+LASTS = {"keep", "keep_task", "keep_thread", "Alarm"}
 
 #: A folder with more is more than one thing.
 MODULES_MAX = 25
@@ -137,3 +140,16 @@ def test_every_id_that_a_test_names_has_its_text() -> None:
     """U8: docs/requirements.md has the text of every requirement and finding."""
     text = (ROOT / "docs" / "requirements.md").read_text()
     assert [one for one in requirements.proven() if f'id="{one}"' not in text] == []
+
+
+def test_all_background_work_is_in_the_tables() -> None:
+    """R5: what is started has a name from the source, and a line on what a failure of it means."""
+    started = list(background_work.starts())
+    assert [each for each in started if each.name is None] == [], "a name that is no literal"
+    names = {each.name for each in started}
+    known = {*background_work.LASTING, *background_work.ENDING}
+    assert names - known == set(), "work that no test plants a failure in: tests/background_work.py"
+    assert known - names == set(), "work that does not exist any more"
+    lasts = {each.name for each in started if each.function in LASTS}
+    assert lasts <= background_work.LASTING.keys(), "lasting work, and no failure is planted in it"
+    assert background_work.ENDS_WITH.keys() <= background_work.LASTING.keys()

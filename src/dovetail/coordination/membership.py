@@ -199,7 +199,8 @@ class Membership:
     async def register(self, describe: Callable[[], Member]) -> None:
         """Makes this node known, until `stop`; returns when it is."""
         known = asyncio.Event()
-        self._tasks.keep(partial(self._hold, describe, known), name="membership/lease")
+        hold, of = partial(self._hold, describe, known), f"node {self._node_id}"
+        self._tasks.keep(hold, name="membership/lease", of=of)
         await known.wait()
 
     def renew(self) -> None:
@@ -234,7 +235,8 @@ class Membership:
                 async with LeaseKeeper(
                     self._coordinator, ttl_ms=self._ttl_ms, clock=self._clock
                 ) as lease:
-                    self._tasks.keep(partial(self._note_loss, lease), name="membership/loss")
+                    note_loss, of = partial(self._note_loss, lease), f"node {self._node_id}"
+                    self._tasks.keep(note_loss, name="membership/loss", of=of)
                     await self._hold_once(describe, known, lease)
             except DovetailError as error:
                 _log.warning("not registered; trying again", error=str(error))

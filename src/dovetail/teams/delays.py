@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import DovetailError, InvalidInput, TopicExists, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
@@ -75,7 +75,9 @@ class Courier:
 
     def start(self) -> None:
         """Starts the thread."""
-        self._thread = start_thread(lambda: asyncio.run(self._serve()), name="teams/delays")
+        self._thread = keep_thread(
+            lambda: asyncio.run(self._serve()), name="teams/delays", stopped=self._stopped
+        )
 
     def stop(self) -> None:
         """Stops; jobs that wait stay in the timeline."""

@@ -19,7 +19,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from dovetail.background import first_of, start_task
+from dovetail.background import first_of, keep_task
 from dovetail.coordination import Coordinator
 from dovetail.election import (
     Algorithm,
@@ -141,7 +141,7 @@ class Master:
 
     async def _elected(self, member: ClusterMember) -> Leadership:
         """Waits to be elected, warm."""
-        warming = start_task(self._keep_warm(), name="teams/keep-warm")
+        warming = keep_task(self._keep_warm, name="teams/keep-warm")
         try:
             return await member.lead()
         finally:

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
     NewTopic,
 )
 
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import Refused
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
@@ -81,7 +81,7 @@ class Reporter:
         self._producer = Producer(self._brokers.for_librdkafka())
 
     def __enter__(self) -> Self:
-        self._thread = start_thread(self._run, name="teams/reporter")
+        self._thread = keep_thread(self._run, name="teams/reporter", stopped=threading.Event())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:

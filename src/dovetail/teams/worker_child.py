@@ -23,6 +23,7 @@ import os
 import queue
 import signal
 import struct
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,7 +33,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from dovetail import tracing
-from dovetail.background import start_thread
+from dovetail.background import keep_thread
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable
 from dovetail.teams.envelope import id_of, key_of
@@ -306,7 +307,8 @@ class _Threads:
 
     def _start(self) -> None:
         self._threads += 1
-        start_thread(self._loop, name="teams/work", of=f"{self._team}-{self._threads}")
+        of, stopped = f"{self._team}-{self._threads}", threading.Event()
+        keep_thread(self._loop, name="teams/work", of=of, stopped=stopped)
 
     def _loop(self) -> None:
         while True:

@@ -19,6 +19,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from dovetail.background import keep_thread
+from dovetail.supervision import Supervisor
 from dovetail.timeline import frames
 from dovetail.timeline.client.client import Dovetail, HandlerType, connect
 from dovetail.timeline.client.moments import Duration
@@ -36,12 +37,14 @@ class BlockingDovetail:
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
+        self._supervisor = Supervisor()
         self._client: Dovetail | None = None
 
     def __enter__(self) -> Self:
-        self._thread = keep_thread(
-            self._loop.run_forever, name="client/loop", stopped=self._stopped
-        )
+        with self._supervisor.supervising():
+            self._thread = keep_thread(
+                self._loop.run_forever, name="client/loop", stopped=self._stopped
+            )
         self._client = self.call(self._enter())
         return self
 
@@ -109,7 +112,10 @@ class BlockingDovetail:
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the client and its consumers work; see `Dovetail.health`."""
-        return self._connected().health()
+        healthy, facts = self._connected().health()
+        problems = [*facts["problems"], *self._supervisor.problems()]
+        healthy = healthy and not problems
+        return healthy, {**facts, "status": "ok" if healthy else "degraded", "problems": problems}
 
     def stop(self) -> None:
         """Stops the consumers gracefully."""
