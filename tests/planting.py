@@ -35,12 +35,14 @@ class Planter:
         self._changed = threading.Condition()
         self._at_start: Counter[str] = Counter()
         self._alarms: dict[str, list[background.Alarm]] = {}
+        self._running: dict[str, int] = {}
         self._ahead_s = 0.0
 
         self._patch_time(patch)
         self._patch_note(patch)
         self._patch_keep(patch)
         self._patch_alarm(patch)
+        self._patch_thread(patch)
 
     def _patch_time(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(supervision, "PAUSE_S_MIN", 0.02)
@@ -92,11 +94,40 @@ class Planter:
 
         patch.setattr(background.Alarm, "__init__", made)
 
+    def _patch_thread(self, patch: pytest.MonkeyPatch) -> None:
+        run = background._run
+
+        def running(body: Callable[[], object], work: Work, *given: Any) -> None:
+            def begin() -> None:
+                with self._changed:
+                    self._running[work.name] = threading.get_ident()
+                    self._changed.notify_all()
+                body()
+
+            run(begin, work, *given)
+
+        patch.setattr(background, "_run", running)
+
     # Planting
 
     def at_start(self, name: str, times: int = FAILING_AFTER) -> None:
         """The next starts of the work, or rings of the alarm, raise."""
         self._at_start[name] = times
+
+    def in_call(
+        self, patch: pytest.MonkeyPatch, owner: Any, attribute: str, *, name: str, times: int
+    ) -> None:
+        """What the work calls raises, so many times."""
+        call = getattr(owner, attribute)
+        left = [times]
+
+        def planted(*given: Any, **named: Any) -> Any:
+            if left[0] > 0:
+                left[0] -= 1
+                raise Planted(f"{name} called {attribute}")
+            return call(*given, **named)
+
+        patch.setattr(owner, attribute, planted)
 
     def ring(self, name: str) -> None:
         """The newest alarm of the name rings now."""
@@ -123,11 +154,12 @@ class Planter:
             waiter.set_exception(error)
 
     def in_thread(self, name: str) -> None:
-        """The thread raises at the next line that it runs."""
-        found = [thread for thread in threading.enumerate() if thread.name.startswith(name)]
-        assert found, f"no thread {name}"
+        """The thread raises at the next line of its work that it runs."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self._running, WAIT_S_MAX), name
+            thread = self._running.pop(name)
         raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(found[0].ident or 0), ctypes.py_object(Planted)
+            ctypes.c_ulong(thread), ctypes.py_object(Planted)
         )
         assert raised == 1
 

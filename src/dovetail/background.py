@@ -113,23 +113,26 @@ def keep_thread(
     It ends when `body` returns.
     """
     what, supervisor = Work(name, of), current()
-
-    def run() -> None:
-        # What the body starts belongs to the same owner.
-        with supervisor.supervising():
-            while True:
-                began_s = time.monotonic()
-                try:
-                    body()
-                    return
-                except BaseException as error:  # noqa: BLE001 - no class may end it unseen
-                    pause_s = supervisor.note(what, error, ran_s=time.monotonic() - began_s)
-                if stopped.wait(pause_s):
-                    return
-
-    thread = threading.Thread(target=run, name=str(what), daemon=True)
+    given = (body, what, stopped, supervisor)
+    thread = threading.Thread(target=_run, args=given, name=str(what), daemon=True)
     thread.start()
     return thread
+
+
+def _run(
+    body: Callable[[], object], what: Work, stopped: threading.Event, supervisor: Supervisor
+) -> None:
+    # What the body starts belongs to the same owner.
+    with supervisor.supervising():
+        while True:
+            began_s = time.monotonic()
+            try:
+                body()
+                return
+            except BaseException as error:  # noqa: BLE001 - no class may end it unseen
+                pause_s = supervisor.note(what, error, ran_s=time.monotonic() - began_s)
+            if stopped.wait(pause_s):
+                return
 
 
 #: Of threads that are not started again.

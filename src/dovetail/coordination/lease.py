@@ -95,7 +95,7 @@ class LeaseKeeper:
         if not life.valid(self._clock.monotonic_ms()):
             await self._revoke(lease)
             raise LeaseLost(f"lease {lease} of {self._ttl_ms} ms took longer than that to grant")
-        self._task = start_task(self._keep(lease, life), name="coordination/lease")
+        self._task = start_task(self._keep(lease, life), name="coordination/lease", of=str(lease))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -56,11 +56,12 @@ def consumer_config(
 class Poller:
     """A thread that repeats one blocking call until it is stopped.
 
-    A call that raises is a defect: `on_defect` gets it, and decides whether the thread goes on.
+    A call that raises is a defect: `on_defect` gets it, and the thread begins again unless that
+    stops it.
     """
 
     def __init__(
-        self, name: str, poll: Callable[[], object], on_defect: Callable[[Exception], None]
+        self, name: str, poll: Callable[[], object], on_defect: Callable[[BaseException], None]
     ) -> None:
         self._name = name
         self._poll = poll
@@ -92,6 +93,6 @@ class Poller:
         while not self._stop.is_set():
             try:
                 self._poll()
-            except Exception as error:
+            except BaseException as error:
                 self._on_defect(error)
                 raise

@@ -210,7 +210,7 @@ class KafkaSharedLog(FollowedLog):
         if taken and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take, taken)
 
-    def _read_again(self, _: Exception) -> None:
+    def _read_again(self, _: BaseException) -> None:
         """What was polled and not taken must come again: an order with holes is none."""
         self._consumer.seek(TopicPartition(self._topic, _PARTITION, self._follower.index_next))
 
@@ -288,7 +288,7 @@ class KafkaSharedLog(FollowedLog):
             ) from error
 
 
-def _go_on(_: Exception) -> None:
+def _go_on(_: BaseException) -> None:
     """A delivery report was lost; its append ends with `Uncertain`."""
 
 

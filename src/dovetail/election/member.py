@@ -102,7 +102,7 @@ class ClusterMember:
         self._tasks = Tasks()
         self._sends = Tasks()
         self._in_flight: dict[MemberName, int] = {}
-        self._timer = Alarm(self._tick, name="election/tick", of=self.me.name)
+        self._timer: Alarm | None = None
         self._sequence = 0
         self._running = False
         self._trimming = False
@@ -144,6 +144,8 @@ class ClusterMember:
             raise
 
         self.election = self._make_election(vote)
+        # Made here: its failures are those of whoever starts the member.
+        self._timer = Alarm(self._tick, name="election/tick", of=self.me.name)
         self._running = True
         self._tasks.start(self._perform_all(), name="election/effects")
         if self._campaigner is not None:
@@ -229,6 +231,8 @@ class ClusterMember:
         self._report_change()
 
     def _arm(self) -> None:
+        if self._timer is None:
+            return
         self._timer.cancel()
         if not self._running:
             return
@@ -430,7 +434,8 @@ class ClusterMember:
 
     async def _end(self) -> None:
         self._running = False
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._campaigner is not None:
             await self._campaigner.close()
         await self._tasks.stop()

@@ -44,6 +44,7 @@ from dovetail.errors import (
     Throttled,
     Unavailable,
 )
+from dovetail.supervision import current
 from dovetail.wire.connection import SCRATCH_BYTES
 from dovetail.wire.login import NOBODY, ClientLogin, conversation
 
@@ -159,6 +160,7 @@ class Peer:
         #: Since when all attempts were refused.
         self._refused_since_s = float("inf")
         self._timer = Alarm(self._on_time, name="wire/deadlines", of=self.address)
+        self._supervisor = current()
         self._closed = False
 
     @property
@@ -257,9 +259,11 @@ class Peer:
 
     def _connect_soon(self) -> None:
         if self._connector is None:
-            self._connector = keep_task(
-                self._connect_for_calls, name="wire/connect", of=self.address
-            )
+            # It belongs to the owner of the peer, whoever calls.
+            with self._supervisor.supervising():
+                self._connector = keep_task(
+                    self._connect_for_calls, name="wire/connect", of=self.address
+                )
 
     async def _connect_for_calls(self) -> None:
         """Tries until there is a connection, or no call waits for one."""
