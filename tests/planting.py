@@ -136,7 +136,8 @@ class Planter:
     def task(self, name: str) -> "asyncio.Task[Any]":
         """A task of the name, of several always the same."""
         found = [task for task in asyncio.all_tasks() if _is(task, name)]
-        found.sort(key=lambda task: task.get_name())
+        counts = Counter(task.get_name() for task in found)
+        found.sort(key=lambda task: (counts[task.get_name()], task.get_name()))
         assert found, f"no task {name}: {sorted(task.get_name() for task in asyncio.all_tasks())}"
         return found[0]
 
