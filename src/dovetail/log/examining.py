@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, InvalidBatch
 from dovetail.log.open_ledger import Appended, copy_outcome
 from dovetail.log.partition import Partition
+from dovetail.logging import get_logger
 from dovetail.record_batch import CODEC_MASK, BatchHeader
 from dovetail.record_check import check_records
+
+_log = get_logger("log")
 
 #: A batch and its header.
 Batch = tuple[memoryview, BatchHeader]
@@ -73,12 +76,15 @@ class Examiner:
             appended = store(*done.result())
         except DovetailError as error:
             outcome.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - a codec may raise anything for what it gets
+            _log.exception("a batch cannot be examined", error, partition=partition.name)
+            outcome.set_exception(InvalidBatch(f"the batch cannot be examined: {error!r}"))
         else:
             appended.add_done_callback(lambda first: copy_outcome(first, outcome))
 
-    def close(self) -> None:
-        """Takes no more."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """Ends with what it has; partitions that are closed by then refuse it."""
+        await asyncio.to_thread(self._thread.shutdown)
 
 
 def _examine(batch: memoryview, header: BatchHeader, admit: Admit | None) -> Batch:

@@ -160,7 +160,7 @@ class Log:
         await self.owned.close()
         await self.catalog.stop()
         await self._ensembles.close()
-        self.examiner.close()
+        await self.examiner.close()
 
     def _on_change(self) -> None:
         if not self._started:

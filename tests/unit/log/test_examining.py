@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from functools import partial
 
 import pytest
 from tests.unit.log.conftest import Bench, read_all
@@ -67,3 +68,27 @@ async def test_what_is_refused_leaves_the_others_alone(bench: Bench) -> None:
     assert isinstance(outcomes[1], InvalidBatch)
     assert isinstance(outcomes[2], NotOwner)
     assert partition.high_watermark == 1
+
+
+async def test_a_codec_that_fails_as_nobody_expected_refuses_its_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F13, R5: the client hears of it, and the next batch is taken; also while the log is closed."""
+    partition = await bench.topic()
+
+    def broken(*_: object) -> None:
+        raise MemoryError("no room")
+
+    batch = batch_of(1, 4)
+    header = check_batch(batch, bytes_max=1 << 20)
+    send = partial(
+        bench.log.examiner.append, partition, batch, header, admit=None, store=partition.append
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(examining, "_examine", broken)
+        with pytest.raises(InvalidBatch, match="MemoryError"):
+            await send()
+    assert (await send()).base_offset == 0
+    late = send()
+    await bench.restart()
+    assert isinstance((await asyncio.gather(late, return_exceptions=True))[0], Appended | NotOwner)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -319,12 +320,22 @@ async def test_a_stream_that_is_not_there_fails_the_start(tmp_path: Path) -> Non
 
 
 async def test_parts_can_be_replaced(tmp_path: Path) -> None:
-    """S2: filter, stream handler, shared log, transport, member and clock of the user's own."""
+    """S2, F76: filter, stream handler, shared log, transport, member and clock of the user's own.
+
+    The filter skips an event, and makes another one wait, with those behind it.
+    """
 
     class EvenOnly:
+        def __init__(self) -> None:
+            self.may_go = False
+            self.asked: Counter[int] = Counter()
+
         def verdict(self, event: Event, leadership: Leadership) -> Verdict:
             del leadership
-            return Verdict.WAIT if event.value == b"poison" else Verdict.HANDLE
+            self.asked[event.offset] += 1
+            if event.offset % 2:
+                return Verdict.SKIP
+            return Verdict.HANDLE if event.offset < 4 or self.may_go else Verdict.WAIT
 
     class OwnReader:
         """A stream handler that makes its own events."""
@@ -336,7 +347,7 @@ async def test_parts_can_be_replaced(tmp_path: Path) -> None:
             while True:
                 await self._sought.wait()
                 self._sought.clear()
-                events: Sequence[Event] = [Event(0, n, b"own") for n in range(3)]
+                events: Sequence[Event] = [Event(0, n, b"own") for n in range(7)]
                 await receiver.on_events(events, self.generation)
 
         def seek(self, position: Any, generation: int) -> None:
@@ -363,10 +374,15 @@ async def test_parts_can_be_replaced(tmp_path: Path) -> None:
             handle,
             member=member,
             settings=cluster.settings("a"),
-            event_filter=EvenOnly(),
+            event_filter=(only_even := EvenOnly()),
             stream_handler=OwnReader(),
         ):
-            await cluster.until(lambda: len(seen) == 3)
+            await cluster.until(lambda: only_even.asked[4] > 2)
+            assert [event.offset for event in seen] == [0, 2]
+            assert 5 not in only_even.asked, "what is behind one that waits is not asked about"
+            only_even.may_go = True
+            await cluster.until(lambda: len(seen) == 4)
+        assert [event.offset for event in seen] == [0, 2, 4, 6]
         assert CountingClock.calls > 10
 
 
