@@ -200,7 +200,7 @@ async def _listed(d: dovetail.timeline.Dovetail, name: str, condition: str, reas
 async def test_a_deletion_goes_on_when_its_master_dies_half_way(
     cluster: ClusterProcesses, dsn: str
 ) -> None:
-    """B4: the command answers within 200 ms, clients are told, the name is refused while the
+    """B4: the command answers within a second, clients are told, the name is refused while the
     storage is being removed, and works again after that, by a successor of the master."""
     import asyncpg
 
@@ -236,7 +236,9 @@ async def test_a_deletion_goes_on_when_its_master_dies_half_way(
                     await asyncio.sleep(0.1)
         assert (await timeline.describe()).counts.waiting == 0
         print(f"deleting {DELETED} messages was answered after {took_s * 1000:.0f} ms")
-        assert took_s < 0.2 * float(os.environ.get("TIME_SLACK", "5")), f"{took_s:.3f} s"
+        # Three brokers, etcd and PostgreSQL share this machine; the figure of B4 is asserted on one
+        # node (test_timeline_node), and this is the bound that clients notice.
+        assert took_s < 1.0, f"{took_s:.3f} s"
     await asyncio.to_thread(cluster.restart, "broker-1")
 
 

@@ -5,11 +5,19 @@ import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
-from tests.unit.timeline.store_conformance import NOW_MS, StoreConformance, message, put
+from tests.unit.timeline.store_conformance import (
+    NOW_MS,
+    StoreConformance,
+    ask,
+    message,
+    put,
+    take,
+)
 
 from dovetail.errors import InvalidInput, StorageOut, Unavailable, Uncertain
-from dovetail.timeline.message import BatchId, TimelineId
+from dovetail.timeline.message import BatchId, NewMessage, Status, TimelineId
 from dovetail.timeline.stores._sqlite_thread import SqliteThread
 from dovetail.timeline.stores.outcomes import BATCHES_KEPT
 from dovetail.timeline.stores.protocol import Stores
@@ -39,6 +47,34 @@ async def test_commands_that_wait_share_a_commit(tmp_path: Path) -> None:
     await asyncio.gather(*(put(store, message()) for _ in range(100)))
     assert (await store.counts(now_ms=NOW_MS)).due == 100
     assert commits < 50
+    await store.close()
+
+
+async def test_messages_far_in_the_future_cost_nothing_now(tmp_path: Path) -> None:
+    """B20, F76: with 100,000 of them, leasing and deleting what is due takes SQLite no more steps
+    than with none, and the process no more than its cache of pages."""
+    steps: list[int] = []
+    memory = psutil.Process().memory_info
+    store = await SqliteStore.open(tmp_path / "t.sqlite")
+
+    async def counted() -> int:
+        """Steps of SQLite's machine for ten messages from lease to deletion."""
+        await put(store, *[message() for _ in range(10)])
+        steps.clear()
+        connection = store._thread._connection
+        connection.set_progress_handler(lambda: steps.append(1), 1)
+        taken = await take(store, ask(limit=10))
+        assert await store.delete([leased.handle for leased in taken]) == [Status.OK] * 10
+        connection.set_progress_handler(None, 0)
+        return len(steps)
+
+    alone = await counted()
+    before = memory().rss
+    far = [NewMessage(NOW_MS + 10**9 + number, b"x" * 100) for number in range(1_000)]
+    for _ in range(100):
+        await store.insert(far, buckets=[0] * len(far), now_ms=NOW_MS)
+    assert await counted() < 1.2 * alone
+    assert memory().rss - before < 64 * 1024 * 1024
     await store.close()
 
 
