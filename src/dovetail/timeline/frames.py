@@ -105,6 +105,8 @@ class Signals(Struct, array_like=True, frozen=True):
     reasons: list[str]
     #: A broker that serves better, as host:port; empty if this one does.
     better: str = ""
+    #: Consumers that could take messages and get none.
+    idle: int = 0
 
 
 class Described(Answer, frozen=True):

@@ -211,6 +211,7 @@ class Requests:
             report.condition.value,
             [text for _, text in report.reasons],
             better,
+            running.idle,
         )
 
     # Messages

@@ -45,8 +45,8 @@ class BrokerEntry(Struct, frozen=True):
     version: str
     condition: str
     reasons: list[str]
-    #: Consumers (id and rack) by timeline.
-    consumers: dict[str, list[tuple[str, str]]]
+    #: Consumers by timeline: id, rack, and whether each is busy or idle.
+    consumers: dict[str, list[tuple[str, str, bool, bool]]]
     #: Part of one processor that it needs.
     load: float = 0.0
     roles: list[str] = []
@@ -101,7 +101,9 @@ class Roster:
         self._reported = None
         self._peers.cut_off = not self._leases.holds_lease()
 
-    async def report(self, report: Report, consumers: dict[str, list[Member]], load: float) -> None:
+    async def report(
+        self, report: Report, consumers: Mapping[str, Sequence[Attendee]], load: float
+    ) -> None:
         """Publishes how this broker is, if that is new."""
         self._mine = BrokerEntry(
             self._address,
@@ -109,8 +111,8 @@ class Roster:
             report.condition.value,
             [text for _, text in report.reasons],
             {
-                name: sorted((member.id, member.rack) for member in members)
-                for name, members in consumers.items()
+                name: sorted((a.member.id, a.member.rack, a.busy, a.idle) for a in attendees)
+                for name, attendees in consumers.items()
             },
             round(load, 2),
             self._roles,
@@ -170,9 +172,9 @@ class Roster:
     def others(self, record: TimelineRecord) -> list[Attendee]:
         """The consumers of a timeline at other brokers."""
         return [
-            Attendee(Member(consumer, rack))
+            Attendee(Member(consumer, rack), busy=busy, idle=idle)
             for entry in self._others.values()
-            for consumer, rack in entry.consumers.get(record.name, ())
+            for consumer, rack, busy, idle in entry.consumers.get(record.name, ())
         ]
 
     def addresses(self) -> dict[str, Address]:

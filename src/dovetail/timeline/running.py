@@ -163,7 +163,7 @@ class RunningTimeline:
             raise Unavailable("this broker may be cut off from the cluster; try another one")
 
         others = [each for each in self.consumers.values() if each.member.id == member.id]
-        if any(_is_twin(each, instance, self._now_ms()) for each in others):
+        if any(each.is_twin(instance, self._now_ms()) for each in others):
             raise Exists(
                 f"another consumer of timeline {self.record.name!r} runs under the id "
                 f"{member.id!r}; give each consumer an id of its own"
@@ -351,7 +351,15 @@ class RunningTimeline:
     # Windows
 
     def _attendees(self) -> list[Attendee]:
-        return [*self.loader.attendees(), *self._context.others(self.record)]
+        before, here = self.loader.known(), self.loader.attendees()
+        if here != before:
+            self._context.on_consumers()
+        return [*here, *self._context.others(self.record)]
+
+    @property
+    def idle(self) -> int:
+        """Consumers, at whatever broker, that could take messages and get none."""
+        return sum(each.idle for each in (*self.loader.known(), *self._context.others(self.record)))
 
     def _assign_if_empty(self, now_ms: int) -> None:
         if self.consumers and not self.loader.windows.assignment.members:
@@ -480,12 +488,6 @@ async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
         await work
     except DovetailError as error:
         _log.warning("timeline work failed", timeline=name, error=str(error))
-
-
-def _is_twin(session: ConsumerSession, instance: int, now_ms: int) -> bool:
-    """Whether it is another consumer than this instance, and alive."""
-    known = session.instance and instance
-    return bool(known) and session.instance != instance and session.is_heard(now_ms)
 
 
 def _start_ms(message: Leased, consumer: ConsumerSession) -> int:

@@ -246,10 +246,7 @@ class TimelineService:
         await self._news.wait()
         self._news.clear()
         assert self._roster is not None
-        consumers = {
-            name: [consumer.member for consumer in running.consumers.values()]
-            for name, running in self.timelines.items()
-        }
+        consumers = {name: running.loader.known() for name, running in self.timelines.items()}
         await self._roster.report(self.report(), consumers, self._busyness.load)
 
     # Following the catalog

@@ -96,6 +96,11 @@ class ConsumerSession:
         """Whether it waits for messages, or was heard of lately."""
         return bool(self.waiters) or now_ms - self.seen_ms <= SESSION_MS
 
+    def is_twin(self, instance: int, now_ms: int) -> bool:
+        """Whether it is another consumer than this instance, and alive."""
+        known = self.instance and instance
+        return bool(known) and self.instance != instance and self.is_heard(now_ms)
+
     @property
     def credit(self) -> int:
         """How many more can be leased for it."""

@@ -215,3 +215,17 @@ def test_a_clock_that_goes_back_deals_nothing_anew() -> None:
     assert not windows.on_time([C], now_ms=5_000)
     assert names(windows) == "AB"
     assert windows.on_time([C], now_ms=11_000)
+
+
+@pytest.mark.parametrize("racks", ["a", "ab"])
+def test_a_backup_is_another_consumer_than_the_primary(racks: str) -> None:
+    """B10, B21, F30: also with one rack; shares and `backups` say the same."""
+    members = [Member(f"c{n}", racks[n % len(racks)]) for n in range(6)]
+    found = assign("racks", members, buckets=256)
+    shares = {member.id: found.share(member.id) for member in members}
+    for bucket in range(256):
+        backups = found.backups(bucket)
+        assert len(backups) == len(racks)
+        assert found.primary(bucket) not in backups
+        standing_by = {name for name, share in shares.items() if share and bucket in share.backup}
+        assert standing_by == {backup.id for backup in backups}

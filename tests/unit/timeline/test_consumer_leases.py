@@ -5,10 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from dovetail.clock import SystemClock
-from dovetail.errors import NotFound, Unavailable, Uncertain
+from dovetail.errors import InvalidInput, NotFound, Unavailable, Uncertain
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
+from dovetail.timeline.client.credit import Credit
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.config import TimelineConfig
@@ -34,6 +37,10 @@ class Broker:
         self.known: list[list[Handle]] = []
         self.deleted: list[Handle] = []
         self.released: list[Release] = []
+        #: How many other consumers are idle, as the broker reports.
+        self.idle = 0
+        self.paused = 0
+        self.asked: list[int] = []
         self.extending: Callable[[frames.Extend], Awaitable[frames.Statuses]] = all_extended
         #: Links on which a request for messages is outstanding.
         self.waiting: set[Line] = set()
@@ -47,6 +54,7 @@ class Broker:
             self.known.append(message.known)
             return frames.Pushed(self.held)
         if isinstance(message, frames.Consume):
+            self.asked.append(message.limit)
             if message.session != self.opened:
                 raise NotFound("no such session")
             pushed = await self.pushes.get()
@@ -62,6 +70,12 @@ class Broker:
             return frames.Statuses([Status.OK for _ in message.releases])
         if isinstance(message, frames.Extend):
             return await self.extending(message)
+        if isinstance(message, frames.Report):
+            signals = frames.Signals(0, 0, 0, [], 2, 2, "healthy", [], "", self.idle)
+            return frames.Reported(signals, SystemClock().wall_ms())
+        if isinstance(message, frames.Pause):
+            self.paused += 1
+            return frames.Done()
         raise Unavailable(f"{type(message).__name__} is of no interest here")
 
 
@@ -234,3 +248,64 @@ async def test_a_lease_counts_as_lost_before_the_store_ends_it() -> None:
         broker.pushes.put_nowait(lease(7, left_ms=int(1.2 * LEASE_MS)))
         await until(lambda: len(left_ms) == 1)
     assert left_ms[0] > 0.1 * LEASE_MS, left_ms
+
+
+async def test_what_waits_for_a_handler_goes_back_while_another_consumer_is_idle() -> None:
+    """B21, F30: uncounted; what is being handled stays, and nothing more is fetched ahead."""
+    begun: list[int] = []
+
+    async def handle(message: Message) -> None:
+        begun.append(message.id)
+        await asyncio.Event().wait()
+
+    broker = Broker()
+    async with consuming(broker, handle, concurrency=2):
+        for identity in (1, 2, 3, 4):
+            broker.pushes.put_nowait(lease(identity))
+        await until(lambda: broker.pushes.empty() and len(begun) == 2)
+        await asyncio.sleep(0.6)  # Nobody is idle, so what waits may wait.
+        assert not broker.released
+        broker.idle = 1
+        await until(lambda: len(broker.released) == 2)
+        await until(lambda: broker.paused > 0)
+    assert begun == [1, 2]
+    assert {release.handle.id for release in broker.released} == {3, 4}
+    assert {release.counted for release in broker.released} == {False}
+
+
+async def test_prefetch_can_be_switched_off() -> None:
+    """B21, F30: no more is asked for than handlers can begin with, and a single free one is."""
+    go_on = asyncio.Event()
+    begun: list[int] = []
+
+    async def handle(message: Message) -> None:
+        begun.append(message.id)
+        if message.id == 1:
+            await go_on.wait()
+
+    broker = Broker()
+    async with consuming(broker, handle, concurrency=8, prefetch=0):
+        for identity in range(1, 10):
+            broker.pushes.put_nowait(lease(identity))
+        await until(lambda: len(begun) == 9)
+        await until(lambda: sum(broker.asked[:1]) <= 8)
+        go_on.set()
+    with pytest.raises(InvalidInput, match="prefetch -1"):
+        ConsumerOptions(prefetch=-1)
+
+
+def test_credit_is_never_more_than_there_is_room_for() -> None:
+    """B21: with 8 handlers and nothing ahead, all requests together ask for 8."""
+
+    async def run() -> None:
+        credit = Credit(ConsumerOptions(concurrency=8, prefetch=0))
+        taken = [credit.take(outstanding=number) for number in range(10)]
+        assert sum(taken) == 8
+        credit.give(1)
+        assert credit.take(outstanding=0) == 0, "one is not worth a request at once"
+        await credit.changed()
+        assert credit.take(outstanding=0) == 1
+        credit.fetch_ahead(False)
+        assert credit.capacity == 8
+
+    asyncio.run(run())

@@ -545,6 +545,54 @@ async def test_consumers_move_to_a_broker_with_room_and_lose_nothing(
         await roomy.stop()
 
 
+async def test_an_idle_consumer_takes_what_waits_for_a_busy_one_at_another_broker(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B21, F30: one has a long job, and 100 messages come; about half of them are in its buckets,
+    and it fetches one ahead. The other one has all of them, each within a second or so."""
+    async with (
+        joined(coordinator, 1, ttl_ms=5_000) as one,
+        joined(coordinator, 2, ttl_ms=5_000) as two,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        doors = [
+            Broker(coordinator, dsn, name="a", leases=one),
+            Broker(coordinator, dsn, name="b", leases=two),
+        ]
+        addresses = [await door.start() for door in doors]
+        stuck, done, late_ms = asyncio.Event(), set[int](), list[float]()
+
+        async def hang(message: Message) -> None:
+            stuck.set()
+            await asyncio.Event().wait()
+
+        async def handle(message: Message) -> None:
+            late_ms.append(time.time() * 1000 - message.due_ms)
+            done.add(message.id)
+
+        async with connect(addresses[0]) as d, connect(addresses[1]) as e:
+            await d.timeline("t").create(TimelineConfig(dealer="ranges"))
+            d.consumer("t", lease="60s", concurrency=1, id="long", stop="0s")(hang)
+            await d.timeline("t").schedule(b"")
+            await stuck.wait()
+            while "t" not in doors[1].service.timelines:
+                await asyncio.sleep(0.01)
+            e.consumer("t", lease="60s", concurrency=16, id="idle")(handle)
+            while len(doors[0].service.timelines["t"].loader.windows.assignment.members) < 2:
+                await asyncio.sleep(0.01)
+            sent = await d.timeline("t").schedule_many([Draft(b"") for _ in range(100)])
+            while not done >= {each.id for each in sent}:
+                await asyncio.sleep(0.02)
+
+            # Both brokers know that one of them can take nothing.
+            windows = [door.service.timelines["t"].loader.windows for door in doors]
+            while any([m.id for m in each.assignment.members] != ["idle"] for each in windows):
+                await asyncio.sleep(0.02)
+        for door in doors:
+            await door.stop()
+    assert max(late_ms) < 4_000, f"the last one waited {max(late_ms):.0f} ms"
+
+
 async def test_both_ways_of_a_consumer_lead_to_one_broker(
     coordinator: Coordinator, dsn: str
 ) -> None:

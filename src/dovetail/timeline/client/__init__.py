@@ -18,6 +18,7 @@ it never began is given back, uncounted.
     timeline.py     a timeline: schedule, cancel, move, look, dead letters, recurring schedules
     consumer.py     handlers: leases held while they run, done, failed, given back
     leases.py       the leases of a consumer: kept, fit to begin with, lost before they end
+    credit.py       how many messages may come to a consumer
     handler.py      the call of a handler, in the loop or in a thread
     options.py      how a consumer works
     finished.py     what is done or given back, and how it is reported to the broker

@@ -90,6 +90,7 @@ class BlockingDovetail:
         lease: Duration = "30s",
         concurrency: int = 16,
         batch: int = 0,
+        prefetch: int | None = None,
         id: str = "",  # noqa: A002 - as in the asyncio client
         stop: Duration = "30s",
     ) -> Callable[[HandlerType], HandlerType]:
@@ -98,7 +99,13 @@ class BlockingDovetail:
         def register(handler: HandlerType) -> HandlerType:
             async def start() -> None:
                 self._connected().consumer(
-                    timeline, lease=lease, concurrency=concurrency, batch=batch, id=id, stop=stop
+                    timeline,
+                    lease=lease,
+                    concurrency=concurrency,
+                    batch=batch,
+                    prefetch=prefetch,
+                    id=id,
+                    stop=stop,
                 )(handler)
 
             self.call(start())

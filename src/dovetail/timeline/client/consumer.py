@@ -25,6 +25,7 @@ from dovetail.clock import Clock
 from dovetail.errors import DovetailError, Exists, InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
+from dovetail.timeline.client.credit import OUTSTANDING, TAKE_MAX, Credit
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
 from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall
 from dovetail.timeline.client.leases import Leases
@@ -45,10 +46,6 @@ from dovetail.timeline.message import (
 
 _log = get_logger("consumer")
 
-#: Requests for messages that are outstanding at once: while one is answered, the next is there.
-OUTSTANDING: Final = 3
-#: Messages of one request at most.
-TAKE_MAX: Final = 1_000
 #: How long a request for messages waits.
 WAIT_MS: Final = 20_000
 #: A consumer that stops waits so long for the answers to what it has asked for.
@@ -58,6 +55,8 @@ PAUSE_S_MAX: Final = 5.0
 TWIN_S_MAX: Final = 40.0
 #: Time between two reports to the broker.
 REPORT_S: Final = 1.0
+#: The same while messages wait here for a handler, and how long they may before they are shared.
+SHARE_MS: Final = 250
 #: Pause before a broker that does not answer is asked again.
 _RETRY_S_MIN: Final = 0.05
 _RETRY_S_MAX: Final = 2.0
@@ -95,10 +94,7 @@ class Consumer:
         self._begun: set[asyncio.Task[Any]] = set()
 
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._credit = options.capacity
-        #: Below this, messages are not worth a request.
-        self._enough = max(1, min(TAKE_MAX, options.capacity // 4))
-        self._credit_back = asyncio.Event()
+        self._credit = Credit(options)
 
         self._finished = Finished()
         #: Requests for messages that are outstanding on each link, and whether one was answered.
@@ -160,7 +156,7 @@ class Consumer:
 
     async def _take_no_more(self, taking: "list[asyncio.Task[None]]") -> None:
         """Has the broker answer what waits, so that nothing is pushed that nobody takes."""
-        self._credit_back.set()
+        self._credit.give(0)
         try:
             async with asyncio.timeout(PAUSE_S_MAX):
                 await self._commands.ask(frames.Pause(self._session), frames.Done)
@@ -245,12 +241,12 @@ class Consumer:
             await self._quiet(old)
 
             known = [*self._leases.known() | self._finished.handles()]
-            limit = min(TAKE_MAX, options.capacity - len(self._leases))
+            limit = min(TAKE_MAX, self._credit.capacity - len(self._leases))
             if limit > 0 and len(known) <= BATCH_MAX:
                 held = await self._commands.ask(
                     frames.Held(opened.session, limit, known), frames.Pushed, changes=False
                 )
-                self._credit -= self._welcome(held.messages)
+                self._credit.give(-self._welcome(held.messages))
             self._session = opened.session
 
     async def _quiet(self, line: Link) -> None:
@@ -308,13 +304,11 @@ class Consumer:
 
     async def _take(self) -> None:
         while not self._stopping.is_set():
-            if self._credit < self._enough:
-                self._credit_back.clear()
-                await self._credit_back.wait()
+            limit = self._credit.take(outstanding=self._asked[self._line])
+            if not limit:
+                await self._credit.changed()
                 continue
 
-            limit = min(TAKE_MAX, max(self._enough, self._credit // OUTSTANDING))
-            self._credit -= limit
             taken = 0
             try:
                 taken = await self._receive(limit)
@@ -327,7 +321,7 @@ class Consumer:
                     raise
                 await asyncio.sleep(_RETRY_S_MIN)
             finally:
-                self._give_credit(limit - taken)
+                self._credit.give(limit - taken)
 
     async def _receive(self, limit: int) -> int:
         """Asks for messages, and begins with what was pushed; how many that were."""
@@ -340,10 +334,6 @@ class Consumer:
         finally:
             self._asked[line] -= 1
             self._answered.set()
-
-    def _give_credit(self, count: int) -> None:
-        self._credit += count
-        self._credit_back.set()
 
     def _welcome(self, leases: Sequence[Leased]) -> int:
         """Begins with what was pushed; the number of those that can be read."""
@@ -397,7 +387,7 @@ class Consumer:
         finally:
             self._settle(messages, begun, error)
             self._begun.discard(asyncio.current_task())
-            self._give_credit(len(messages))
+            self._credit.give(len(messages))
 
     def _settle(
         self, messages: list[Message], begun: list[Message], error: BaseException | None
@@ -458,8 +448,29 @@ class Consumer:
     @property
     def busy(self) -> bool:
         """Whether nothing more can be taken, and nothing was finished since the last report."""
-        room = self._options.capacity - len(self._leases)
-        return room < self._enough and self._reported == (self.handled, self.failed)
+        room = self._credit.capacity - len(self._leases)
+        return room < self._credit.enough and self._reported == (self.handled, self.failed)
+
+    async def _share(self, idle: int) -> None:
+        """Keeps nothing waiting here while another consumer is idle, and fetches ahead otherwise.
+
+        What has waited for a moment goes back, uncounted, and requests that are outstanding are
+        ended, so that the broker sends no more than handlers can begin.
+        """
+        waiting = self._waiting(older_ms=SHARE_MS)
+        if not idle:
+            self._credit.fetch_ahead(True)
+        elif waiting:
+            self._credit.fetch_ahead(False)
+            for task in waiting:
+                task.cancel()
+            await self._commands.ask(frames.Pause(self._session), frames.Done)
+
+    def _waiting(self, *, older_ms: int = 0) -> "set[asyncio.Task[None]]":
+        """Those that wait for a handler, and were due so long ago."""
+        due_ms = self._node.now_ms() - older_ms
+        tasks = {self._running[each.handle] for each in self._leases.due_by(due_ms)}
+        return tasks - self._begun
 
     async def _report(self) -> None:
         while True:
@@ -471,10 +482,12 @@ class Consumer:
                 answer = await self._commands.ask(request, frames.Reported, changes=False)
             except DovetailError as error:
                 _log.debug("not reported", timeline=self.timeline, error=str(error))
+                await asyncio.sleep(REPORT_S)
             else:
                 self._reported = (self._reported[0] + handled, self._reported[1] + failed)
                 self.signals = answer.signals
                 self._node.on_answer(answer.now_ms, trusted=answer.trusted)
                 if answer.signals.better and not self._stopping.is_set():
                     await self._move(answer.signals.better)
-            await asyncio.sleep(REPORT_S)
+                await self._share(answer.signals.idle)
+            await asyncio.sleep(SHARE_MS / 1000 if self._waiting() else REPORT_S)

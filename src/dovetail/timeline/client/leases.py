@@ -80,6 +80,10 @@ class Leases:
             self._lost[message.handle] = self._now_ms() + self._lease_ms
         return not message.lease_lost
 
+    def due_by(self, time_ms: int) -> list[Message]:
+        """Those that are here and could have begun by then."""
+        return [message for message in self._here.values() if message.start_ms <= time_ms]
+
     def known(self) -> set[Handle]:
         """What is not to be taken up: it is here, or was."""
         now_ms = self._now_ms()

@@ -9,11 +9,16 @@ from dovetail.timeline.frames import Open
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer works. `batch` above 0: the handler gets lists of up to so many."""
+    """How a consumer works. `batch` above 0: the handler gets lists of up to so many.
+
+    `prefetch`: messages that wait here for a handler, beside those that are handled; None means as
+    many as are handled at once. They go back when another consumer is idle.
+    """
 
     lease_ms: int = 30_000
     concurrency: int = 16
     batch: int = 0
+    prefetch: int | None = None
     rack: str = ""
     id: str = ""
     stop_ms: int = 30_000
@@ -22,9 +27,10 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         """Raises `InvalidInput`."""
-        if self.concurrency < 1 or self.batch < 0:
+        if self.concurrency < 1 or self.batch < 0 or (self.prefetch or 0) < 0:
             raise InvalidInput(
-                f"concurrency {self.concurrency} and batch {self.batch}: at least 1 and 0"
+                f"concurrency {self.concurrency}, batch {self.batch}, prefetch {self.prefetch}: "
+                "at least 1, 0 and 0"
             )
 
     def opening(self, timeline: str) -> Open:
@@ -32,6 +38,11 @@ class ConsumerOptions:
         return Open(timeline, self.id, self.rack, self.lease_ms, self.instance)
 
     @property
-    def capacity(self) -> int:
-        """Messages that are here at once: those that run, and as many that wait for their turn."""
-        return 2 * self.concurrency * max(1, self.batch)
+    def handled_at_once(self) -> int:
+        """Messages that handlers can have at once."""
+        return self.concurrency * max(1, self.batch)
+
+    @property
+    def ahead(self) -> int:
+        """Messages that may wait here beside those."""
+        return self.handled_at_once if self.prefetch is None else self.prefetch

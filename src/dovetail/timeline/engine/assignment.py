@@ -8,11 +8,12 @@ no harm, because the lease in the store decides; they only try for the same mess
 *ranges*: consumers sorted by id get contiguous ranges whose sizes differ by at most one.
 
 *racks*: each bucket has one primary and, in every rack, one backup, which takes what the primary
-left lying. Primaries are chosen on a ring of hashes: a consumer has a few points on it, a bucket
-goes to the next point, and on to the next one after it if that consumer has its fill (consistent
-hashing with bounded loads). So a consumer that comes or goes moves little more than its own
-buckets. Backups are ranges within each rack: they carry nothing until they are needed, so it is no
-harm if they shift.
+left lying; it is another consumer than the primary, unless that is alone in its rack. Primaries are
+chosen on a ring of hashes: a consumer has a few points on it, a bucket goes to the next point, and
+on to the next one after it if that consumer has its fill (consistent hashing with bounded loads).
+So a consumer that comes or goes moves little more than its own buckets. Backups are ranges within
+each rack, less what is one's own: they carry nothing until they are needed, so it is no harm if
+they shift.
 
 Promises: every bucket is assigned; nobody is idle while there are buckets; in `racks` nobody has
 more than `capacity`; ranges are half-open everywhere.
@@ -108,11 +109,20 @@ class Assignment:
         if not self._by_owner:
             for bucket, owner in enumerate(self.owners):
                 self._by_owner.setdefault(owner, []).append(bucket)
-        rack = [member for member in self.members if member.rack == self.members[at].rack]
-        place = rack.index(self.members[at])
-        return Share(
-            bucket_set(self._by_owner.get(at, ())), BucketSet(*span(self.buckets, len(rack), place))
-        )
+        return Share(bucket_set(self._by_owner.get(at, ())), self._backup(at))
+
+    def _backup(self, at: int) -> BucketSet:
+        """What a consumer stands by for: its part of all buckets but its own, and what the one
+        before it in the rack has of its part for its own."""
+        rack = [n for n, member in enumerate(self.members) if member.rack == self.members[at].rack]
+        place = rack.index(at)
+        mine = range(*span(self.buckets, len(rack), place))
+        if len(rack) == 1:
+            return BucketSet(mine.start, mine.stop)
+        before = range(*span(self.buckets, len(rack), (place - 1) % len(rack)))
+        others = [bucket for bucket in mine if self.owners[bucket] != at]
+        theirs = [bucket for bucket in before if self.owners[bucket] == rack[place - 1]]
+        return bucket_set(sorted(others + theirs))
 
     def primary(self, bucket: int) -> Member:
         """Who serves a bucket."""
@@ -127,7 +137,13 @@ class Assignment:
         racks: dict[str, list[Member]] = {}
         for member in self.members:
             racks.setdefault(member.rack, []).append(member)
-        return [rack[part_of(self.buckets, len(rack), bucket)] for rack in racks.values()]
+        primary = self.members[self.owners[bucket]]
+        found = []
+        for rack in racks.values():
+            place = part_of(self.buckets, len(rack), bucket)
+            place += rack[place] == primary
+            found.append(rack[place % len(rack)])
+        return found
 
 
 def assign(dealer: DealerName, members: Iterable[Member], *, buckets: int) -> Assignment:

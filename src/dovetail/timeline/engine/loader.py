@@ -19,6 +19,8 @@ due time, and one that a consumer still holds is never taken ahead of its end.
     wake                        a plan: the asks of all consumers with credit
     leased                      pushes; where a limit was reached, another ask at once
     a bucket's primary is late  its backup asks for what is overdue (dealer `racks`)
+    everybody of a bucket is    whoever has room asks for what is overdue in any bucket, so that
+    late                        nothing waits for a second beside an idle consumer (B21)
 
 One plan is under way at a time, and what is visible first is pushed first: a store gives it in that
 order, so a backlog is served before what is due now, across all buckets of a consumer. Only one who
@@ -48,6 +50,10 @@ PLANS_MAX: Final = 2
 #: that dies takes too many with it.
 LEAD_MS_MIN: Final = 5
 LEAD_MS_MAX: Final = 250
+#: What is overdue by this is everybody's who has room, and how often that is looked for. Together
+#: with a lease that is below the second that a message may wait beside an idle consumer.
+ANYBODY_MS: Final = 600
+ANYBODY_LOOK_MS: Final = 200
 #: Leases whose duration is remembered to set the lead.
 _DURATIONS: Final = 128
 #: Pause after a failed lease, doubled each time.
@@ -91,6 +97,10 @@ class _Consumer:
     #: In this window: whether it could take something, and whether it got something.
     able: bool = False
     served: bool = False
+    #: In the window before: whether it could take nothing, and whether it got nothing though it
+    #: could.
+    busy: bool = False
+    idle: bool = False
 
     @property
     def room(self) -> int:
@@ -153,6 +163,8 @@ class Loader:
         self._quiet_until_ms = 0
         #: While set, nothing is leased: the broker must not push.
         self.held_back = False
+        #: When whoever has room next looks for what is overdue in all buckets.
+        self._anybody_ms = 0
 
     # Consumers
 
@@ -184,12 +196,16 @@ class Loader:
 
     def attendees(self) -> list[Attendee]:
         """The consumers here, as the next assignment sees them; begins their window anew."""
-        found = []
         for consumer in self._consumers.values():
-            able = consumer.able or consumer.served or consumer.credit > 0
-            found.append(Attendee(consumer.member, busy=not able))
+            consumer.busy = not (consumer.able or consumer.served or consumer.credit > 0)
+            consumer.idle = consumer.credit > 0 and not consumer.served
             consumer.able = consumer.served = False
-        return found
+        return self.known()
+
+    def known(self) -> list[Attendee]:
+        """The consumers here, as they were in the window before."""
+        consumers = self._consumers.values()
+        return [Attendee(each.member, busy=each.busy, idle=each.idle) for each in consumers]
 
     # Time
 
@@ -212,9 +228,14 @@ class Loader:
         if self._under_way == PLANS_MAX or self.held_back:
             return NEVER_MS
         times = [NEVER_MS]
-        for consumer, share in self._served():
-            times.append(now_ms if consumer.more else self._look_ms())
-            if share.backup and not consumer.asked:
+        able = self._able()
+        if self._help_needed(able):
+            times += [self._anybody_ms for consumer in able if not consumer.asked]
+        for consumer in able:
+            share = consumer.share
+            if share is not None:
+                times.append(now_ms if consumer.more else self._look_ms())
+            if share is not None and share.backup and not consumer.asked:
                 times.append(consumer.backup_ms)
         return max(min(times), self._quiet_until_ms)
 
@@ -235,17 +256,14 @@ class Loader:
         asks: list[LeaseAsk] = []
         as_backup: list[bool] = []
         consumers: list[_Consumer] = []
-        for consumer, share in self._served():
-            if consumer.more:
-                horizon_ms = now_ms + 2 * self.lead.ms
-                asks.append(_ask(consumer, share.primary, horizon_ms))
-                as_backup.append(False)
-            elif share.backup and not consumer.asked and consumer.backup_ms <= now_ms:
-                asks.append(_ask(consumer, share.backup, now_ms - self._overtake_ms))
-                as_backup.append(True)
-                consumer.backup_ms = now_ms + max(1, self._overtake_ms // 2)
-            else:
+        able = self._able()
+        anybody = self._anybody_ms <= now_ms and self._help_needed(able)
+        for consumer in able:
+            found = self._ask_of(consumer, now_ms, anybody=anybody)
+            if found is None:
                 continue
+            asks.append(found[0])
+            as_backup.append(found[1])
             consumers.append(consumer)
             consumer.asked += asks[-1].limit
             if not as_backup[-1]:
@@ -260,6 +278,24 @@ class Loader:
             self._stored_ms = NEVER_MS
         self._under_way += 1
         return Plan(tuple(asks), tuple(as_backup), now_ms, tuple(consumers))
+
+    def _ask_of(
+        self, consumer: _Consumer, now_ms: int, *, anybody: bool
+    ) -> tuple[LeaseAsk, bool] | None:
+        """What to ask for a consumer, and whether that is for buckets that are not its own."""
+        share = consumer.share
+        if share is not None and consumer.more:
+            return _ask(consumer, share.primary, now_ms + 2 * self.lead.ms), False
+        if consumer.asked:
+            return None
+        if anybody:
+            self._anybody_ms = now_ms + ANYBODY_LOOK_MS
+            everything = BucketSet(0, self.windows.assignment.buckets)
+            return _ask(consumer, everything, now_ms - ANYBODY_MS), True
+        if share is not None and share.backup and consumer.backup_ms <= now_ms:
+            consumer.backup_ms = now_ms + max(1, self._overtake_ms // 2)
+            return _ask(consumer, share.backup, now_ms - self._overtake_ms), True
+        return None
 
     def look_again(self) -> None:
         """There may be something for everybody."""
@@ -294,7 +330,7 @@ class Loader:
                     consumer.backlog = full
                     consumer.more |= full
                 elif full:
-                    consumer.backup_ms = plan.begun_ms
+                    consumer.backup_ms = self._anybody_ms = plan.begun_ms
         return pushes
 
     def _note_times(self, result: LeaseResult) -> None:
@@ -321,13 +357,17 @@ class Loader:
         self._quiet_until_ms = now_ms + pause_ms
         self.look_again()
 
-    def _served(self) -> list[tuple[_Consumer, Share]]:
+    def _help_needed(self, able: list[_Consumer]) -> bool:
+        """Whether somebody who has buckets is elsewhere, or has no room."""
+        served = sum(consumer.share is not None for consumer in able)
+        return served < len(self.windows.assignment.members)
+
+    def _able(self) -> list[_Consumer]:
+        """Those for whom something can be asked."""
         return [
-            (consumer, consumer.share)
+            consumer
             for consumer in self._consumers.values()
-            if consumer.room > 0
-            and consumer.share is not None
-            and (consumer.ahead or not consumer.asked)
+            if consumer.room > 0 and (consumer.ahead or not consumer.asked)
         ]
 
 

@@ -29,10 +29,12 @@ from dovetail.timeline.engine.assignment import DealerName, Member, assign
 
 @dataclass(frozen=True, slots=True)
 class Attendee:
-    """A consumer at the end of a window; `busy` if it took nothing and could take nothing."""
+    """A consumer at the end of a window; `busy` if it took nothing and could take nothing, `idle`
+    if it took nothing though it could."""
 
     member: Member
     busy: bool = False
+    idle: bool = False
 
 
 class Windows:
