@@ -1,5 +1,6 @@
 """The Java client. Java and Maven are a large thing to ask for, so this skips where they miss."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -49,6 +50,19 @@ def test_what_kafkas_admin_tools_ask_is_answered(
     """K12, K13, F78: settings, log dirs, elections, reassignments, quotas, features, quorum, users;
     green on Apache Kafka 4.3 too."""
     run(classes, "AdminScenario", bootstrap, new_name())
+
+
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_java_consumers_of_the_new_group_protocol(
+    request: pytest.FixtureRequest, classes: Path, new_name: Callable[[], str]
+) -> None:
+    """K9: they share, take over, subscribe by a pattern; an empty group changes its protocol.
+    Green on Apache Kafka 4.3 too."""
+    address = os.environ.get("COMPAT_BOOTSTRAP")
+    if address is None:
+        make = request.getfixturevalue("node_factory")
+        address = make(groups_consumer_heartbeat_interval_ms="200ms").bootstrap
+    run(classes, "GroupScenario", address, new_name())
 
 
 def run(classes: Path, scenario: str, *arguments: str) -> None:

@@ -80,6 +80,8 @@ class Catalog:
         self._coordinator = coordinator
         self._topics: dict[str, tuple[TopicRecord, Revision]] = {}
         self._names: dict[str, str] = {}
+        #: Grows with every change of a topic.
+        self.topics_version = 0
         self._owners: dict[Place, Ownership] = {}
         self._holders: dict[Place, tuple[int, ...]] = {}
         self._topic_mirror = Mirror(coordinator, TOPICS, apply=self._apply_topic, settled=on_change)
@@ -300,6 +302,7 @@ class Catalog:
 
     def _apply_topic(self, key: str, value: bytes | None, revision: Revision) -> None:
         name = key.removeprefix(TOPICS)
+        self.topics_version += 1
         known = self._topics.pop(name, None)
         if known is not None:
             self._names.pop(known[0].id, None)

@@ -213,6 +213,8 @@ def _group_settings(settings: Settings) -> GroupSettings:
         initial_rebalance_delay_ms=limits.initial_rebalance_delay_ms,
         offsets_retention_ms=limits.offsets_retention_ms,
         group_size_max=limits.group_size_max,
+        consumer_heartbeat_interval_ms=limits.consumer_heartbeat_interval_ms,
+        consumer_session_timeout_ms=limits.consumer_session_timeout_ms,
     )
 
 

@@ -38,11 +38,32 @@ class GroupsSettings(Section):
     # The metadata of all members goes to one of them, in one frame, at every rebalance.
     group_size_max: int = setting(1_000, "Most members of one group.", ge=1, le=100_000)
 
+    # Kafka's numbers. A shorter interval makes rebalances faster, as a member hears of them by its
+    # heartbeats, and costs a broker a small request more often.
+    consumer_heartbeat_interval_ms: DurationMs = setting(
+        5 * SECOND_MS,
+        "How often members of groups of the new protocol (KIP-848) send heartbeats.",
+        ge=100,
+        le=MINUTE_MS,
+    )
+    consumer_session_timeout_ms: DurationMs = setting(
+        45 * SECOND_MS,
+        "How long such a member may be silent before its partitions go to others.",
+        ge=300,
+        le=DAY_MS,
+    )
+
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.session_timeout_ms_min > self.session_timeout_ms_max:
             raise ValueError(
                 f"session_timeout_ms_min ({self.session_timeout_ms_min}) is more than "
                 f"session_timeout_ms_max ({self.session_timeout_ms_max}): no session would be legal"
+            )
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            raise ValueError(
+                f"consumer_heartbeat_interval_ms ({self.consumer_heartbeat_interval_ms}) is not "
+                f"less than consumer_session_timeout_ms ({self.consumer_session_timeout_ms}): "
+                "every member would be taken for dead"
             )
         return self

@@ -67,6 +67,8 @@ class ApiKey(IntEnum):
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -161,6 +163,8 @@ _APIS: Final = (
     _api("AlterClientQuotas", versions=(0, 1), flexible_since=1),
     _api("DescribeQuorum", versions=(0, 2), flexible_since=0),
     _api("UpdateFeatures", versions=(0, 2), flexible_since=0),
+    _api("ConsumerGroupHeartbeat", versions=(0, 1), flexible_since=0),
+    _api("ConsumerGroupDescribe", versions=(0, 1), flexible_since=0),
     _api("ListConfigResources", versions=(0, 1), flexible_since=0),
     _api("DescribeTopicPartitions", versions=(0, 0), flexible_since=0),
 )

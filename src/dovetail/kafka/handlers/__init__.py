@@ -15,6 +15,7 @@
     configs.py       settings of topics and of the node
     broker_settings.py  what a broker's settings are under Kafka's names
     groups.py        JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+    consumer_groups.py  ConsumerGroupHeartbeat, ConsumerGroupDescribe
     group_admin.py   ListGroups, DescribeGroups, DeleteGroups
     positions.py     OffsetCommit, OffsetFetch, OffsetDelete
     group_codes.py   what a group's coordinator decided, as Kafka's codes

@@ -5,6 +5,7 @@ here, in Kafka's words; nothing of it can be changed through Kafka's protocol.
 """
 
 from dovetail.kafka.handlers.backend import Backend
+from dovetail.log.groups.assignors import ASSIGNORS
 from dovetail.log.topic_settings import CONFIG_KEYS
 
 
@@ -21,6 +22,10 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "broker.id": str(backend.node_id),
         "default.replication.factor": str(backend.log.defaults.quorum.write),
         "delete.topic.enable": "true",
+        "group.consumer.assignors": ",".join(ASSIGNORS),
+        "group.consumer.heartbeat.interval.ms": str(limits.consumer_heartbeat_interval_ms),
+        "group.consumer.session.timeout.ms": str(limits.consumer_session_timeout_ms),
+        "group.coordinator.rebalance.protocols": "classic,consumer",
         "group.initial.rebalance.delay.ms": str(limits.initial_rebalance_delay_ms),
         "group.max.session.timeout.ms": str(limits.session_timeout_ms_max),
         "group.max.size": str(limits.group_size_max),

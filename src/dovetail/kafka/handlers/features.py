@@ -10,7 +10,7 @@ from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 
 #: The lowest and the highest level of each feature; the highest is in use.
-FEATURES: dict[str, tuple[int, int]] = {}
+FEATURES = {"group.version": (0, 1)}
 
 #: Kafka's topic of the cluster's metadata, the only one with a quorum.
 _METADATA_TOPIC = "__cluster_metadata"

@@ -23,6 +23,7 @@ from dovetail.kafka.codec.headers import RequestHeader, decode_header
 from dovetail.kafka.handlers import (
     acls,
     configs,
+    consumer_groups,
     features,
     fetch,
     group_admin,
@@ -83,6 +84,8 @@ _HANDLERS: dict[int, Handler] = {
     ApiKey.ALTER_CLIENT_QUOTAS: client_quotas.alter_quotas,
     ApiKey.DESCRIBE_QUORUM: features.describe_quorum,
     ApiKey.UPDATE_FEATURES: features.update_features,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
 }

@@ -8,8 +8,6 @@ from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of
 from dovetail.log.groups.types import GroupId, GroupState
 
-_CLASSIC = "classic"
-
 
 async def list_groups(
     backend: Backend, call: Call, request: m.ListGroupsRequest
@@ -18,8 +16,7 @@ async def list_groups(
     wanted = {name.lower() for name in request.states_filter}
     states = [state for state in GroupState if state.value.lower() in wanted]
     types = {name.lower() for name in request.types_filter}
-    nothing = (wanted and not states) or (types and _CLASSIC not in types)
-    found = [] if nothing else backend.groups.groups(states)
+    found = [] if wanted and not states else backend.groups.groups(states)
 
     return m.ListGroupsResponse(
         error_code=ErrorCode.NONE,
@@ -28,9 +25,10 @@ async def list_groups(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state.value,
-                group_type=_CLASSIC,
+                group_type=group.kind,
             )
             for group in found
+            if not types or group.kind in types
             if call.access.allows(Operation.DESCRIBE, Kind.GROUP, group.group_id)
         ),
     )

@@ -51,7 +51,8 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
 async def _asked_for(
     backend: Backend, call: Call, wanted: m.MetadataRequestTopic, *, create: bool
 ) -> m.MetadataResponseTopic:
-    if wanted.name is None:
+    # Java's consumer sends an empty name with an id, others none.
+    if wanted.name is None or (not wanted.name and wanted.topic_id != ZERO_UUID):
         try:
             record = backend.log.topic_by_id(wanted.topic_id.hex())
             call.access.demand(Operation.DESCRIBE, Kind.TOPIC, record.name)

@@ -12,7 +12,15 @@ from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of, identity
-from dovetail.log.groups.types import Generation, GroupId, OffsetCommit, PartitionKey
+from dovetail.log.groups.types import (
+    Generation,
+    GroupError,
+    GroupId,
+    MemberId,
+    MemberIdentity,
+    OffsetCommit,
+    PartitionKey,
+)
 
 #: From this version on a request names several groups.
 _MANY_GROUPS_SINCE = 8
@@ -107,7 +115,10 @@ async def offset_fetch(
     if call.api_version >= _MANY_GROUPS_SINCE:
         groups = []
         for group in dict.fromkeys(request.groups):
-            code, topics = await _fetch(backend, call, group.group_id, group.topics)
+            who = MemberIdentity(MemberId(group.member_id or ""))
+            code, topics = await _fetch(
+                backend, call, group.group_id, group.topics, who, group.member_epoch
+            )
             groups.append(
                 m.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code)
             )
@@ -121,8 +132,13 @@ async def _fetch(
     call: Call,
     group_id: str,
     wanted: tuple[m.OffsetFetchRequestTopic, ...] | None,
+    who: MemberIdentity | None = None,
+    member_epoch: int = -1,
 ) -> tuple[ErrorCode, tuple[m.OffsetFetchResponseTopic, ...]]:
     coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
+    wrong = coordinator.fetch_check(GroupId(group_id), who, member_epoch)
+    if wrong is not GroupError.NONE:
+        return group_code(wrong), ()
     answer = await coordinator.fetch(GroupId(group_id))
     if wanted is None:
         asked: dict[tuple[str, bytes], list[int]] = {}

@@ -9,6 +9,11 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     joining.py            who may join a group, and as whom; pure
     phases.py             how one generation follows another; pure
     member.py             one member, and how members choose a protocol; pure
+    consumer_group.py     the new protocol (KIP-848), with its promises; pure
+    consumer_types.py     its words
+    consumer_side.py      its part of the coordinator
+    assignors.py          who reads which partition; pure
+    topic_patterns.py     which topics a pattern means; pure
     offsets.py            the positions of a group; pure
     journal.py            the durable form of groups and positions
     entries.py            a group with its positions, and its journal replayed

@@ -21,6 +21,13 @@ from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mappi
 
 from dovetail.background import keep_task
 from dovetail.clock import Clock
+from dovetail.log.groups.consumer_side import ConsumerSide
+from dovetail.log.groups.consumer_types import (
+    ConsumerEffect,
+    ConsumerPersist,
+    NoTopics,
+    TopicView,
+)
 from dovetail.log.groups.entries import (
     GroupEntry,
     group_record,
@@ -82,7 +89,7 @@ class _NoJournal:
         raise AssertionError("nothing is written elsewhere")
 
 
-class GroupCoordinator:
+class GroupCoordinator(ConsumerSide):
     """Coordinates the groups whose journal it is given."""
 
     def __init__(
@@ -93,12 +100,14 @@ class GroupCoordinator:
         *,
         new_member_id: MemberIdSource = random_member_id,
         topics_of: SubscriptionReader = no_subscription,
+        topics: TopicView | None = None,
     ) -> None:
         self._writer = JournalWriter(journal)
         self._clock = clock
         self._settings = settings or GroupSettings()
         self._new_member_id = new_member_id
         self._topics_of = topics_of
+        self._topics = topics or NoTopics()
         self._entries: dict[GroupId, GroupEntry] = {}
         self._loaded = False
         self._closed = False
@@ -126,10 +135,8 @@ class GroupCoordinator:
         replayed = await replay(records)
         for group_id, offsets in replayed.offsets.items():
             self._entry(group_id).offsets = offsets
-        for group_id, stored in replayed.groups.items():
-            entry = self._entry(group_id)
-            entry.stored = stored
-            entry.group.restore(stored.snapshot, now_ms=self._now_ms())
+        for group_id in replayed.groups:
+            self._restore(group_id, replayed)
         for group_id in [*self._entries]:
             self._perform(group_id, ())
         self._loaded = True
@@ -192,8 +199,10 @@ class GroupCoordinator:
             error = GroupError.UNKNOWN_MEMBER
         if error is not _OK:
             return JoinAnswer(error, request.member_id)
+        group = self._classic(group_id, self._new_group(group_id))
+        if group is None:
+            return JoinAnswer(GroupError.INCONSISTENT_PROTOCOL, request.member_id)
         waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        group = self._entry(group_id).group
         self._perform(group_id, group.join(request, waiting, now_ms=self._now_ms()))
         return await waiting
 
@@ -206,6 +215,8 @@ class GroupCoordinator:
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             return SyncAnswer(GroupError.UNKNOWN_MEMBER if error is _OK else error)
+        if not isinstance(entry.group, Group):
+            return SyncAnswer(GroupError.UNKNOWN_MEMBER)
         waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._perform(group_id, entry.group.sync(request, waiting, now_ms=self._now_ms()))
         return await waiting
@@ -219,7 +230,7 @@ class GroupCoordinator:
             # Clients do not expect "loading" here; their session starts anew after it anyway.
             return _OK
         entry = self._entries.get(group_id)
-        if error is not _OK or entry is None:
+        if error is not _OK or entry is None or not isinstance(entry.group, Group):
             return GroupError.UNKNOWN_MEMBER if error is _OK else error
         return entry.group.heartbeat(who, generation, now_ms=self._now_ms())
 
@@ -229,7 +240,7 @@ class GroupCoordinator:
         """Members leave, each with its own outcome."""
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
-        if error is not _OK or entry is None:
+        if error is not _OK or entry is None or not isinstance(entry.group, Group):
             answer = GroupError.UNKNOWN_MEMBER if error is _OK else error
             return tuple(LeaveOutcome(who, answer) for who in members)
         outcomes, effects = entry.group.leave(members, now_ms=self._now_ms())
@@ -335,7 +346,9 @@ class GroupCoordinator:
     def groups(self, states: Collection[GroupState] = ()) -> list[GroupListing]:
         """All groups, or those in one of `states`."""
         return [
-            GroupListing(group_id, entry.group.protocol_type or "", entry.group.state)
+            GroupListing(
+                group_id, entry.group.protocol_type or "", entry.group.state, entry.group.kind
+            )
             for group_id, entry in self._entries.items()
             if not states or entry.group.state in states
         ]
@@ -362,21 +375,25 @@ class GroupCoordinator:
     def _entry(self, group_id: GroupId) -> GroupEntry:
         entry = self._entries.get(group_id)
         if entry is None:
-            group = Group(
-                group_id,
-                self._settings,
-                new_member_id=self._new_member_id,
-                topics_of=self._topics_of,
-            )
-            entry = self._entries[group_id] = GroupEntry(group)
+            entry = self._entries[group_id] = GroupEntry(self._new_group(group_id))
         return entry
 
-    def _perform(self, group_id: GroupId, effects: Sequence[Effect]) -> None:
+    def _new_group(self, group_id: GroupId) -> Group:
+        return Group(
+            group_id,
+            self._settings,
+            new_member_id=self._new_member_id,
+            topics_of=self._topics_of,
+        )
+
+    def _perform(self, group_id: GroupId, effects: Sequence[Effect | ConsumerEffect]) -> None:
         """Performs the effects of a group, forgets it if nothing is left, sets its alarm."""
         entry = self._entries[group_id]
         for effect in effects:
             if isinstance(effect, Persist):
                 self._store_group(group_id, effect)
+            elif isinstance(effect, ConsumerPersist):
+                self._store_consumer(group_id, effect)
             else:
                 _resolve(effect)
         if entry.is_idle:
@@ -420,16 +437,17 @@ class GroupCoordinator:
 
     def _store_group(self, group_id: GroupId, effect: Persist) -> None:
         entry = self._entries[group_id]
+        group = entry.group
         stored = StoredGroup(effect.snapshot, self._clock.wall_ms())
 
         def then(error: GroupError) -> None:
-            if self._closed:
+            if self._closed or not isinstance(group, Group):
                 return
             if error is _OK:
                 entry.stored = stored
-                effects = entry.group.persisted(effect.ticket, now_ms=self._now_ms())
+                effects = group.persisted(effect.ticket, now_ms=self._now_ms())
             else:
-                effects = entry.group.persist_failed(effect.ticket, error, now_ms=self._now_ms())
+                effects = group.persist_failed(effect.ticket, error, now_ms=self._now_ms())
             self._perform(group_id, effects)
 
         self._writer.append([group_record(group_id, stored)], then)
@@ -449,9 +467,9 @@ class GroupCoordinator:
             entry = self._entry(group_id)
             for key, committed in accepted.items():
                 entry.offsets.put(key, committed)
-            if emptied is not None:
+            if emptied is not None and unsaved is not None and isinstance(entry.group, Group):
                 entry.stored = emptied
-                entry.group.saved(emptied.snapshot)
+                entry.group.saved(unsaved)
 
         return self._writer.append(records, then)
 
@@ -476,7 +494,7 @@ class GroupCoordinator:
         return self._writer.append(removed, then)
 
 
-def _resolve(effect: Effect) -> None:
+def _resolve(effect: Effect | ConsumerEffect) -> None:
     """Answers a waiting request, unless its caller went away."""
     if isinstance(effect, Answer):
         waiting = effect.token

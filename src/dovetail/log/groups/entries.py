@@ -3,28 +3,33 @@
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from dovetail.log.groups.consumer_group import ConsumerGroup
+from dovetail.log.groups.consumer_types import ConsumerMember
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import (
     GroupKey,
     JournalRecord,
+    MemberKey,
     OffsetKey,
     StoredGroup,
     decode_group,
     decode_key,
+    decode_member,
     decode_offset,
     encode_group,
     encode_key,
+    encode_member,
     encode_offset,
 )
 from dovetail.log.groups.offsets import OffsetTable
-from dovetail.log.groups.types import CommittedOffset, GroupId, PartitionKey
+from dovetail.log.groups.types import CommittedOffset, GroupId, MemberId, PartitionKey
 
 
 @dataclass(slots=True)
 class GroupEntry:
     """A group and its positions."""
 
-    group: Group
+    group: Group | ConsumerGroup
     offsets: OffsetTable = field(default_factory=OffsetTable)
     #: What the journal has of the group itself.
     stored: StoredGroup | None = None
@@ -43,6 +48,7 @@ class Replayed:
 
     groups: dict[GroupId, StoredGroup] = field(default_factory=dict)
     offsets: dict[GroupId, OffsetTable] = field(default_factory=dict)
+    members: dict[GroupId, dict[MemberId, ConsumerMember]] = field(default_factory=dict)
 
 
 async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
@@ -56,6 +62,11 @@ async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
                 table.remove([key.partition])
             else:
                 table.put(key.partition, decode_offset(record.value))
+        elif isinstance(key, MemberKey):
+            members = replayed.members.setdefault(key.group_id, {})
+            members.pop(key.member_id, None)
+            if record.value is not None:
+                members[key.member_id] = decode_member(record.value)
         elif record.value is None:
             replayed.groups.pop(key.group_id, None)
         else:
@@ -68,6 +79,8 @@ def live_records(entries: Mapping[GroupId, GroupEntry]) -> Iterable[JournalRecor
     for group_id, entry in entries.items():
         if entry.stored is not None:
             yield group_record(group_id, entry.stored)
+        if isinstance(entry.group, ConsumerGroup):
+            yield from member_records(group_id, entry.group.stored_members())
         for partition, committed in entry.offsets.fetch().items():
             yield offset_record(group_id, partition, committed)
 
@@ -76,6 +89,15 @@ def group_record(group_id: GroupId, stored: StoredGroup | None) -> JournalRecord
     """Stores a group, or removes it."""
     value = None if stored is None else encode_group(stored)
     return JournalRecord(encode_key(GroupKey(group_id)), value)
+
+
+def member_records(
+    group_id: GroupId, members: Mapping[MemberId, ConsumerMember | None]
+) -> Iterable[JournalRecord]:
+    """Stores members of a group of the new protocol, or removes them."""
+    for member_id, kept in members.items():
+        value = None if kept is None else encode_member(kept)
+        yield JournalRecord(encode_key(MemberKey(group_id, member_id)), value)
 
 
 def offset_record(

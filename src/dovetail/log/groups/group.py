@@ -68,6 +68,8 @@ from dovetail.log.groups.types import (
 class Group(GroupJoining):
     """A consumer group. Every event returns the effects to perform, in their order."""
 
+    kind = "classic"
+
     # --- life across restarts -------------------------------------------------------------------
 
     def restore(self, kept: GroupSnapshot, *, now_ms: float) -> None:

@@ -1,7 +1,8 @@
 """The durable form of groups: a journal of keys and values.
 
 A journal is a sequence of records. The last value of a key counts; a record without a value
-removes its key. Two kinds of keys exist: a group (its generation, members and assignment) and a
+removes its key. Three kinds of keys exist: a group (a classic one with its generation, members and
+assignment; of the new protocol its epochs), a member of a group of the new protocol, and a
 position (group, topic, partition). Each key and each value begins with one byte that says how the
 rest is written; the rest is MessagePack.
 
@@ -24,6 +25,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dovetail.errors import Damaged
+from dovetail.log.groups.consumer_types import ConsumerHeader, ConsumerMember
 from dovetail.log.groups.types import (
     CommittedOffset,
     Generation,
@@ -79,8 +81,15 @@ class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="o"):
 class StoredGroup:
     """A group as it is stored; `stored_wall_ms` says how long an empty one has been empty."""
 
-    snapshot: GroupSnapshot
+    snapshot: GroupSnapshot | ConsumerHeader
     stored_wall_ms: int
+
+
+class MemberKey(msgspec.Struct, frozen=True, array_like=True, tag="m"):
+    """The key of a member of a group of the new protocol."""
+
+    group_id: GroupId
+    member_id: MemberId
 
 
 class _GroupForm(msgspec.Struct, frozen=True, array_like=True):
@@ -95,13 +104,26 @@ class _GroupForm(msgspec.Struct, frozen=True, array_like=True):
     members: tuple[MemberSnapshot, ...]
 
 
+class _ConsumerForm(msgspec.Struct, frozen=True, array_like=True):
+    """A `ConsumerHeader` behind the time at which it was stored."""
+
+    stored_wall_ms: int
+    epoch: int
+    target_epoch: int
+    assignor: str
+    topics: int
+
+
 _encoder = msgspec.msgpack.Encoder()
-_key_decoder: msgspec.msgpack.Decoder[GroupKey | OffsetKey] = msgspec.msgpack.Decoder(
-    GroupKey | OffsetKey
-)
+Key = GroupKey | OffsetKey | MemberKey
+_key_decoder: msgspec.msgpack.Decoder[Key] = msgspec.msgpack.Decoder(Key)
 _group_decoder = msgspec.msgpack.Decoder(_GroupForm)
 _offset_decoder = msgspec.msgpack.Decoder(CommittedOffset)
+_consumer_decoder = msgspec.msgpack.Decoder(_ConsumerForm)
+_member_decoder = msgspec.msgpack.Decoder(ConsumerMember)
 _VERSION_PREFIX = bytes([FORMAT_VERSION])
+#: In front of a group of the new protocol; a node that knows only classic ones refuses it.
+_CONSUMER_PREFIX = b"\x02"
 
 T = TypeVar("T")
 
@@ -119,26 +141,43 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
         raise Damaged(f"group journal: unreadable {what}: {error}") from error
 
 
-def encode_key(key: GroupKey | OffsetKey) -> bytes:
+def encode_key(key: Key) -> bytes:
     """The bytes of a key; equal keys have equal bytes."""
     return _encode(key)
 
 
-def decode_key(data: bytes) -> GroupKey | OffsetKey:
+def decode_key(data: bytes) -> Key:
     """Raises `Damaged` if the bytes are not a key of a known format."""
-    key: GroupKey | OffsetKey = _decode(_key_decoder, data, f"key {data[:64].hex()}")
+    key: Key = _decode(_key_decoder, data, f"key {data[:64].hex()}")
     return key
 
 
 def encode_group(stored: StoredGroup) -> bytes:
     """The value of a group."""
+    if isinstance(stored.snapshot, ConsumerHeader):
+        form = _ConsumerForm(stored.stored_wall_ms, *msgspec.structs.astuple(stored.snapshot))
+        return _CONSUMER_PREFIX + _encoder.encode(form)
     return _encode(_GroupForm(stored.stored_wall_ms, *msgspec.structs.astuple(stored.snapshot)))
 
 
 def decode_group(data: bytes) -> StoredGroup:
     """Raises `Damaged` if the bytes are not a group of a known format."""
+    if data[:1] == _CONSUMER_PREFIX:
+        found = _decode(_consumer_decoder, _VERSION_PREFIX + data[1:], "group")
+        stored_wall_ms, *header = msgspec.structs.astuple(found)
+        return StoredGroup(ConsumerHeader(*header), stored_wall_ms)
     stored_wall_ms, *kept = msgspec.structs.astuple(_decode(_group_decoder, data, "group"))
     return StoredGroup(GroupSnapshot(*kept), stored_wall_ms)
+
+
+def encode_member(member: ConsumerMember) -> bytes:
+    """The value of a member."""
+    return _encode(member)
+
+
+def decode_member(data: bytes) -> ConsumerMember:
+    """Raises `Damaged` if the bytes are not a member of a known format."""
+    return _decode(_member_decoder, data, "member")
 
 
 def encode_offset(committed: CommittedOffset) -> bytes:

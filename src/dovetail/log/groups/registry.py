@@ -40,6 +40,27 @@ _AGAIN_MS = 500
 _AGAIN_MS_MAX = 30_000
 
 
+class LogTopics:
+    """The topics of the cluster, as groups of the new protocol need to know them."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    @property
+    def version(self) -> int:
+        return self._log.catalog.topics_version
+
+    def facts(self, name: str) -> tuple[str, int] | None:
+        try:
+            record = self._log.topic(name)
+        except TopicUnknown:
+            return None
+        return record.id, record.partitions
+
+    def names(self) -> Iterator[str]:
+        return (record.name for record in self._log.topics() if not record.internal)
+
+
 class GroupRegistry:
     """Finds the coordinator of a group; make it before the log starts."""
 
@@ -159,7 +180,11 @@ class GroupRegistry:
             return
         journal = PartitionJournal(partition, self._clock)
         coordinator = GroupCoordinator(
-            journal, self._clock, self.settings, topics_of=self._topics_of
+            journal,
+            self._clock,
+            self.settings,
+            topics_of=self._topics_of,
+            topics=LogTopics(self._log),
         )
         self._here[number] = (coordinator, journal)
         self._tasks.start(

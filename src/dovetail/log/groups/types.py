@@ -50,6 +50,12 @@ class GroupError(Enum):
     COORDINATOR_NOT_AVAILABLE = "coordinator not available"
     NOT_COORDINATOR = "not coordinator"
     FORBIDDEN = "forbidden"
+    STALE_MEMBER_EPOCH = "stale member epoch"
+    FENCED_MEMBER_EPOCH = "fenced member epoch"
+    UNRELEASED_INSTANCE = "unreleased instance"
+    UNSUPPORTED_ASSIGNOR = "unsupported assignor"
+    INVALID_PATTERN = "invalid pattern"
+    INVALID_REQUEST = "invalid request"
 
 
 class GroupState(Enum):
@@ -58,6 +64,9 @@ class GroupState(Enum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    #: Of groups of the new protocol: the target is to be computed; members are on their way to it.
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -79,6 +88,9 @@ class GroupSettings:
     #: Kafka has no limit. A classic rebalance waits for every member, and a leader's assignment
     #: travels in one frame: beyond this neither works well.
     group_size_max: int = 1_000
+    #: Of the new protocol, where the group says how often a member beats and when it is gone.
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
     #: Longest text that a commit can carry for one partition.
     offset_metadata_bytes_max: int = 4_096
     #: Positions of a group without members are kept this long.
@@ -251,6 +263,21 @@ class GroupListing:
     group_id: GroupId
     protocol_type: str
     state: GroupState
+    #: "classic", or "consumer" of the new protocol.
+    kind: str = "classic"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAnswer:
+    """What a member of the new protocol hears; without an `assignment` it is what it was."""
+
+    error: GroupError
+    message: str | None = None
+    member_id: MemberId = NO_MEMBER
+    epoch: int = 0
+    interval_ms: int = 0
+    #: Topics by id, and numbers of partitions.
+    assignment: frozenset[tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +285,7 @@ class Answer:
     """Effect: answer the waiting request that came with `token`, which is opaque to the group."""
 
     token: object
-    answer: JoinAnswer | SyncAnswer
+    answer: JoinAnswer | SyncAnswer | ConsumerAnswer
 
 
 class MemberSnapshot(msgspec.Struct, frozen=True, array_like=True):

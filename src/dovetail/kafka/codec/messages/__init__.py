@@ -6,6 +6,7 @@
     cluster.py         DescribeCluster
     configs.py         DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources
     features.py        UpdateFeatures, DescribeQuorum
+    consumer_groups.py  ConsumerGroupHeartbeat, ConsumerGroupDescribe
     fetch.py           Fetch
     group_admin.py     DescribeGroups, ListGroups, DeleteGroups
     group_offsets.py   OffsetCommit, OffsetFetch, OffsetDelete
@@ -33,6 +34,7 @@ from dovetail.kafka.codec.messages.acls import *
 from dovetail.kafka.codec.messages.api_versions import *
 from dovetail.kafka.codec.messages.cluster import *
 from dovetail.kafka.codec.messages.configs import *
+from dovetail.kafka.codec.messages.consumer_groups import *
 from dovetail.kafka.codec.messages.features import *
 from dovetail.kafka.codec.messages.fetch import *
 from dovetail.kafka.codec.messages.group_admin import *

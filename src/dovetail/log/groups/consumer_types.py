@@ -1,0 +1,115 @@
+"""The words of consumer groups of the new protocol (KIP-848): requests, answers, durable forms."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from dovetail.log.groups.assignors import Assignment
+from dovetail.log.groups.types import Answer, GroupId, GroupState, InstanceId, MemberId
+
+#: What a member sends to join, to leave, and to leave for a moment as a static member.
+JOINING = 0
+LEAVING = -1
+LEAVING_FOR_NOW = -2
+
+
+class TopicView(Protocol):
+    """The topics of the cluster, as groups need to know them."""
+
+    @property
+    def version(self) -> int:
+        """Another number whenever topics or their partitions have changed."""
+        ...
+
+    def facts(self, name: str) -> tuple[str, int] | None:
+        """The id of a topic and its number of partitions."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """All topics that clients see."""
+        ...
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    version = 0
+
+    def facts(self, name: str) -> tuple[str, int] | None:
+        return None
+
+    def names(self) -> Iterable[str]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerBeat:
+    """A member's heartbeat. None means: as it was when it was last told."""
+
+    member_id: MemberId
+    epoch: int
+    instance_id: InstanceId | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = -1
+    names: tuple[str, ...] | None = None
+    pattern: str | None = None
+    assignor: str | None = None
+    owned: Assignment | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+
+class ConsumerHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a group; it is stored in this order.
+
+    `target_epoch` is the epoch for which the members' targets were computed, by `assignor`, for the
+    topics of the checksum `topics`.
+    """
+
+    epoch: int
+    target_epoch: int
+    assignor: str
+    topics: int
+
+
+class ConsumerMember(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a member; it is stored in this order."""
+
+    member_id: MemberId
+    instance_id: InstanceId | None
+    rack: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    assignor: str | None
+    names: tuple[str, ...]
+    pattern: str | None
+    epoch: int
+    epoch_before: int
+    #: What it may read, what it has to give up first, and what it is to have in the end.
+    assigned: tuple[tuple[str, int], ...]
+    revoking: tuple[tuple[str, int], ...]
+    target: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPersist:
+    """Effect: store these, in one append, then call `ConsumerGroup.written`; None removes one."""
+
+    header: ConsumerHeader
+    members: Mapping[MemberId, ConsumerMember | None]
+
+
+ConsumerEffect = Answer | ConsumerPersist
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerDescription:
+    """A group, as an administrator sees it."""
+
+    group_id: GroupId
+    state: GroupState
+    header: ConsumerHeader
+    members: tuple[ConsumerMember, ...]

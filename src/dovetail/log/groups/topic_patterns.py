@@ -1,0 +1,175 @@
+"""Which topics a pattern means, in time that grows with the name and not with the pattern's tricks.
+
+A consumer of the new protocol may subscribe to a regular expression, which the broker has to match.
+Kafka takes RE2's: without lookaround and references to groups, so that no expression can keep a
+broker busy. Python's engine goes back and forth, so it is used only to read the expression; the
+match walks over all alternatives at once, and remembers each step that it has made (a lazy
+automaton). A name matches as a whole.
+"""
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from dovetail.errors import InvalidInput
+
+#: Longest expression, and most states that it may come to: `a{1000}` has a thousand.
+_PATTERN_MAX = 1000
+_STATES_MAX = 5000
+
+#: Steps that are remembered; beyond this they are found anew.
+_STEPS_MAX = 50_000
+
+#: What Python itself reads expressions with; it has no public name.
+sre: Any = import_module("re._constants")
+_parse: Any = import_module("re._parser").parse
+
+_Test = Callable[[str], bool]
+_Set = frozenset[int]
+
+
+class TopicPattern:
+    """A compiled expression."""
+
+    def __init__(self, text: str) -> None:
+        """Raises `InvalidInput` if it is no expression, or needs more than one pass."""
+        if len(text) > _PATTERN_MAX:
+            raise InvalidInput(f"a pattern of {len(text)} characters; {_PATTERN_MAX} are taken")
+        try:
+            parsed = _parse(text)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise InvalidInput(f"the pattern {text[:80]!r} is wrong: {error}") from error
+        if parsed.state.flags & ~re.UNICODE:
+            raise InvalidInput(f"the pattern {text[:80]!r} has flags")
+
+        #: Of each state: what leads to the next one, and which are reached without a character.
+        self._tests: list[tuple[_Test, int] | None] = []
+        self._free: list[list[int]] = []
+        self._anchors: list[object] = []
+        self._end = self._state()
+        try:
+            start = self._sequence(list(parsed), self._end)
+        except RecursionError as error:
+            raise InvalidInput(f"the pattern {text[:80]!r} is nested too deeply") from error
+        self._start = self._closure({start}, at_start=True)
+        self._steps: dict[tuple[_Set, str], _Set] = {}
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits."""
+        states = self._start
+        for character in name:
+            states = self._step(states, character)
+            if not states:
+                return False
+        return self._end in self._closure(set(states), at_end=True, at_start=not name)
+
+    def _step(self, states: _Set, character: str) -> _Set:
+        found = self._steps.get((states, character))
+        if found is None:
+            reached = set()
+            for state in states:
+                test = self._tests[state]
+                if test is not None and test[0](character):
+                    reached.add(test[1])
+            found = self._closure(reached)
+            if len(self._steps) < _STEPS_MAX:
+                self._steps[states, character] = found
+        return found
+
+    def _closure(self, states: set[int], *, at_start: bool = False, at_end: bool = False) -> _Set:
+        """The states with all that are reached without a character."""
+        found, left = set(states), list(states)
+        while left:
+            state = left.pop()
+            anchor = self._anchors[state]
+            if anchor == sre.AT_BEGINNING and not at_start:
+                continue
+            if anchor == sre.AT_END and not at_end:
+                continue
+            new = [one for one in self._free[state] if one not in found]
+            found.update(new)
+            left += new
+        return frozenset(found)
+
+    # From the expression to states, from its end to its beginning
+
+    def _state(self, free: list[int] | None = None, test: tuple[_Test, int] | None = None) -> int:
+        if len(self._tests) >= _STATES_MAX:
+            raise InvalidInput(f"the pattern is too large: more than {_STATES_MAX} states")
+        self._tests.append(test)
+        self._free.append(free or [])
+        self._anchors.append(None)
+        return len(self._tests) - 1
+
+    def _sequence(self, items: list[Any], following: int) -> int:
+        for item in reversed(items):
+            following = self._item(item, following)
+        return following
+
+    def _item(self, item: tuple[Any, Any], following: int) -> int:
+        kind, what = item
+        if kind in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
+            return self._state(test=(_test(kind, what), following))
+        if kind == sre.SUBPATTERN:
+            _, add, remove, inner = what
+            if add or remove:
+                raise InvalidInput("flags inside a pattern are not taken")
+            return self._sequence(list(inner), following)
+        if kind == sre.BRANCH:
+            return self._state([self._sequence(list(one), following) for one in what[1]])
+        if kind in (sre.MAX_REPEAT, sre.MIN_REPEAT):
+            least, most, inner = what
+            return self._repeat(least, most, list(inner), following)
+        if kind == sre.AT and what in (sre.AT_BEGINNING, sre.AT_END):
+            state = self._state([following])
+            self._anchors[state] = what
+            return state
+        raise InvalidInput(f"a pattern cannot have {str(kind).lower()}")
+
+    def _repeat(self, least: int, most: Any, items: list[Any], following: int) -> int:
+        if most == sre.MAXREPEAT:
+            again = self._state()
+            self._free[again] = [self._sequence(items, again), following]
+            start = again
+        else:
+            start = following
+            for _ in range(int(most) - least):
+                start = self._state([self._sequence(items, start), following])
+        for _ in range(least):
+            start = self._sequence(items, start)
+        return start
+
+
+def _test(kind: Any, what: Any) -> _Test:
+    if kind == sre.LITERAL:
+        return chr(what).__eq__
+    if kind == sre.NOT_LITERAL:
+        return chr(what).__ne__
+    if kind == sre.ANY:
+        return lambda character: character != "\n"
+    negated = bool(what) and what[0][0] == sre.NEGATE
+    parts = [_part(*one) for one in what[negated:]]
+    return lambda character: any(part(character) for part in parts) != negated
+
+
+def _part(kind: Any, what: Any) -> _Test:
+    if kind == sre.LITERAL:
+        return chr(what).__eq__
+    if kind == sre.RANGE:
+        return lambda character: what[0] <= ord(character) <= what[1]
+    classes: dict[Any, _Test] = {
+        sre.CATEGORY_DIGIT: lambda c: c in _DIGITS,
+        sre.CATEGORY_NOT_DIGIT: lambda c: c not in _DIGITS,
+        sre.CATEGORY_SPACE: lambda c: c in _SPACES,
+        sre.CATEGORY_NOT_SPACE: lambda c: c not in _SPACES,
+        sre.CATEGORY_WORD: lambda c: c == "_" or (c.isascii() and c.isalnum()),
+        sre.CATEGORY_NOT_WORD: lambda c: not (c == "_" or (c.isascii() and c.isalnum())),
+    }
+    if kind == sre.CATEGORY and what in classes:
+        return classes[what]
+    raise InvalidInput(f"a pattern cannot have {str(kind).lower()} in a class")
+
+
+_DIGITS = frozenset("0123456789")
+_SPACES = frozenset(" \t\n\r\f\v")

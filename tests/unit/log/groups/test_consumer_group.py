@@ -1,0 +1,303 @@
+"""Groups of the new protocol: heartbeats, epochs, static members, patterns, assignors, storing."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.log.groups.memory_journal import MemoryGroupJournal
+
+from dovetail.clock import SystemClock
+from dovetail.errors import InvalidInput
+from dovetail.log.groups.assignors import ASSIGNORS, Subscriber
+from dovetail.log.groups.consumer_types import ConsumerBeat
+from dovetail.log.groups.coordinator import GroupCoordinator
+from dovetail.log.groups.journal import JournalRecord
+from dovetail.log.groups.topic_patterns import TopicPattern
+from dovetail.log.groups.types import (
+    CommittedOffset,
+    ConsumerAnswer,
+    Generation,
+    GroupError,
+    GroupId,
+    GroupState,
+    InstanceId,
+    JoinRequest,
+    MemberId,
+    MemberIdentity,
+    MemberProtocol,
+    OffsetCommit,
+    PartitionKey,
+)
+
+GROUP = GroupId("g")
+
+
+class FailingJournal(MemoryGroupJournal):
+    """Fails once when it is told to, and has stored it all the same."""
+
+    fails = False
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        await super().append(records)
+        failed, self.fails = self.fails, False
+        if failed:
+            raise OSError("the answer was lost")
+
+
+class Topics:
+    """Two topics, one of them with three partitions."""
+
+    version = 1
+
+    def facts(self, name: str) -> tuple[str, int] | None:
+        return {"a": ("id-a", 3), "b": ("id-b", 1)}.get(name)
+
+    def names(self) -> list[str]:
+        return ["a", "b", "other"]
+
+
+def coordinator(journal: MemoryGroupJournal | None = None) -> GroupCoordinator:
+    made = GroupCoordinator(journal or MemoryGroupJournal(), SystemClock(), topics=Topics())
+    made._loaded = True
+    return made
+
+
+def beat(member: str, epoch: int = 0, **more: Any) -> ConsumerBeat:
+    if epoch == 0:
+        more = {"names": ("a", "b"), "rebalance_timeout_ms": 5000, "owned": frozenset(), **more}
+    return ConsumerBeat(member_id=MemberId(member), epoch=epoch, **more)
+
+
+async def told(
+    serving: GroupCoordinator, member: str, epoch: int = 0, **more: Any
+) -> ConsumerAnswer:
+    return await serving.beat(GROUP, beat(member, epoch, **more))
+
+
+async def test_a_member_joins_gives_up_and_takes_over() -> None:
+    """K9: the first has all; the second gets its share only after the first gave it up."""
+    serving = coordinator()
+    first = await told(serving, "one")
+    assert first.assignment is not None and len(first.assignment) == 4
+    assert (await told(serving, "one", first.epoch)).assignment is None
+
+    second = await told(serving, "two")
+    assert second.assignment == frozenset()
+    less = await told(serving, "one", first.epoch, owned=first.assignment)
+    assert less.assignment is not None and len(less.assignment) == 2
+    assert less.epoch == first.epoch
+    assert (await told(serving, "two", second.epoch)).assignment is None
+
+    done = await told(serving, "one", less.epoch, owned=less.assignment)
+    assert done.epoch == second.epoch
+    given_up = await told(serving, "two", second.epoch)
+    assert given_up.assignment == first.assignment - less.assignment
+    found = serving.described(GROUP)
+    assert found is not None and found.state is GroupState.STABLE
+
+
+async def test_epochs_fence_except_for_a_lost_answer() -> None:
+    """K9: the epoch before is taken once more if nothing is claimed that was given up."""
+    serving = coordinator()
+    first = await told(serving, "one")
+    await told(serving, "two")
+    less = await told(serving, "one", first.epoch, owned=first.assignment)
+    now = await told(serving, "one", first.epoch, owned=less.assignment)
+    again = await told(serving, "one", first.epoch, owned=less.assignment)
+    assert (again.epoch, again.assignment) == (now.epoch, now.assignment)
+    for epoch, owned in (
+        (first.epoch, first.assignment),
+        (first.epoch, None),
+        (now.epoch + 1, None),
+        (2**31 - 1, None),
+    ):
+        answer = await told(serving, "one", epoch, owned=owned)
+        assert answer.error is GroupError.FENCED_MEMBER_EPOCH
+    assert (await told(serving, "nobody", 3)).error is GroupError.UNKNOWN_MEMBER
+
+
+async def test_commits_are_checked_by_epoch() -> None:
+    """K9: a member that is behind, or nobody, does not move a position of a group with members."""
+    serving = coordinator()
+    first = await told(serving, "one")
+    key = PartitionKey("a", 0)
+
+    async def commit(member: str, epoch: int) -> GroupError:
+        who = MemberIdentity(MemberId(member))
+        found = await serving.commit(GROUP, who, Generation(epoch), {key: OffsetCommit(5)})
+        return found[key]
+
+    assert await commit("one", first.epoch) is GroupError.NONE
+    assert await commit("one", first.epoch - 1) is GroupError.STALE_MEMBER_EPOCH
+    assert await commit("two", first.epoch) is GroupError.UNKNOWN_MEMBER
+    assert await commit("", -1) is GroupError.UNKNOWN_MEMBER
+    who = MemberIdentity(MemberId("one"))
+    assert serving.fetch_check(GROUP, who, first.epoch + 1) is GroupError.STALE_MEMBER_EPOCH
+    assert serving.fetch_check(GROUP, who, first.epoch) is GroupError.NONE
+    await told(serving, "one", -1)
+    assert await commit("", -1) is GroupError.NONE
+
+
+async def test_a_static_member_comes_back_to_what_it_had() -> None:
+    """K9: away for a moment, back under another id; nobody else may take its place."""
+    serving = coordinator()
+    instance = InstanceId("i")
+    first = await told(serving, "one", instance_id=instance)
+    await told(serving, "two")
+    taken = await told(serving, "thief", instance_id=instance)
+    assert taken.error is GroupError.UNRELEASED_INSTANCE
+
+    away = await told(serving, "one", -2, instance_id=instance)
+    assert (away.error, away.epoch) == (GroupError.NONE, -2)
+    back = await told(serving, "one again", instance_id=instance)
+    assert back.assignment == first.assignment or len(back.assignment or ()) == 2
+    old = await told(serving, "one", first.epoch, instance_id=instance)
+    assert old.error is GroupError.FENCED_INSTANCE
+
+
+async def test_a_group_goes_on_after_its_coordinator() -> None:
+    """K9: what the members heard is in the journal, of both kinds of groups."""
+    journal = MemoryGroupJournal()
+    serving = coordinator(journal)
+    first = await told(serving, "one")
+    await told(serving, "two")
+    less = await told(serving, "one", first.epoch, owned=first.assignment)
+
+    following = GroupCoordinator(journal, SystemClock(), topics=Topics())
+    await following.load(journal.replay())
+    found = following.described(GROUP)
+    assert found is not None and found.header.epoch == 2
+    done = await told(following, "one", less.epoch, owned=less.assignment)
+    assert done.epoch == 2
+    assert len((await told(following, "two", 2)).assignment or ()) == 2
+
+    # Written anew, as a journal is that has grown, it says the same.
+    short = MemoryGroupJournal()
+    await short.append(following.snapshot())
+    third = GroupCoordinator(short, SystemClock(), topics=Topics())
+    await third.load(short.replay())
+    assert third.described(GROUP) == following.described(GROUP)
+
+
+async def test_an_empty_group_changes_its_protocol() -> None:
+    """K9: positions and numbers go on; with members of one kind the other is refused."""
+    journal = MemoryGroupJournal()
+    serving = coordinator(journal)
+    first = await told(serving, "one")
+    classic = JoinRequest(MemberId(""), "consumer", (MemberProtocol("range", b""),), 10_000, 10_000)
+    refused = await serving.join(GROUP, classic)
+    assert refused.error is GroupError.INCONSISTENT_PROTOCOL
+    who = MemberIdentity(MemberId("one"))
+    key = PartitionKey("a", 1)
+    await serving.commit(GROUP, who, Generation(first.epoch), {key: OffsetCommit(8)})
+    await told(serving, "one", -1)
+
+    id_given = await serving.join(GROUP, classic)
+    assert id_given.error is GroupError.MEMBER_ID_REQUIRED
+    joined = JoinRequest(
+        id_given.member_id, "consumer", (MemberProtocol("range", b""),), 10_000, 10_000
+    )
+    joining = asyncio.create_task(serving.join(GROUP, joined))
+    await asyncio.sleep(0)
+    assert (await told(serving, "one")).error is GroupError.GROUP_ID_NOT_FOUND
+    for _ in range(100):
+        serving.tick()
+        if joining.done():
+            break
+        await asyncio.sleep(0.01)
+    answer = await joining
+    assert answer.generation > first.epoch
+    positions = (await serving.fetch(GROUP)).offsets
+    assert isinstance(positions[key], CommittedOffset) and positions[key].offset == 8
+
+    following = GroupCoordinator(journal, SystemClock(), topics=Topics())
+    await following.load(journal.replay())
+    assert following.described(GROUP) is None
+    assert [group.kind for group in following.groups()] == ["classic"]
+
+
+async def test_what_cannot_be_stored_did_not_happen() -> None:
+    """K9: the member is told to try again, and the group is what it was."""
+    journal = FailingJournal()
+    serving = coordinator(journal)
+    first = await told(serving, "one")
+    journal.fails = True
+    assert (await told(serving, "two")).error is GroupError.COORDINATOR_NOT_AVAILABLE
+    found = serving.described(GROUP)
+    assert found is not None and [m.member_id for m in found.members] == ["one"]
+    assert (await told(serving, "one", first.epoch)).error is GroupError.NONE
+    assert (await told(serving, "two")).error is GroupError.NONE
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"assignor": "mine"}, GroupError.UNSUPPORTED_ASSIGNOR),
+        ({"pattern": "(", "names": None}, GroupError.INVALID_PATTERN),
+        ({"pattern": r"(a)\1", "names": None}, GroupError.INVALID_PATTERN),
+        ({"pattern": "a" * 2000, "names": None}, GroupError.INVALID_PATTERN),
+    ],
+)
+async def test_odd_requests_change_nothing(more: dict[str, Any], error: GroupError) -> None:
+    """K9: an unknown assignor, a pattern that is none, or that could keep a broker busy."""
+    serving = coordinator()
+    assert (await told(serving, "one", **more)).error is error
+    found = serving.described(GROUP)
+    assert found is None or not found.members
+
+
+async def test_a_pattern_means_the_topics_that_match() -> None:
+    """K9: those that are there, without what only begins like it."""
+    serving = coordinator()
+    answer = await told(serving, "one", names=None, pattern="[ab]")
+    assert answer.assignment == {("id-a", 0), ("id-a", 1), ("id-a", 2), ("id-b", 0)}
+
+
+@given(st.from_regex(r"[ab.]{0,6}", fullmatch=True), st.text("ab.", max_size=6))
+def test_patterns_match_as_pythons_do(pattern: str, name: str) -> None:
+    """K9: on what both know."""
+    for made in (pattern, f"({pattern})*", f"{pattern}|b+", f"^(?:{pattern}){{1,3}}$"):
+        assert TopicPattern(made).matches(name) == bool(re.fullmatch(made, name))
+
+
+def test_no_pattern_keeps_a_broker_busy() -> None:
+    """K9, R3: what keeps Python's engine busy takes one pass; the rest is refused."""
+    assert not TopicPattern("(a+)+b").matches("a" * 249)
+    assert not TopicPattern("(a|aa)*$").matches("a" * 248 + "c")
+    for pattern in ("a{1,100000}", "(((a{50}){50}){50})", "(" * 500 + ")" * 500, "(?=a)", "(?i)a"):
+        with pytest.raises(InvalidInput):
+            TopicPattern(pattern)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([f"m{n}" for n in range(6)]),
+        st.frozensets(st.sampled_from("abc"), min_size=1),
+        min_size=1,
+    ),
+    st.fixed_dictionaries({topic: st.integers(0, 9) for topic in "abc"}),
+    st.sampled_from(sorted(ASSIGNORS)),
+)
+def test_every_partition_has_one_reader(
+    subscribed: dict[str, frozenset[str]], counts: dict[str, int], name: str
+) -> None:
+    """K9: one that is subscribed to it; asked again with what came out, uniform changes nothing."""
+    members = {one: Subscriber(one, topics) for one, topics in subscribed.items()}
+    given_out = ASSIGNORS[name](members, counts)
+    read = {topic for topics in subscribed.values() for topic in topics}
+    parts = [part for assignment in given_out.values() for part in assignment]
+    assert sorted(parts) == sorted((t, n) for t in read for n in range(counts[t]))
+    for one, assignment in given_out.items():
+        assert {topic for topic, _ in assignment} <= subscribed[one]
+    if name != "uniform":
+        return
+
+    again = {one: Subscriber(one, t, given_out[one]) for one, t in subscribed.items()}
+    assert ASSIGNORS[name](again, counts) == given_out
+    if len(set(subscribed.values())) == 1:
+        sizes = [len(assignment) for assignment in given_out.values()]
+        assert max(sizes) - min(sizes) <= 1
