@@ -56,6 +56,7 @@ async def heartbeat(
             client_host=call.client_host,
         ),
     )
+
     if answer.error is not GroupError.NONE:
         return _refused(group_code(answer.error), answer.message)
     assignment = None

@@ -10,7 +10,9 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     phases.py             how one generation follows another; pure
     member.py             one member, and how members choose a protocol; pure
     consumer_group.py     the new protocol (KIP-848), with its promises; pure
+    consumer_member.py    one member of it
     consumer_types.py     its words
+    subscriptions.py      the topics that its members are subscribed to; pure
     consumer_side.py      its part of the coordinator
     assignors.py          who reads which partition; pure
     topic_patterns.py     which topics a pattern means; pure
@@ -19,6 +21,7 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     entries.py            a group with its positions, and its journal replayed
     writer.py             appends to the journal, in order
     partition_journal.py  the journal in a partition of an internal topic
+    alarms.py             when a group has something to do
     coordinator.py        the doing part: timers, waiting members, storing before answering
     registry.py           which node coordinates a group, and the coordinators that are here
 """

@@ -23,7 +23,6 @@ Promises:
 Not here: the classic protocol (`group.py`), positions, and how all of it is stored.
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ import msgspec
 
 from dovetail.errors import InvalidInput
 from dovetail.log.groups.assignors import ASSIGNORS, Assignment, Part, Subscriber
+from dovetail.log.groups.consumer_member import NOTHING, Member
 from dovetail.log.groups.consumer_types import (
     JOINING,
     LEAVING,
@@ -44,7 +44,7 @@ from dovetail.log.groups.consumer_types import (
     ConsumerPersist,
     TopicView,
 )
-from dovetail.log.groups.topic_patterns import TopicPattern
+from dovetail.log.groups.subscriptions import Subscriptions, checksum_of_nothing
 from dovetail.log.groups.types import (
     Answer,
     ConsumerAnswer,
@@ -54,75 +54,9 @@ from dovetail.log.groups.types import (
     GroupId,
     GroupSettings,
     GroupState,
-    InstanceId,
     MemberId,
     MemberIdentity,
 )
-
-_NOTHING: Assignment = frozenset()
-
-
-@dataclass(slots=True)
-class _Member:
-    """A member as it is decided, which may not be stored yet."""
-
-    member_id: MemberId
-    instance_id: InstanceId | None = None
-    rack: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int = 0
-    assignor: str | None = None
-    names: frozenset[str] = frozenset()
-    pattern: str | None = None
-    epoch: int = 0
-    epoch_before: int = 0
-    assigned: Assignment = _NOTHING
-    revoking: Assignment = _NOTHING
-    target: Assignment = _NOTHING
-
-    session_ms: float = 0.0
-    #: When it must have given up what it has to; None if it has nothing to give up.
-    revoke_ms: float | None = None
-
-    def kept(self) -> ConsumerMember:
-        """What is stored of it."""
-        return ConsumerMember(
-            self.member_id,
-            self.instance_id,
-            self.rack,
-            self.client_id,
-            self.client_host,
-            self.rebalance_timeout_ms,
-            self.assignor,
-            tuple(sorted(self.names)),
-            self.pattern,
-            self.epoch,
-            self.epoch_before,
-            tuple(sorted(self.assigned)),
-            tuple(sorted(self.revoking)),
-            tuple(sorted(self.target)),
-        )
-
-    @classmethod
-    def restored(cls, kept: ConsumerMember) -> "_Member":
-        """As it was stored."""
-        return cls(
-            kept.member_id,
-            kept.instance_id,
-            kept.rack,
-            kept.client_id,
-            kept.client_host,
-            kept.rebalance_timeout_ms,
-            kept.assignor,
-            frozenset(kept.names),
-            kept.pattern,
-            kept.epoch,
-            kept.epoch_before,
-            frozenset(kept.assigned),
-            frozenset(kept.revoking),
-            frozenset(kept.target),
-        )
 
 
 @dataclass(slots=True)
@@ -159,14 +93,9 @@ class ConsumerGroup:
         """`epoch` is that of the group which it follows, so that epochs never go back."""
         self.group_id = group_id
         self._settings = settings
-        self._topics = topics
-        self._seen_version = -1
-        #: The id and the partitions of each topic that somebody is subscribed to, by name.
-        self._facts: dict[str, tuple[str, int]] = {}
-        self._patterns: dict[str, tuple[TopicPattern, frozenset[str]]] = {}
-
-        self._header = ConsumerHeader(epoch, epoch, next(iter(ASSIGNORS)), _checksum({}))
-        self._members: dict[MemberId, _Member] = {}
+        self._subscriptions = Subscriptions(topics)
+        self._header = ConsumerHeader(epoch, epoch, next(iter(ASSIGNORS)), checksum_of_nothing())
+        self._members: dict[MemberId, Member] = {}
         self._owners: dict[Part, MemberId] = {}
 
         #: What is known to be stored; the group goes back to it when an append fails.
@@ -223,7 +152,7 @@ class ConsumerGroup:
 
     def subscribed_topics(self) -> frozenset[str]:
         """The names of all topics that somebody is subscribed to."""
-        return frozenset(self._facts)
+        return self._subscriptions.names
 
     def unsaved_snapshot(self) -> None:
         """Nothing is left unsaved: what could not be stored did not happen."""
@@ -283,7 +212,7 @@ class ConsumerGroup:
         if not known:
             self._put(member)
         if subscribed or not known:
-            self._seen_version = -1  # Other topics count from now on.
+            self._subscriptions.changed()
         changed = self._refresh_topics()
         if not known or subscribed or changed:
             self._header = msgspec.structs.replace(self._header, epoch=self._header.epoch + 1)
@@ -312,13 +241,13 @@ class ConsumerGroup:
                 GroupError.UNSUPPORTED_ASSIGNOR,
                 f"assignor {request.assignor[:80]!r} is unknown; there are {', '.join(ASSIGNORS)}",
             )
-        if request.pattern and request.pattern not in self._patterns:
+        if request.pattern:
             try:
-                self._patterns[request.pattern] = (TopicPattern(request.pattern), frozenset())
+                self._subscriptions.learn(request.pattern)
             except InvalidInput as error:
                 raise _Refused(GroupError.INVALID_PATTERN, str(error)) from error
 
-    def _identify(self, request: ConsumerBeat) -> tuple[_Member, bool]:
+    def _identify(self, request: ConsumerBeat) -> tuple[Member, bool]:
         """The member that a heartbeat is of, and whether the group knew it."""
         holder = None
         if request.instance_id is not None:
@@ -332,7 +261,7 @@ class ConsumerGroup:
                 return self._take_over(holder, request), True
             if member is not None:
                 return member, True
-            return _Member(request.member_id, request.instance_id), False
+            return Member(request.member_id, request.instance_id), False
 
         if request.instance_id is not None and holder is None:
             raise _Refused(GroupError.UNKNOWN_MEMBER, "the group has no such instance")
@@ -352,7 +281,7 @@ class ConsumerGroup:
             )
         return member, True
 
-    def _take_over(self, holder: _Member, request: ConsumerBeat) -> _Member:
+    def _take_over(self, holder: Member, request: ConsumerBeat) -> Member:
         """A static member that was away is back under another id; it goes on with what it had."""
         if holder.epoch != LEAVING_FOR_NOW:
             raise _Refused(
@@ -365,7 +294,7 @@ class ConsumerGroup:
         self._next.members[member.member_id] = member.kept()
         return member
 
-    def _update(self, member: _Member, request: ConsumerBeat) -> bool:
+    def _update(self, member: Member, request: ConsumerBeat) -> bool:
         """Takes over what the member says of itself; whether its subscription is another."""
         before = (member.names, member.pattern, member.assignor)
         names = member.names if request.names is None else frozenset(request.names)
@@ -398,29 +327,8 @@ class ConsumerGroup:
 
     def _refresh_topics(self) -> bool:
         """Looks at the topics again if they changed; whether that matters to this group."""
-        if self._seen_version == self._topics.version:
-            return False
-        self._seen_version = self._topics.version
-        names = {name for member in self._members.values() for name in member.names}
-        used = {m.pattern for m in self._members.values() if m.pattern is not None}
-        self._patterns = {
-            text: (compiled, frozenset(filter(compiled.matches, self._topics.names())))
-            for text, (compiled, _) in self._patterns.items()
-            if text in used
-        }
-        for _, matched in self._patterns.values():
-            names |= matched
-
-        facts = {name: self._topics.facts(name) for name in names}
-        self._facts = {name: found for name, found in facts.items() if found is not None}
-        return _checksum(self._facts) != self._header.topics
-
-    def _topics_of(self, member: _Member) -> frozenset[str]:
-        """The ids of the topics that a member is subscribed to."""
-        names = member.names
-        if member.pattern is not None:
-            names = names | self._patterns[member.pattern][1]
-        return frozenset(self._facts[name][0] for name in names if name in self._facts)
+        looked = self._subscriptions.refresh(self._members.values())
+        return looked and self._subscriptions.checksum != self._header.topics
 
     def _retarget(self) -> None:
         """Computes what each member is to have in the end."""
@@ -428,27 +336,29 @@ class ConsumerGroup:
         name = min(asked, key=lambda one: (-asked[one], one)) if asked else next(iter(ASSIGNORS))
         subscribers: dict[str, Subscriber] = {
             member.member_id: Subscriber(
-                member.instance_id or member.member_id, self._topics_of(member), member.target
+                member.instance_id or member.member_id,
+                self._subscriptions.of(member),
+                member.target,
             )
             for member in self._members.values()
         }
-        targets = ASSIGNORS[name](subscribers, dict(self._facts.values()))
+        targets = ASSIGNORS[name](subscribers, self._subscriptions.counts)
         for member in self._members.values():
             if member.target != targets[member.member_id]:
                 member.target = targets[member.member_id]
                 self._next.members[member.member_id] = member.kept()
         epoch = self._header.epoch
-        self._header = ConsumerHeader(epoch, epoch, name, _checksum(self._facts))
+        self._header = ConsumerHeader(epoch, epoch, name, self._subscriptions.checksum)
         self._next.header = True
 
-    def _reconcile(self, member: _Member, owned: Assignment | None, now_ms: float) -> None:
+    def _reconcile(self, member: Member, owned: Assignment | None, now_ms: float) -> None:
         """Brings a member one step nearer to its target."""
         target_epoch = self._header.target_epoch
         if member.revoking:
             if owned is None or owned & member.revoking:
                 return
             self._release(member, member.revoking)
-            member.revoking, member.revoke_ms = _NOTHING, None
+            member.revoking, member.revoke_ms = NOTHING, None
         elif member.epoch == target_epoch and member.assigned == member.target:
             return
 
@@ -468,33 +378,33 @@ class ConsumerGroup:
 
     # --- members --------------------------------------------------------------------------------
 
-    def _put(self, member: _Member) -> None:
+    def _put(self, member: Member) -> None:
         self._members[member.member_id] = member
         for part in member.assigned | member.revoking:
             self._owners[part] = member.member_id
 
-    def _release(self, member: _Member, parts: Assignment) -> None:
+    def _release(self, member: Member, parts: Assignment) -> None:
         for part in parts:
             if self._owners.get(part) == member.member_id:
                 del self._owners[part]
 
-    def _drop(self, member: _Member) -> None:
+    def _drop(self, member: Member) -> None:
         self._release(member, member.assigned | member.revoking)
         del self._members[member.member_id]
         self._next.members[member.member_id] = None
 
-    def _remove(self, member: _Member) -> None:
+    def _remove(self, member: Member) -> None:
         """A member is gone: the next heartbeat of anybody computes a new target."""
         self._drop(member)
         epoch = self._header.epoch + 1
         self._header = msgspec.structs.replace(self._header, epoch=epoch)
         self._next.header = True
-        self._seen_version = -1
+        self._subscriptions.changed()
         if not self._members:
             self._refresh_topics()
             self._header = msgspec.structs.replace(self._header, target_epoch=epoch)
 
-    def _note(self, member: _Member, before: _Member | None) -> None:
+    def _note(self, member: Member, before: Member | None) -> None:
         """Has a member stored if it is another than before."""
         kept = member.kept()
         if before is None or kept != before.kept() or member.member_id in self._next.members:
@@ -535,15 +445,15 @@ class ConsumerGroup:
     def _return(self, now_ms: float) -> None:
         """Becomes what is known to be stored."""
         self._header = self._stored_header
-        self._members, self._owners, self._facts = {}, {}, {}
-        self._seen_version = -1
+        self._members, self._owners = {}, {}
+        self._subscriptions.changed()
         for kept in self._stored.values():
-            member = _Member.restored(kept)
+            member = Member.restored(kept)
             member.session_ms = now_ms + self._settings.consumer_session_timeout_ms
             if member.revoking:
                 member.revoke_ms = now_ms + member.rebalance_timeout_ms
-            if member.pattern is not None and member.pattern not in self._patterns:
-                self._patterns[member.pattern] = (TopicPattern(member.pattern), frozenset())
+            if member.pattern is not None:
+                self._subscriptions.learn(member.pattern)
             self._put(member)
 
     def _drain(self) -> Sequence[ConsumerEffect]:
@@ -560,10 +470,6 @@ class ConsumerGroup:
             self._effects.append(ConsumerPersist(self._header, batch.members))
         effects, self._effects = self._effects, []
         return effects
-
-
-def _checksum(facts: Mapping[str, tuple[str, int]]) -> int:
-    return zlib.crc32(repr(sorted(facts.items())).encode())
 
 
 def _failed(waiting: Answer, error: GroupError) -> Answer:

@@ -15,12 +15,12 @@ journal refuses to append.
 """
 
 import asyncio
-import heapq
 import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dovetail.background import keep_task
 from dovetail.clock import Clock
+from dovetail.log.groups.alarms import Alarms
 from dovetail.log.groups.consumer_side import ConsumerSide
 from dovetail.log.groups.consumer_types import (
     ConsumerEffect,
@@ -67,9 +67,6 @@ from dovetail.log.groups.types import (
 from dovetail.log.groups.writer import JournalWriter
 
 _OK = GroupError.NONE
-#: The timer's shortest sleep. A deadline that differs from now by a rounding error would
-#: otherwise keep it spinning.
-_TIMER_MS_MIN = 1.0
 
 
 def random_member_id(prefix: str) -> MemberId:
@@ -112,9 +109,8 @@ class GroupCoordinator(ConsumerSide):
         self._loaded = False
         self._closed = False
         self._closed_because = GroupError.NOT_COORDINATOR
-        self._deadlines: list[tuple[float, GroupId]] = []
+        self._alarms = Alarms()
         self._sweep_due_ms = clock.monotonic_ms() + self._settings.retention_check_interval_ms
-        self._wake = asyncio.Event()
         self._timer: asyncio.Task[None] | None = None
 
     @classmethod
@@ -177,14 +173,7 @@ class GroupCoordinator(ConsumerSide):
     def tick(self) -> None:
         """Does what is due now. The timer calls this, and so may a simulation."""
         now_ms = self._clock.monotonic_ms()
-        due = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            wake_ms, group_id = heapq.heappop(self._deadlines)
-            entry = self._entries.get(group_id)
-            if entry is not None and entry.wake_ms == wake_ms:
-                entry.wake_ms = None
-                due.append((group_id, entry))
-        for group_id, entry in due:
+        for group_id, entry in self._alarms.due(self._entries, now_ms):
             self._perform(group_id, entry.group.tick(now_ms=now_ms))
         if self._sweep_due_ms <= now_ms:
             self._sweep_due_ms = now_ms + self._settings.retention_check_interval_ms
@@ -399,25 +388,12 @@ class GroupCoordinator(ConsumerSide):
         if entry.is_idle:
             del self._entries[group_id]
             return
-        wake_ms = entry.group.next_deadline_ms
-        if wake_ms is not None and (entry.wake_ms is None or wake_ms < entry.wake_ms):
-            entry.wake_ms = wake_ms
-            heapq.heappush(self._deadlines, (wake_ms, group_id))
-            self._wake.set()
+        self._alarms.set(group_id, entry)
 
     async def _run_timer(self) -> None:
         while True:
             self.tick()
-            self._wake.clear()
-            due_ms = self._sweep_due_ms
-            if self._deadlines:
-                due_ms = min(due_ms, self._deadlines[0][0])
-            delay_ms = max(due_ms - self._now_ms(), _TIMER_MS_MIN)
-            try:
-                async with asyncio.timeout(delay_ms / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await self._alarms.wait(self._sweep_due_ms, self._now_ms)
 
     def _sweep(self) -> None:
         """Forgets expired positions, and groups that have nothing left."""

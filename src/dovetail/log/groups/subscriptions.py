@@ -1,0 +1,80 @@
+"""Which topics the members of a group are subscribed to, by name and by pattern.
+
+Topics come, grow and go; they are looked at again when their version or a subscription has changed.
+"""
+
+import zlib
+from collections.abc import Iterable
+
+from dovetail.log.groups.assignors import Counts
+from dovetail.log.groups.consumer_member import Member
+from dovetail.log.groups.consumer_types import TopicView
+from dovetail.log.groups.topic_patterns import TopicPattern
+
+_NEVER = -1
+
+
+class Subscriptions:
+    """The topics of one group."""
+
+    def __init__(self, topics: TopicView) -> None:
+        self._topics = topics
+        self._seen_version = _NEVER
+        #: The id and the partitions of each topic that somebody is subscribed to, by name.
+        self._facts: dict[str, tuple[str, int]] = {}
+        self._patterns: dict[str, tuple[TopicPattern, frozenset[str]]] = {}
+
+    def learn(self, pattern: str) -> None:
+        """Makes a pattern known. Raises `InvalidInput`."""
+        if pattern not in self._patterns:
+            self._patterns[pattern] = (TopicPattern(pattern), frozenset())
+
+    def changed(self) -> None:
+        """Other topics count from now on."""
+        self._seen_version = _NEVER
+
+    def refresh(self, members: Iterable[Member]) -> bool:
+        """Looks at the topics again if that is due."""
+        if self._seen_version == self._topics.version:
+            return False
+        self._seen_version = self._topics.version
+        known = list(members)
+        names = {name for member in known for name in member.names}
+        used = {member.pattern for member in known}
+        self._patterns = {
+            text: (compiled, frozenset(filter(compiled.matches, self._topics.names())))
+            for text, (compiled, _) in self._patterns.items()
+            if text in used
+        }
+        for _, matched in self._patterns.values():
+            names |= matched
+
+        facts = {name: self._topics.facts(name) for name in names}
+        self._facts = {name: found for name, found in facts.items() if found is not None}
+        return True
+
+    @property
+    def checksum(self) -> int:
+        """Another number when the topics or their partitions are others."""
+        return zlib.crc32(repr(sorted(self._facts.items())).encode())
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._facts)
+
+    @property
+    def counts(self) -> Counts:
+        """The number of partitions of each topic, by its id."""
+        return dict(self._facts.values())
+
+    def of(self, member: Member) -> frozenset[str]:
+        """The ids of the topics that a member is subscribed to."""
+        names: Iterable[str] = member.names
+        if member.pattern is not None:
+            names = member.names | self._patterns[member.pattern][1]
+        return frozenset(self._facts[name][0] for name in names if name in self._facts)
+
+
+def checksum_of_nothing() -> int:
+    """That of a group without topics."""
+    return zlib.crc32(b"[]")
