@@ -73,7 +73,7 @@ async def test_what_is_refused_leaves_the_others_alone(bench: Bench) -> None:
 async def test_a_codec_that_fails_as_nobody_expected_refuses_its_batch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F13, R5: the client hears of it, and the next batch is taken; also while the log is closed."""
+    """F13, R5: the client hears of it, the next batch is taken; also while the log closes."""
     partition = await bench.topic()
 
     def broken(*_: object) -> None:
