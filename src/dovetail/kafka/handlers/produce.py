@@ -12,7 +12,8 @@ from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.log.admission import admit
 from dovetail.log.open_ledger import Appended
-from dovetail.record_batch import check_batch
+from dovetail.log.partition import Partition
+from dovetail.record_batch import BatchHeader, check_batch
 from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.
@@ -80,7 +81,6 @@ class _Production:
             raise InvalidBatch(f"no records for {topic}-{partition.index}")
         config = found.config
         header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
-        self._backend.metrics.produced(topic, header.record_count, len(partition.records))
         now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
         said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
         return log.examiner.append(
@@ -88,8 +88,15 @@ class _Production:
             partition.records,
             header,
             admit=said if config.examines else None,
-            store=found.append,
+            store=partial(self._store, found, topic),
         )
+
+    def _store(
+        self, found: Partition, topic: str, batch: memoryview, header: BatchHeader
+    ) -> "asyncio.Future[Appended]":
+        """Appends a batch that was examined; only such ones count."""
+        self._backend.metrics.produced(topic, header.record_count, len(batch))
+        return found.append(batch, header)
 
     def _on_done(self, place: tuple[int, int], done: "asyncio.Future[Appended]") -> None:
         error = done.exception()

@@ -6,6 +6,9 @@ at a low rate, in the order of their ledgers. What does not check is noted as lo
 after any other read: the node says so, its peers' owners are told and copy it anew (`repairer.py`),
 and then the damaged segment goes (`wholeness.py`). On a node that is alone it is reported.
 
+What the system has in its memory is read from there: a place that changes on the disk is seen once
+the system has let go of it, which for old data is soon.
+
 Not here: which bytes are bad (`disk/index.py`), and what is in the files of no live ledger.
 """
 
