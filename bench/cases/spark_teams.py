@@ -6,8 +6,8 @@ timeouts) is the price that is measured. The plain program is what one would wri
 each of two processes consumes one partition with confluent-kafka, keeps a set of ids, decodes,
 calls, encodes, produces.
 
-A team is timed from the end of its first micro-batch, which starts Python workers and compiles
-plans, to the end of its last; the plain program from its start. The function is a loop whose
+A team is timed from its first snapshot, when its tasks and workers have started, to its last; the
+plain program from its start. The function is a loop whose
 length was found before, so that it costs the same processor time in both and on a loaded machine.
 """
 
@@ -29,7 +29,7 @@ from bench.run import Run
 from bench.table import Line
 from dovetail.spark import session
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
-from dovetail.teams.engine import ROWS_PER_BATCH, Engine
+from dovetail.teams.engine import Engine
 from dovetail.teams.progress import TeamProgress
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def bench_session() -> "SparkSession":
 
 
 def measure(run: Run) -> list[Line]:
-    count = run.sized(3 * ROWS_PER_BATCH, quick=20_000)
+    count = run.sized(600_000, quick=20_000)
     work = function_of(calibrated(_FUNCTION_S))
     with Node(run.folder / "teams") as node:
         run.step("writing jobs")
@@ -144,10 +144,9 @@ def _team(
         spark,
         bootstrap=node.bootstrap,
         checkpoint=str(run.folder.absolute() / uuid.uuid4().hex),
-        rows_per_batch=min(ROWS_PER_BATCH, count // 3),
     )
     with engine, watched(engine):
-        first = until(engine, lambda one: one.batch >= 0)
+        first = until(engine, lambda one: one.jobs_total > 0)
         started = time.perf_counter()
         last = until(engine, lambda one: one.lag == 0)
         took_s = time.perf_counter() - started

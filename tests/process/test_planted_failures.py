@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import create_engine
 from tests.background_work import ENDS_WITH, LASTING, Place
+from tests.crew_run import run_crew
 from tests.database_servers import PostgresServer
 from tests.etcd_server import EtcdCluster, running_cluster
 from tests.outbox_kit import new_topic, read_all
@@ -71,8 +72,7 @@ from dovetail.teams.graph import Pipeline
 from dovetail.teams.master import Master
 from dovetail.teams.reporter import Reporter
 from dovetail.teams.team import Team
-from dovetail.teams.worker import Done
-from dovetail.teams.worker import Worker as TeamWorker
+from dovetail.teams.workers.crew import Crew, Done
 from dovetail.timeline.stores import _sqlite_thread
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -594,10 +594,10 @@ async def test_jobs_of_a_thread_that_failed_are_done() -> None:
 
     def use() -> None:
         team = Team("t", _sabotage, concurrency=2, timeout="1s", attempts=3, backoff="5ms")
-        with TeamWorker(Pipeline("p", team).stages()[0]) as worker:
-            worker.run([Job(JobId("0"), b'"plant"')])
+        with Crew(Pipeline("p", team).stages()[0]) as crew:
+            run_crew(crew, [Job(JobId("0"), b'"plant"')])
             time.sleep(0.5)
-            ended = worker.run([Job(JobId(str(n)), b'"a"') for n in range(1, 5)])
+            ended = run_crew(crew, [Job(JobId(str(n)), b'"a"') for n in range(1, 5)])
         assert [one.result for one in ended if isinstance(one, Done)] == [b'"a"'] * 4
 
     await asyncio.to_thread(use)

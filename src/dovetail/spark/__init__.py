@@ -22,7 +22,6 @@ real Kafka. No node imports it: only its users need Spark, Arrow and Java
     source.py           `read` and `readStream`
     sink.py             `write` and `writeStream`
     exactly_once.py     why each row is stored once: producer ids, epochs, sequences        pure
-    query_id.py         the id of a query, in its checkpoint
     fetching.py         reads a range of offsets, one fetch ahead
     writing.py          writes the rows of one task
     decoder.py          record batches to Arrow                                             pure

@@ -38,7 +38,7 @@ def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> It
     Raises `OffsetOutOfRange` if the partition does not hold the position, `InvalidBatch` for a
     malformed answer, `Unavailable` if records below `end` do not come in time.
     """
-    reader = _Reader(client, partition)
+    reader = Reader(client, partition)
     position, empty_since = start, None
     try:
         while position < end:
@@ -63,7 +63,7 @@ def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> It
         reader.close()
 
 
-class _Reader:
+class Reader:
     """Fetches one partition, on a connection that nobody else uses meanwhile."""
 
     def __init__(self, client: KafkaClient, partition: Partition) -> None:
@@ -72,34 +72,45 @@ class _Reader:
         self._connection: Connection | None = None
         self._asked: RequestHeader | None = None
 
-    def ask(self, position: int) -> None:
-        """Sends the next request; `read` handles what goes wrong."""
+    def ask(self, position: int, *, wait_ms: int = _FETCH_WAIT_MS) -> None:
+        """Sends the next request; `read` handles what goes wrong.
+
+        The broker may hold it for `wait_ms` while there is nothing to answer.
+        """
         if self._connection is None:
             self._connection = self._client.borrow(self._partition)
         try:
             self._asked = self._connection.send(
-                ApiKey.FETCH, _fetch_request(self._partition, position)
+                ApiKey.FETCH, _fetch_request(self._partition, position, wait_ms)
             )
         except Unavailable:
-            self._drop()
+            self.drop()
 
     def read(self, position: int) -> Fetched:
         """What is at `position`; transient failures are retried."""
-        return self._client.retried(lambda: self._read(position))
+        return self._client.retried(lambda: self.take(position))
+
+    def fileno(self) -> int:
+        """The socket on which the answer comes, to wait for with others; -1: nothing is asked."""
+        if self._connection is None or self._asked is None:
+            return -1
+        return self._connection.fileno()
 
     def close(self) -> None:
         """Gives the connection back, unless an answer is outstanding on it."""
         if self._connection is not None and self._asked is None:
             self._client.give_back(self._connection)
             self._connection = None
-        self._drop()
+        self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Closes the connection; an answer that is outstanding is not wanted any more."""
         if self._connection is not None:
             self._connection.close()
         self._connection = self._asked = None
 
-    def _read(self, position: int) -> Fetched:
+    def take(self, position: int) -> Fetched:
+        """What is at `position`, asked for now or before. Raises what went wrong."""
         doing = f"reading {name_of(self._partition)} at offset {position}"
         if self._asked is None:
             self.ask(position)
@@ -110,7 +121,7 @@ class _Reader:
         try:
             answer: m.FetchResponse = self._connection.receive(asked)
         except (Unavailable, ProtocolViolation):
-            self._drop()
+            self.drop()
             raise
 
         one = answer.responses[0].partitions[0] if answer.responses else None
@@ -120,7 +131,7 @@ class _Reader:
                 f"{doing}: it holds {one.log_start_offset} to {one.high_watermark}"
             )
         if one is None or code != ErrorCode.NONE:
-            self._drop()
+            self.drop()
             raise error_of(code, doing)
 
         batches = [
@@ -132,12 +143,12 @@ class _Reader:
         return Fetched(batches, one.log_start_offset, one.high_watermark)
 
 
-def _fetch_request(partition: Partition, position: int) -> m.FetchRequest:
+def _fetch_request(partition: Partition, position: int, wait_ms: int) -> m.FetchRequest:
     wanted = m.FetchRequestPartition(
         partition=partition[1], fetch_offset=position, partition_max_bytes=FETCH_BYTES
     )
     return m.FetchRequest(
-        max_wait_ms=_FETCH_WAIT_MS,
+        max_wait_ms=wait_ms,
         min_bytes=1,
         max_bytes=FETCH_BYTES,
         topics=(m.FetchRequestTopic(topic=partition[0], partitions=(wanted,)),),

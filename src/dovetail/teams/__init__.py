@@ -12,10 +12,11 @@ too often becomes a dead letter that says why.
     with FrontEnd(orders, "broker:9092") as front:
         front.ask({"sku": "A-7"}, job_id="order-7")
 
-The *engine* runs one streaming query for each team, on the driver that is elected *master*. The
-outcome of a job is stored first, and everything else follows from the stored outcome; so a crash,
-a retry or a second master can neither lose nor double one (`task.py`). Repeated job ids are
-dropped (`seen.py`). Submitting needs neither Java nor PySpark.
+The *engine* runs one Spark job for a pipeline, on the driver that is elected *master*. Its tasks
+serve partitions: each job runs in a child process, and its outcome is written when it ends. The
+outcome is stored first, and everything else follows from the stored outcome; so a crash, a retry or
+a second master can neither lose nor double one (`chains`). Repeated job ids are dropped
+(`seen.py`). Submitting needs neither Java nor PySpark.
 
     team.py          a team: name, function, policy                                         pure
     connectors.py    where results go next: pipe, spray, route                              pure
@@ -27,14 +28,15 @@ dropped (`seen.py`). Submitting needs neither Java nor PySpark.
     outcome.py       how a job ends: result, dead letter, or a later try                    pure
     topics.py        creates the topics of a pipeline
     frontend.py      submit jobs, read outcomes
-    engine.py        one streaming query for each team
+    engine.py        hands out partitions to the tasks of a Spark job, and watches
     master.py        one driver among several leads; the others stand by, warm
-    team_table.py    how a team's query meets Spark
-    task.py          what one Spark task does for a team: jobs in, outcomes out
+    lease.py         what one Spark task does: serves some partitions until it is ended
+    serving.py       one partition of a team: jobs in, outcomes out
+    chains/          exactly one outcome, whoever works on a partition
+    workers/         functions in processes of their own
+    outcome_rows.py  outcomes as rows, and what follows from them                           pure
     seen.py          which job ids came before                                              pure
-    plan.py          which jobs a worker gets next, and when each has ended                 pure
-    worker.py        a child process that runs the function, and is replaced when it is lost
-    worker_child.py  inside that process
+    seen_log.py      the same, read from the log where memory lacks it
     delays.py        jobs that are not due yet, through a timeline
     progress.py      how far each team is                                                   pure
     report.py        the record in which a driver reports its pipeline                      pure

@@ -1,20 +1,22 @@
-"""The engine of a pipeline: one Structured Streaming query for each team.
+"""The engine of a pipeline: one Spark job whose tasks serve all partitions of all its teams.
 
-    source ─ ranges of the input topic ─► TeamRun ─ ends ─► sink, which commits them
-                                            │
-                    input topic ─ fetched ─►│─ written ─► results, next inputs, dead letters
+    driver                                    tasks, one for each slot of Spark
+    who serves what (`Lease`)  ──────────►    partitions: jobs in, outcomes out (`serving`)
+    positions of the snapshots ◄── broker ◄── snapshots
 
-The driver that runs it is the teams' master. The checkpoint of a query is its journal: it says
-which records belong to which micro-batch. Everything else about a job is in the topics, so another
-driver with the same checkpoint continues where this one was killed (`task` says why nothing is lost
-or doubled; `master` says who may run).
+The driver that runs it is the teams' master. It hands out partitions, watches, and restarts what
+fails; no job passes through it. What is done is in the topics and in the groups of snapshots, so
+another driver with the same checkpoint continues where this one was killed (`chain` says why
+nothing is lost or doubled; `master` says who may run). The checkpoint holds what names the chains.
 
-A query that fails is restarted after a pause, from its checkpoint, because most failures are
-transient: a broker restarts, an executor is lost. `TeamProgress` reports failures, and after
-`FAILURES_MAX` of them without a finished micro-batch in between the engine ends.
+The tasks run until they are ended: by `stop`, or because there is more to hand out, when an input
+topic has grown or Spark has other slots than before. Tasks that fail are restarted after a pause,
+because most failures are transient: a broker restarts, an executor is lost. `TeamProgress` reports
+failures, and after `FAILURES_MAX` of them without any progress in between the engine ends.
 """
 
 import random
+import re
 import threading
 import time
 import uuid
@@ -22,36 +24,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from dovetail import tracing
+from dovetail.background import start_thread
 from dovetail.errors import DovetailError, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.logging import get_logger
-from dovetail.spark.options import ReadOptions, WriteOptions
-from dovetail.spark.query_id import claim_query_id
-from dovetail.spark.sessions import register_source
+from dovetail.teams.chains.chain_id import ChainId, claim_chain, group_of, has_begun, note_begun
 from dovetail.teams.delays import Courier
 from dovetail.teams.graph import Pipeline, Stage
+from dovetail.teams.lease import TASKS_SQL, Lease
 from dovetail.teams.metrics import PipelineMetrics
-from dovetail.teams.progress import TeamMeter, TeamProgress, finished_batch
-from dovetail.teams.task import TeamTask
-from dovetail.teams.team_table import ENDS_SQL, FORMAT, TeamRun, TeamTable
+from dovetail.teams.progress import TeamMeter, TeamProgress
+from dovetail.teams.serving import Share
 from dovetail.teams.topics import create_topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame, SparkSession
 
-#: Jobs in one micro-batch of a team: bounds what a restart has to read again.
-ROWS_PER_BATCH = 200_000
-#: Failures of one query in a row, before the engine gives up.
+#: Failures in a row, before the engine gives up.
 FAILURES_MAX = 10
 #: Spark's message when a Python process did not start within ten seconds: the machine is busy,
 #: nothing is broken, and giving up would not help.
 _TOO_SLOW = "Python worker failed to connect back"
 _PAUSE_S_MAX = 10.0
-_LOOK_S = 0.2
+_LOOK_S = 0.1
+#: Tasks that run for so long have come to terms with whatever failed before.
+_STEADY_S = 10.0
+#: Between two looks at the positions, at the slots of Spark and at the partitions of inputs.
+_POSITIONS_S, _PLAN_S = 1.0, 5.0
+#: How long tasks have to end when they are told to; Spark kills what has not.
+_STOP_S_MAX = 15.0
 #: A progress report does not wait longer for an unreachable broker; it shows what is known.
 _ENDS_S_MAX = 2.0
+_TEAM = re.compile(r"TeamFailed: team '([^']+)'")
 
 _log = get_logger("teams")
 
@@ -60,10 +66,44 @@ _log = get_logger("teams")
 class _Running:
     stage: Stage
     meter: TeamMeter
-    query: "StreamingQuery | None" = None
-    begin_again: float = 0.0
+    location: str
+    chain: ChainId | None = None
+    numbers: tuple[int, ...] = ()
+    #: Partitions that are known to have a snapshot.
+    begun: frozenset[int] = frozenset()
     #: Whether the position of the meter is in the group too.
     committed: bool = True
+
+
+class _Tasks:
+    """A job of Spark: all tasks of the pipeline, on a thread that waits for their end."""
+
+    def __init__(self, spark: "SparkSession", frame: "DataFrame", name: str) -> None:
+        self._context, self._frame, self._name = spark.sparkContext, frame, name
+        self.started_s = time.monotonic()
+        self.error: str | None = None
+        self._thread = start_thread(self._run, name="teams/tasks", of=name)
+
+    def _run(self) -> None:
+        self._context.setJobGroup(self._name, self._name, interruptOnCancel=True)
+        try:
+            self._frame.collect()
+            self.error = "its tasks have ended"
+        except Exception as error:  # noqa: BLE001 - Spark raises what ended the job
+            self.error = str(error) or repr(error)
+
+    @property
+    def over(self) -> bool:
+        """Whether they have ended."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ends them; what they have not finished is done by others."""
+        deadline = time.monotonic() + _STOP_S_MAX
+        # A job that has not begun yet is not known to Spark, so ask again.
+        while not self.over and time.monotonic() < deadline:
+            self._context.cancelJobGroup(self._name)
+            self._thread.join(0.2)
 
 
 class Engine:
@@ -77,7 +117,6 @@ class Engine:
         bootstrap: str,
         checkpoint: str,
         term: int | None = None,
-        rows_per_batch: int = ROWS_PER_BATCH,
         metrics: PipelineMetrics | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
@@ -85,19 +124,25 @@ class Engine:
         TLS and login by librdkafka's names. Raises `InvalidInput`."""
         self._pipeline, self._spark = pipeline, spark
         self._brokers, self._term = Brokers.at(bootstrap, config), term
-        self._checkpoint = checkpoint.rstrip("/")
-        self._rows_per_batch = rows_per_batch
-        self._run = uuid.uuid4().hex
-        self._running = [_Running(stage, TeamMeter(stage.team)) for stage in pipeline.stages()]
+        where = f"{checkpoint.rstrip('/')}/{pipeline.name}"
+        self._running = [
+            _Running(stage, TeamMeter(stage.team), f"{where}/{stage.team}")
+            for stage in pipeline.stages()
+        ]
         self._metrics = metrics or PipelineMetrics()
         self._stopped = threading.Event()
-        #: Held while queries are started again or stopped: none is started after the end.
+        #: Held while tasks are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
+        self._tasks: _Tasks | None = None
+        self._plan: dict[str, object] = {}
+        self._begin_again_s = self._positions_at_s = self._planned_at_s = 0.0
         self._courier = Courier(pipeline.name, self._brokers) if pipeline.has_delays else None
-        #: Commits positions; guarded by `_changing` once the engine has started.
-        self._committing = KafkaClient(self._brokers)
+        #: Looks up what is to be served; guarded by `_changing` once the engine has started.
+        self._client = KafkaClient(self._brokers)
+        #: Reads and commits positions; guarded by `_changing`.
+        self._positions = KafkaClient(self._brokers, timeout_s=_ENDS_S_MAX)
+        #: Asks for ends, while `_asking` is held; nothing else waits for the answer.
         self._looking = KafkaClient(self._brokers, timeout_s=_ENDS_S_MAX)
-        #: Held while the broker is asked for ends; nothing else waits for the answer.
         self._asking = threading.Lock()
         self._known_ends: dict[str, dict[Partition, int]] | None = None
 
@@ -109,13 +154,14 @@ class Engine:
         self.stop()
 
     def start(self) -> None:
-        """Creates the missing topics and starts the queries."""
+        """Creates what is missing, topics and chains, and starts the tasks."""
         brokers = self._brokers
         create_topics(self._pipeline, brokers.bootstrap, config=dict(brokers.settings))
         try:
             for one in self._running:
-                one.meter.start(self._position(one.stage), now_s=time.monotonic())
-                self._begin(one)
+                self._prepare(one)
+                one.meter.start(self._start_of(one), now_s=time.monotonic())
+            self._begin()
         except BaseException:
             self.stop()
             raise
@@ -123,31 +169,29 @@ class Engine:
             self._courier.start()
 
     def stop(self) -> None:
-        """Stops the queries; the next master does what they have not finished."""
+        """Stops the tasks; the next master does what they have not finished."""
         self._stopped.set()
         if self._courier is not None:
             self._courier.stop()
 
         with self._changing:
-            for one in self._running:
-                if one.query is not None:
-                    one.query.stop()
-                    self._note(one)
-                    self._commit(one)
-            self._committing.close()
+            if self._tasks is not None:
+                self._tasks.stop()
+                self._look_at_positions()
+            self._client.close()
+            self._positions.close()
         with self._asking:
             self._looking.close()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
-        """Keeps the queries running until the engine stops. Raises `Unavailable` if one cannot."""
+        """Keeps the teams running until the engine stops. Raises `Unavailable` if one cannot."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
-            for one in self._running:
-                with self._changing:
-                    if self._stopped.is_set():
-                        return
-                    self._note(one)
-                    self._commit(one)
-                    self._look(one)
+            with self._changing:
+                if self._stopped.is_set():
+                    return
+                if time.monotonic() - self._positions_at_s >= _POSITIONS_S:
+                    self._look_at_positions()
+                self._look()
             self._stopped.wait(_LOOK_S)
 
     def progress(self) -> list[TeamProgress]:
@@ -158,9 +202,10 @@ class Engine:
             ends = self._known_ends
 
         with self._changing:
+            if not self._stopped.is_set() and ends is not None:
+                self._look_at_positions()
             found = []
             for one in self._running:
-                self._note(one)
                 topics = one.stage.topics
                 found.append(
                     one.meter.progress(
@@ -179,37 +224,70 @@ class Engine:
     def drain(self, *, timeout_s: float) -> None:
         """Waits until no team has anything left to do. Raises `Unavailable`."""
         deadline = time.monotonic() + timeout_s
-        before: list[int] | None = None
-        while before != (before := [self._drained(one, deadline) for one in self._running]):
-            pass
-
-    def _drained(self, one: _Running, deadline: float) -> int:
-        """Waits until one team has done what is in its topic now; the number of its micro-batch."""
         while True:
+            with self._changing:
+                self._look()
+                self._look_at_positions()
+            with self._asking:
+                ends = self._ends()
+            # Positions first: what a team has forwarded by then is in the ends of the next one.
+            busy = None if ends is None else self._busy(ends)
+            if ends is not None and busy is None:
+                return
             if time.monotonic() > deadline or self._stopped.is_set():
+                one = busy or self._running[0]
                 reason = one.meter.last_error or "it is still working"
                 raise Unavailable(f"team {one.stage.team!r} did not finish in time: {reason}")
-            with self._changing:
-                self._look(one)
-            if one.query is None:
-                time.sleep(_LOOK_S)
-                continue
+            time.sleep(_LOOK_S)
 
-            try:
-                one.query.processAllAvailable()
-            except Exception as error:  # noqa: BLE001 - Spark raises what ended the query
-                _log.warning("team failed", team=one.stage.team, reason=str(error)[:500])
-                continue
-            progress = one.query.lastProgress
-            return -1 if progress is None else int(progress["batchId"])
+    def _busy(self, ends: Mapping[str, Mapping[Partition, int]]) -> _Running | None:
+        for one in self._running:
+            wanted = ends[one.stage.topics.input].items()
+            if any(one.meter.position.get(place, 0) < end for place, end in wanted):
+                return one
+        return None
 
-    def _position(self, stage: Stage) -> dict[Partition, int]:
-        """Where the team's last master stopped, as far as its group knows."""
-        client, topic = self._committing, stage.topics.input
-        places = [(topic, number) for number in client.partitions([topic])[topic]]
-        first = client.offsets(dict.fromkeys(places, EARLIEST))
-        stored = client.committed(stage.group)
-        return {place: max(first[place], stored.get(place, (0, ""))[0]) for place in places}
+    # --- positions -------------------------------------------------------------------------------
+
+    def _start_of(self, one: _Running) -> dict[Partition, int]:
+        """Where the team continues, as far as its snapshots tell."""
+        places = [(one.stage.topics.input, number) for number in one.numbers]
+        first = self._client.offsets(dict.fromkeys(places, EARLIEST))
+        return first | self._snapshots_of(self._client, one)
+
+    def _snapshots_of(self, client: KafkaClient, one: _Running) -> dict[Partition, int]:
+        assert one.chain is not None
+        found = {}
+        for number in one.numbers:
+            place = (one.stage.topics.input, number)
+            stored = client.committed(group_of(one.chain.id, number))
+            if place in stored:
+                found[place] = stored[place][0]
+        return found
+
+    def _look_at_positions(self) -> None:
+        """Notes how far the teams are, and commits it to their groups, for lag tools."""
+        self._positions_at_s = time.monotonic()
+        try:
+            for one in self._running:
+                found = self._snapshots_of(self._positions, one)
+                self._note_begun(one, found)
+                if one.meter.moved(found, now_s=time.monotonic()):
+                    one.committed, one.meter.failures, one.meter.last_error = False, 0, ""
+                if not one.committed:
+                    self._positions.commit(one.stage.group, one.meter.position)
+                    one.committed = True
+        except DovetailError as error:
+            # They are for display, and for `drain`, which looks again.
+            _log.warning("positions not known", pipeline=self._pipeline.name, reason=str(error))
+
+    def _note_begun(self, one: _Running, found: Mapping[Partition, int]) -> None:
+        """A partition that has a snapshot now must not begin anew without one."""
+        for _, number in found:
+            one.meter.served = True
+            if number not in one.begun:
+                note_begun(self._spark, one.location, number)
+                one.begun |= {number}
 
     def _ends(self) -> dict[str, dict[Partition, int]] | None:
         """The ends of inputs and dead letters, by topic; None if the broker does not answer."""
@@ -226,100 +304,119 @@ class Engine:
             for topic in topics
         }
 
-    def _note(self, one: _Running) -> None:
-        """Notes what is finished."""
-        if one.query is None or (progress := one.query.lastProgress) is None:
-            return
-        if one.meter.failures and one.query.isActive:
-            # It is past what it failed at: a query reports nothing before that.
-            one.meter.failures, one.meter.last_error = 0, ""
-        if (batch := finished_batch(progress)) is None:
-            return
-        if one.meter.finished(batch, now_s=time.monotonic()):
-            one.committed = False
-            self._metrics.batch(self._pipeline.name, one.stage.team, batch.took_ms)
+    # --- tasks -----------------------------------------------------------------------------------
 
-    def _commit(self, one: _Running) -> None:
-        """Commits what is finished to the team's group, for lag tools.
+    def _prepare(self, one: _Running) -> None:
+        topics = one.stage.topics
+        there = self._client.partitions([topics.input, topics.results])
+        one.numbers = tuple(there[topics.input])
+        if one.chain is None:
+            one.chain = claim_chain(self._spark, one.location, results=len(there[topics.results]))
+        noted = (n for n in one.numbers if has_begun(self._spark, one.location, n))
+        one.begun = frozenset(noted)
 
-        Spark's own commit would come one micro-batch late.
-        """
-        if one.committed:
-            return
-        try:
-            self._committing.commit(one.stage.group, one.meter.position)
-            one.committed = True
-        except DovetailError as error:
-            # Positions in the group are for display; the checkpoint is what counts.
-            _log.warning("positions not committed", team=one.stage.team, reason=str(error))
+    def _begin(self) -> None:
+        """Hands out the partitions: as many tasks as Spark has slots, each with its part."""
+        shares = [share for one in self._running for share in self._shares(one)]
+        slots = self._spark.sparkContext.defaultParallelism
+        count = max(1, min(slots, len(shares)))
+        lease = Lease(
+            {number: shares[number::count] for number in range(count)},
+            self._brokers,
+            tracing.in_use(),
+        )
+        self._plan = self._wanted()
+        self._planned_at_s = time.monotonic()
+        rows = self._spark.range(0, count, numPartitions=count)
+        name = f"teams of {self._pipeline.name} {uuid.uuid4().hex[:8]}"
+        self._tasks = _Tasks(self._spark, rows.mapInArrow(lease, TASKS_SQL), name)
 
-    def _look(self, one: _Running) -> None:
-        if self._stopped.is_set():
-            return
-        if one.query is not None and one.query.isActive:
-            return
-        now = time.monotonic()
-        if one.query is not None:
-            self._note_failure(one, str(one.query.exception() or "it was stopped from outside"))
-        if one.query is None and now >= one.begin_again:
-            self._begin(one)
-
-    def _begin(self, one: _Running) -> None:
-        """Starts a query; a conflict with another master that starts at once is retried."""
-        try:
-            one.query = self._query(one.stage)
-        except Exception as error:
-            if self._term is None:
-                raise
-            self._note_failure(one, str(error))
-
-    def _note_failure(self, one: _Running, error: str) -> None:
-        meter, reason = one.meter, error[:2000]
-        meter.failures += 1
-        meter.last_error = reason
-        self._metrics.failure(self._pipeline.name, one.stage.team)
-        if meter.failures >= FAILURES_MAX and _TOO_SLOW not in reason:
-            meter.failed = True
-            raise Unavailable(
-                f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"
+    def _shares(self, one: _Running) -> list[Share]:
+        assert one.chain is not None
+        # A topic with fewer partitions than the team has workers gets several for each.
+        size = -(-one.stage.workers // max(1, len(one.numbers)))
+        return [
+            Share(
+                stage=one.stage,
+                chain=one.chain.id,
+                results=one.chain.results,
+                number=number,
+                size=size,
+                created=number in one.begun,
+                delays=self._pipeline.has_delays,
+                term=self._term or 0,
             )
+            for number in one.numbers
+        ]
 
-        # Teams that failed together do not come back in step.
-        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**meter.failures) * random.uniform(0.5, 1.5)  # noqa: S311
+    def _wanted(self) -> dict[str, object]:
+        """What the hand-out depends on."""
+        slots = self._spark.sparkContext.defaultParallelism
+        return {"slots": slots} | {one.stage.team: one.numbers for one in self._running}
+
+    def _look(self) -> None:
+        """Restarts what has ended, and hands out anew what has changed."""
+        now_s = time.monotonic()
+        if self._tasks is None:
+            if now_s >= self._begin_again_s:
+                self._restart()
+            return
+        if self._tasks.over:
+            error, self._tasks = self._tasks.error or "", None
+            self._note_failure(error)
+            return
+
+        if now_s - self._tasks.started_s > _STEADY_S:
+            for one in self._running:
+                one.meter.failures, one.meter.last_error = 0, ""
+        if now_s - self._planned_at_s > _PLAN_S:
+            self._planned_at_s = now_s
+            self._hand_out_anew()
+
+    def _restart(self) -> None:
+        try:
+            for one in self._running:
+                self._prepare(one)
+            self._begin()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again and counted
+            self._note_failure(str(error))
+
+    def _hand_out_anew(self) -> None:
+        """Input topics that have grown, and slots that Spark has got or lost."""
+        try:
+            for one in self._running:
+                there = self._positions.partitions([one.stage.topics.input])
+                one.numbers = tuple(there[one.stage.topics.input])
+        except DovetailError:
+            return
+        if self._wanted() != self._plan and self._tasks is not None:
+            _log.info("partitions are handed out anew", pipeline=self._pipeline.name)
+            self._tasks.stop()
+            self._tasks, self._begin_again_s = None, 0.0
+
+    def _note_failure(self, error: str) -> None:
+        reason, now_s = error[:2000], time.monotonic()
+        named = _TEAM.search(error)
+        blamed = [one for one in self._running if named is None or one.stage.team == named.group(1)]
+        failures = 0
+        for one in blamed:
+            meter = one.meter
+            meter.failures += 1
+            meter.last_error = reason
+            failures = max(failures, meter.failures)
+            self._metrics.failure(self._pipeline.name, one.stage.team)
+            if meter.failures >= FAILURES_MAX and _TOO_SLOW not in reason:
+                meter.failed = True
+                raise Unavailable(
+                    f"team {one.stage.team!r} failed {meter.failures} times in a row: {reason}"
+                )
+
+        # Masters that failed together do not come back in step.
+        pause_s = min(_PAUSE_S_MAX, 0.1 * 2**failures) * random.uniform(0.5, 1.5)  # noqa: S311
         _log.warning(
-            "team failed; it is restarted",
-            team=one.stage.team,
-            failures=meter.failures,
+            "tasks failed; they are restarted",
+            teams=[one.stage.team for one in blamed],
+            failures=failures,
             reason=reason,
         )
-        one.query, one.begin_again = None, time.monotonic() + pause_s
-
-    def _query(self, stage: Stage) -> "StreamingQuery":
-        # Spark looks up sources in the session that is active on this thread, and only the thread
-        # that made the session has one. Creating a table, even an empty one, sets it.
-        self._spark.createDataFrame([], "id long")
-        register_source(self._spark, TeamTable)
-        reading = {
-            **self._brokers.for_tables(),
-            "subscribe": stage.topics.input,
-            "startingOffsets": "earliest",
-            "minPartitions": str(stage.workers),
-            "maxOffsetsPerTrigger": str(self._rows_per_batch),
-            "kafka.group.id": stage.group,
-        }
-        writing = {**self._brokers.for_tables(), "idConflict": "fail"}
-        if self._term is not None:
-            writing["term"] = str(self._term)
-
-        task = TeamTask(stage, self._brokers, self._run)
-        run = TeamRun(task, ReadOptions.of(reading), WriteOptions.of(writing))
-        checkpoint = f"{self._checkpoint}/{stage.pipeline}/{stage.team}"
-        claim_query_id(checkpoint)
-        ranges = self._spark.readStream.format(FORMAT).options(**reading).load()
-        return (
-            ranges.mapInArrow(run, ENDS_SQL)
-            .writeStream.format(FORMAT)
-            .options(**writing)
-            .option("checkpointLocation", checkpoint)
-            .start()
-        )
+        self._begin_again_s = now_s + pause_s

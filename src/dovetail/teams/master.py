@@ -5,10 +5,9 @@
     warms it up           the shared checkpoint
 
 An election decides who may try (`dovetail.election`: majority, bully, or the coordination service).
-Who succeeds is decided where things are stored: the checkpoint has one entry for each micro-batch,
-and the first to create it wins; the broker stores each of its rows once; and a task of a term below
-one that has committed is refused (`dovetail.spark.exactly_once`). So an old master that wakes up
-can neither repeat what its successor did nor go on beside it.
+Who succeeds is decided where things are stored: the broker stores one outcome for each job, whoever
+works on it (`chain`), and a task of a term below one that has committed does not begin. So an old
+master that wakes up can neither repeat nor contradict what its successor did.
 
 A standby has its Spark session started and runs a small query on it again and again, so that Python
 workers are forked, modules imported and classes loaded. Once is not enough: Spark ends Python
@@ -73,7 +72,7 @@ def warm_up(spark: "SparkSession") -> None:
     """Runs a small query, so that the first real one finds everything loaded."""
 
     def same(batches):  # type: ignore[no-untyped-def]
-        import dovetail.teams.team_table  # noqa: F401 - what a task of a team needs
+        import dovetail.teams.lease  # noqa: F401 - what a task of a team needs
 
         yield from batches
 

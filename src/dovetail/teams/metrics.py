@@ -2,18 +2,15 @@
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from dovetail.teams.progress import TeamProgress, TeamState
-
-#: From an empty micro-batch on a quick machine to one of 200,000 slow jobs, in seconds.
-_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 _TEAM = ("pipeline", "team")
 
 
 class PipelineMetrics:
-    """The series of one driver. `reporter` sets them; the engine counts micro-batches."""
+    """The series of one driver. `reporter` sets them; the engine counts failures."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -21,15 +18,8 @@ class PipelineMetrics:
         self._lag = self._gauge("team_lag_jobs", "Jobs that wait in the input topic.", *_TEAM)
         self._rate = self._gauge("team_jobs_per_second", "Jobs done, over the last 10 s.", *_TEAM)
         self._jobs = self._counter("team_jobs", "Jobs done since this driver leads.")
-        self._failures = self._counter("team_failures", "Queries that failed.")
+        self._failures = self._counter("team_failures", "Tasks that failed.")
         self._dead = self._counter("team_dead_letters", "Jobs given up since this driver leads.")
-        self._batch_seconds = Histogram(
-            "dovetail_team_batch_seconds",
-            "Time of one micro-batch.",
-            _TEAM,
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
 
         self._leading = self._gauge(
             "pipeline_leading", "1 while this driver is the master.", "pipeline"
@@ -58,9 +48,6 @@ class PipelineMetrics:
 
     def delays(self, pipeline: str, *, failing: bool) -> None:
         self._delays_failing.labels(pipeline).set(failing)
-
-    def batch(self, pipeline: str, team: str, took_ms: int) -> None:
-        self._batch_seconds.labels(pipeline, team).observe(took_ms / 1000)
 
     def failure(self, pipeline: str, team: str) -> None:
         self._failures.labels(pipeline, team).inc()

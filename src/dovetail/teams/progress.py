@@ -1,30 +1,27 @@
-"""How far the teams are, from what Spark and the broker report. Pure.
+"""How far the teams are, from what the broker reports. Pure.
 
-A team's position is where its last finished micro-batch ended. Without asking a worker it gives the
-lag (the end of the input topic as the broker has it now, minus the position), the jobs done (how
-far the position has moved), and the rate (the same over the last seconds).
+A team's position is that of its last snapshots: everything before it has ended. Without asking a
+worker it gives the lag (the end of the input topic as the broker has it now, minus the position),
+the jobs done (how far the position has moved), and the rate (the same over the last seconds).
 
 States of a team, and of the pipeline that it is in:
 
-    starting    no micro-batch is finished yet            running
+    starting    its partitions are not served yet         running
     working     there is something to do                  running
     idle        there is nothing to do                    running
-    retrying    its query failed and is restarted         retrying
-    failed      its query failed too often                failed
+    retrying    its tasks failed and are restarted        retrying
+    failed      its tasks failed too often                failed
     standby     another driver may be the master          waiting for election
 """
 
-import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from dovetail.kafka.client.client import Partition
-from dovetail.spark.offsets import from_document
 
-#: A rate is over so many seconds: several micro-batches, and no more than a person waits for.
+#: A rate is over so many seconds: several snapshots, and no more than a person waits for.
 RATE_WINDOW_S = 10.0
 #: A last error is a line in a table; the log has the rest.
 _ERROR_CHARACTERS_MAX = 300
@@ -57,16 +54,12 @@ class TeamProgress:
 
     team: str
     state: TeamState
-    #: Jobs in the input topic behind the last micro-batch; None: the broker did not answer.
+    #: Jobs in the input topic that have not ended; None: the broker did not answer.
     lag: int | None = None
-    #: Jobs of the last micro-batch.
-    jobs: int = 0
     jobs_per_s: float = 0.0
     #: Since this driver became the master.
     jobs_total: int = 0
-    batch: int = -1
-    batch_ms: int = 0
-    #: How often its query failed since the last finished micro-batch.
+    #: How often its tasks failed since they last came forward.
     failures: int = 0
     #: Jobs given up since this driver became the master; None: the broker did not answer.
     dead_letters: int | None = None
@@ -86,54 +79,19 @@ def standby_teams(names: Iterable[str]) -> list[TeamProgress]:
     return [TeamProgress(name, TeamState.STANDBY) for name in names]
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedBatch:
-    """A finished micro-batch, as Spark reports it."""
-
-    number: int
-    took_ms: int
-    #: None: from the beginning of the topic.
-    start: Mapping[Partition, int] | None
-    end: Mapping[Partition, int]
-
-
-def finished_batch(progress: Any) -> FinishedBatch | None:
-    """The micro-batch in a query's last progress; None if none is finished.
-
-    Every few seconds Spark also reports that there was nothing to do, under the number of the next
-    micro-batch; such a report ends where it starts.
-    """
-    if progress is None:
-        return None
-
-    starts: dict[Partition, int] = {}
-    ends: dict[Partition, int] = {}
-    from_beginning = False
-    for source in progress["sources"]:
-        from_beginning |= source.get("startOffset") is None
-        starts |= _positions(source.get("startOffset"))
-        ends |= _positions(source.get("endOffset"))
-    if not ends or ends == starts:
-        return None
-
-    took_ms = int((progress.get("durationMs") or {}).get("triggerExecution", 0))
-    start = None if from_beginning else starts
-    return FinishedBatch(int(progress["batchId"]), took_ms, start, ends)
-
-
 @dataclass(slots=True)
 class TeamMeter:
     """Measures one team while a driver runs it; the caller passes the time."""
 
     team: str
-    #: Where the last micro-batch ended.
+    #: Everything before it has ended.
     position: dict[Partition, int] = field(default_factory=dict)
     jobs_total: int = 0
     failures: int = 0
     failed: bool = False
     last_error: str = ""
-    _last: FinishedBatch | None = None
-    _jobs: int = 0
+    #: Whether its partitions are served.
+    served: bool = False
     _first_dead: int | None = None
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -142,18 +100,15 @@ class TeamMeter:
         self.position = dict(position)
         self._marks.append((now_s, self.jobs_total))
 
-    def finished(self, batch: FinishedBatch, *, now_s: float) -> bool:
-        """Counts a micro-batch; False if it is counted already."""
-        if self._last is not None and batch.end == self._last.end:
-            return False
-
-        moved = distance(self.position, batch.end)
-        self._jobs = moved if batch.start is None else distance(batch.start, batch.end)
-        self.jobs_total += moved
-        self.position |= batch.end
-        self._last = batch
-        self._marks.append((now_s, self.jobs_total))
-        return True
+    def moved(self, position: Mapping[Partition, int], *, now_s: float) -> bool:
+        """Counts how far it has come; False if it is where it was."""
+        # An attempt that slept may have committed an older snapshot.
+        further = {k: at for k, at in position.items() if at > self.position.get(k, -1)}
+        self.jobs_total += distance(self.position, further)
+        self.position |= further
+        if further:
+            self._marks.append((now_s, self.jobs_total))
+        return bool(further)
 
     def progress(
         self, *, now_s: float, ends: Mapping[Partition, int] | None, dead_end: int | None
@@ -169,11 +124,8 @@ class TeamMeter:
             team=self.team,
             state=self._state(lag, per_s),
             lag=lag,
-            jobs=self._jobs,
             jobs_per_s=per_s,
             jobs_total=self.jobs_total,
-            batch=-1 if self._last is None else self._last.number,
-            batch_ms=0 if self._last is None else self._last.took_ms,
             failures=self.failures,
             dead_letters=dead,
             last_error=self.last_error.partition("\n")[0][:_ERROR_CHARACTERS_MAX],
@@ -184,7 +136,7 @@ class TeamMeter:
             return TeamState.FAILED
         if self.failures:
             return TeamState.RETRYING
-        if self._last is None and lag != 0:
+        if not self.served and lag != 0:
             return TeamState.STARTING
         return TeamState.WORKING if lag or per_s else TeamState.IDLE
 
@@ -203,9 +155,3 @@ class TeamMeter:
 def distance(start: Mapping[Partition, int], end: Mapping[Partition, int]) -> int:
     """Records between two positions; a partition without a start counts from offset 0."""
     return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
-
-
-def _positions(document: Any) -> dict[Partition, int]:
-    if isinstance(document, str):
-        document = json.loads(document)
-    return from_document(document) if isinstance(document, Mapping) else {}

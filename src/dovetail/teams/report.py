@@ -94,11 +94,8 @@ def parts_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 
 
 def rows_of(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """The teams of a report as rows of a table under `COLUMNS`; -1 is what is not known."""
-    return [
-        tuple(None if team.get(name) == -1 else team.get(name) for name in _FIELDS)
-        for team in document["teams"]
-    ]
+    """The teams of a report as rows of a table under `COLUMNS`."""
+    return [tuple(team.get(name) for name in _FIELDS) for team in document["teams"]]
 
 
 _FIELDS, COLUMNS = zip(
@@ -108,8 +105,6 @@ _FIELDS, COLUMNS = zip(
     ("jobs_per_s", "jobs/s"),
     ("jobs_total", "jobs"),
     ("dead_letters", "dead letters"),
-    ("batch", "batch"),
-    ("batch_ms", "batch ms"),
     ("failures", "failures"),
     ("last_error", "last error"),
     strict=True,

@@ -13,7 +13,7 @@ the one before. So there are never more ids than arrive in twice the time to liv
 costs one look-up. If the window of a late record reaches into what was dropped, `lacks` says so,
 and the caller reads that window from the log.
 
-Not here: reading the log (see `task`).
+Not here: reading the log (see `seen_log`).
 """
 
 from collections.abc import Sequence
@@ -22,15 +22,11 @@ from dovetail.teams.envelope import Identity
 
 
 class Seen:
-    """The identities in one partition before `position`, back to `covers_ms`."""
+    """The identities in one partition before a record, back to `covers_ms`."""
 
-    def __init__(
-        self, *, remember_ms: int, position: int, covers_ms: int, forgets: bool = True
-    ) -> None:
+    def __init__(self, *, remember_ms: int, covers_ms: int, forgets: bool = True) -> None:
         """With `forgets=False` nothing is dropped: for a short life, to judge very late records."""
         self.remember_ms = remember_ms
-        #: The next offset: all before it, within what is covered, is known.
-        self.position = position
         #: Times from here on are known completely.
         self.covers_ms = covers_ms
         self._old: dict[Identity, int] = {}

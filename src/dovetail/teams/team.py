@@ -34,8 +34,8 @@ BATCH_MAX = 100_000
 BACKOFF_MS_MAX_DEFAULT = 5_000
 #: The furthest that a retry is put off.
 BACKOFF_MS_MAX = 30 * 24 * 3_600_000
-#: A backoff up to here is waited for inside its micro-batch, and the jobs behind it wait too; going
-#: through a timeline and two more micro-batches takes about as long. A longer one goes there.
+#: A backoff up to here is waited for in memory. A longer one goes through a timeline: what the next
+#: attempt at a partition has to read again stays short.
 HOLD_MS_MAX = 2_000
 
 

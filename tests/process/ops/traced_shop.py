@@ -10,13 +10,14 @@ from typing import Any
 
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.crew_run import run_crew
 
 import dovetail
 from dovetail import tracing
 from dovetail.outbox import Producer
 from dovetail.teams import Pipeline, Team
 from dovetail.teams.envelope import Job, job_of
-from dovetail.teams.worker import Done, Worker
+from dovetail.teams.workers.crew import Crew, Done
 
 SECONDS_MAX = 30
 
@@ -57,8 +58,8 @@ def work(record: tuple[bytes, bytes, list[tuple[str, bytes]]], traced: Any) -> J
     given = job_of(place="", key=key, value=value, headers=headers)
     for function in (price, audit):
         stage = Pipeline("shop", Team(function.__name__, function)).stages()[0]
-        with Worker(stage, traced=traced) as worker:
-            (done,) = worker.run([given])
+        with Crew(stage, traced=traced) as crew:
+            (done,) = run_crew(crew, [given])
             assert isinstance(done, Done), done
             given = Job(done.job.id, done.result, traceparent=done.job.traceparent)
     return given

@@ -8,17 +8,18 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.conftest import RunningNode
 
 from dovetail.exposition import serve_metrics
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.kafka.client.client import client_of
+from dovetail.kafka.client.client import KafkaClient
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
+from dovetail.teams.chains.chain_id import claim_chain, group_of
 from dovetail.teams.engine import Engine
-from dovetail.teams.progress import PipelineState, TeamProgress, TeamState
+from dovetail.teams.progress import TeamProgress, TeamState
 from dovetail.teams.reporter import Reporter
 
 
@@ -58,41 +59,50 @@ def test_a_driver_that_waits_is_seen_from_elsewhere(node: RunningNode) -> None:
     assert _states(node, pipeline) == ["stopped"]
 
 
-class ToldQuery:
-    """A query of Spark, as far as an engine looks at it: it says what the test tells it to."""
+class ToldTasks:
+    """The tasks of an engine, as far as it looks at them: they end when the test says so."""
 
     def __init__(self) -> None:
-        self.lastProgress: dict[str, Any] | None = None
-        self.isActive = True
+        self.started_s = time.monotonic()
+        self.error: str | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.error is not None
 
     def stop(self) -> None:
-        self.isActive = False
-
-    def exception(self) -> str:
-        return "an executor was lost"
+        self.error = "stopped"
 
 
-def finished(batch: int, start: int | None, end: int, topic: str) -> dict[str, Any]:
-    begin = None if start is None else {topic: {"0": start}}
-    source = {"startOffset": begin, "endOffset": {topic: {"0": end}}}
-    return {"batchId": batch, "sources": [source], "durationMs": {"triggerExecution": 5}}
+class ToldEngine(Engine):
+    """An engine without Spark: the test plays its tasks."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.all: list[ToldTasks] = []
+
+    def _begin(self) -> None:
+        self.all.append(ToldTasks())
+        self._tasks = self.all[-1]  # type: ignore[assignment]
+
+    def _hand_out_anew(self) -> None:
+        """There is no Spark whose slots could change."""
 
 
 def test_a_team_starts_works_fails_and_recovers_in_the_reports(
-    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+    node: RunningNode, tmp_path: Path
 ) -> None:
-    """T11: states, lag and counts follow what happens to the query; positions are committed."""
+    """T11: states, lag and counts follow what happens to the tasks; positions are committed."""
     pipeline = Pipeline(f"e{uuid.uuid4().hex[:8]}", Team("a", dict))
     topic = pipeline.topics().input
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
         front.submit_many([{}] * 10)
-    queries: list[ToldQuery] = []
     spark: Any = None
-    engine = Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint="nowhere")
-    monkeypatch.setattr(engine, "_query", lambda _: queries.append(ToldQuery()) or queries[-1])
+    engine = ToldEngine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path))
     over = threading.Event()
     watching = threading.Thread(target=engine.watch, kwargs={"until": over})
+    client = KafkaClient(Brokers(node.bootstrap))
 
     def until(reached: Callable[[TeamProgress], bool]) -> TeamProgress:
         deadline = time.monotonic() + 30
@@ -101,29 +111,31 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
             time.sleep(0.05)
         return one
 
+    def done_to(position: int) -> None:
+        chain = claim_chain(None, str(tmp_path / pipeline.name / "a"), results=1)
+        client.commit(group_of(chain.id, 0), {(topic, 0): position})
+
     with Reporter(pipeline, node.bootstrap) as reporter, engine:
         reporter.leads(engine)
         watching.start()
         try:
             assert until(lambda one: one.lag == 10).state is TeamState.STARTING
-            queries[0].lastProgress = finished(0, None, 6, topic)
-            worked = until(lambda one: one.batch == 0)
-            assert (worked.state, worked.lag, worked.jobs_total) == (TeamState.WORKING, 4, 6)
-            queries[0].isActive = False
+            done_to(6)
+            worked = until(lambda one: one.jobs_total == 6)
+            assert (worked.state, worked.lag) == (TeamState.WORKING, 4)
+            engine.all[0].error = "TeamFailed: team 'a', partition 0: an executor was lost"
             failed = until(lambda one: one.failures == 1)
-            assert (failed.state, failed.last_error) == (
-                TeamState.RETRYING,
-                "an executor was lost",
-            )
-            assert reporter.look().state is PipelineState.RETRYING
-            until(lambda _: len(queries) == 2)
-            queries[1].lastProgress = finished(1, 6, 10, topic)
-            again = until(lambda one: one.batch == 1)
-            assert (again.lag, again.failures, again.last_error) == (0, 0, "")
+            assert failed.state is TeamState.RETRYING
+            assert "an executor was lost" in failed.last_error
+            until(lambda _: len(engine.all) == 2)
+            done_to(10)
+            again = until(lambda one: one.lag == 0)
+            assert (again.jobs_total, again.failures, again.last_error) == (10, 0, "")
         finally:
             over.set()
             watching.join()
-    positions = client_of(Brokers(node.bootstrap)).committed(f"dovetail.{pipeline.name}.a")
+    positions = client.committed(f"dovetail.{pipeline.name}.a")
+    client.close()
     assert positions[topic, 0][0] == 10
 
 

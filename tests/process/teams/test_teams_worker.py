@@ -13,12 +13,24 @@ from typing import Any, TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from tests.crew_run import run_crew
 
 from dovetail.teams.envelope import Job, JobId, job_of, key_of
-from dovetail.teams.graph import Pipeline
+from dovetail.teams.graph import Pipeline, Stage
 from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
 from dovetail.teams.team import Team
-from dovetail.teams.worker import Done, Ended, Worker
+from dovetail.teams.workers.crew import Crew, Done, Ended
+
+
+class Worker(Crew):
+    """A crew that keeps what it runs."""
+
+    def __init__(self, stage: Stage, **more: Any) -> None:
+        super().__init__(stage, **more)
+        self.stage = stage
+
+    def run(self, given: list[Job], *, until: int = 0) -> list[Ended]:
+        return run_crew(self, given, until=until)
 
 
 def worker_of(function: Callable[..., Any], **more: Any) -> Worker:
@@ -205,7 +217,7 @@ def test_threads_wait_together_and_a_stuck_one_is_left_behind() -> None:
         return os.getpid()
 
     with worker_of(wait, concurrency=5, timeout="500ms", attempts=1) as worker:
-        ended = worker.run(jobs("0", "1", "2", "3", "99", "5", "6"))
+        ended = worker.run(jobs("0", "1", "2", "3", "99"))
         assert set(dead(ended)) == {"4"}
         assert dead(ended)["4"].failure.kind is FailureKind.TIMEOUT
         [before] = {one for one in results(ended) if one is not None}
@@ -263,6 +275,38 @@ def test_functions_of_batches_and_tables() -> None:
     assert "returned 0 results for 1 jobs" in dead(ended)["0"].failure.reason
 
 
+def test_a_long_job_holds_up_no_other() -> None:
+    """T14: jobs behind long ones in the same crew end at once, and the long ones later."""
+
+    def work(job: int) -> int:
+        if job % 10 == 3:
+            time.sleep(3600)
+        return job
+
+    with worker_of(work, timeout="1h") as worker:
+        begin = time.monotonic()
+        ended = worker.run(jobs(*map(str, range(60))), until=6)
+        assert time.monotonic() - begin < 20
+        assert results(ended) == [b"%d" % n for n in range(60) if n % 10 != 3]
+
+
+def test_what_follows_from_a_stored_result_is_made_without_the_function() -> None:
+    """T5: connectors run on the result; beside it, other jobs are done as ever."""
+
+    def work(job: int) -> int:
+        return job + 100
+
+    first, second = Team("first", work), Team("second", int)
+    first.pipe_to(second, transform=lambda result: result * 2)
+    stage = Pipeline("p", first, second).stages()[0]
+    with Worker(stage) as worker:
+        worker.add(7, Job(JobId("a"), b"5"), stored=True)
+        [fresh, again] = worker.run(jobs("1"))
+    assert isinstance(fresh, Done)
+    assert isinstance(again, Done)
+    assert [one.payload for one in (*fresh.forwards, *again.forwards)] == [b"202", b"10"]
+
+
 def test_pandas_functions() -> None:
     """T6: the jobs as a data frame."""
     pytest.importorskip("pandas")
@@ -282,7 +326,7 @@ def test_connectors_run_where_the_function_runs() -> None:
         return 10 / result > 2
 
     source, high, low = Team("a", int), Team("h", int), Team("l", int, codec="msgpack")
-    source.policy = worker_of(int, attempts=1)._stage.policy
+    source.policy = worker_of(int, attempts=1).stage.policy
     source.route_to(condition, high, low)
     with Worker(Pipeline("p", source, high, low).stages()[0]) as worker:
         ended = worker.run(jobs("1", "0", "3", "7"))

@@ -31,7 +31,7 @@ def test_off_nothing_is_made_and_nothing_travels() -> None:
 
 def test_off_no_package_is_loaded() -> None:
     """U6: the rooms that can make spans load nothing of OpenTelemetry until somebody asks."""
-    names = ("outbox", "timeline.client", "timeline.running", "teams.worker")
+    names = ("outbox", "timeline.client", "timeline.running", "teams.workers.crew")
     rooms = ", ".join(f"dovetail.{name}" for name in names)
     code = f"import sys, {rooms}; print([m for m in sys.modules if 'opentelemetry' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

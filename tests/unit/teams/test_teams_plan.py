@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.teams.outcome import Failure, FailureKind
-from dovetail.teams.plan import Chunk, GivenUp, JobPlan
 from dovetail.teams.team import Policy
+from dovetail.teams.workers.plan import Chunk, GivenUp, JobPlan
 
 POLICY = Policy(
     timeout_ms=1000,
@@ -24,7 +24,14 @@ POISON, SHAKY, REJECTED = 0, 1, 2
 
 
 def plan_of(count: int) -> JobPlan:
-    return JobPlan([0] * count, POLICY, chance=lambda: 0.5)
+    return planned([0] * count, POLICY)
+
+
+def planned(attempts: list[int], policy: Policy) -> JobPlan:
+    plan = JobPlan(policy, chance=lambda: 0.5)
+    for number, before in enumerate(attempts):
+        plan.add(number, attempts=before)
+    return plan
 
 
 @given(
@@ -95,7 +102,7 @@ def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
     patient = replace(POLICY, backoff_ms=600_000, backoff_ms_max=3_600_000)
     assert patient.may_postpone
     assert not POLICY.may_postpone
-    plan = JobPlan([0, 1, 2, 0], patient, chance=lambda: 0.5)
+    plan = planned([0, 1, 2, 0], patient)
     assert plan.take(4, now_ms=0) == Chunk((0, 1, 2, 3))
     for number in (0, 1, 2):
         plan.failed(number, BOOM, now_ms=0)
@@ -110,7 +117,7 @@ def test_a_long_backoff_does_not_hold_up_the_batch() -> None:
 
 def test_attempts_before_this_batch_count() -> None:
     """T12: a job that comes back from a timeline has fewer attempts left."""
-    plan = JobPlan([2], POLICY, chance=lambda: 0.5)
+    plan = planned([2], POLICY)
     plan.take(1, now_ms=0)
     plan.failed(0, BOOM, now_ms=0)
     assert plan.given_up[0].attempts == 3

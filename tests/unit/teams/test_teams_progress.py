@@ -1,8 +1,7 @@
-"""Progress of teams, of what Spark and the broker tell."""
+"""Progress of teams, of what the broker tells."""
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -11,12 +10,10 @@ from dovetail.admin.pipelines import Reports
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.metrics import PipelineMetrics
 from dovetail.teams.progress import (
-    FinishedBatch,
     PipelineState,
     TeamMeter,
     TeamProgress,
     TeamState,
-    finished_batch,
     pipeline_state,
     standby_teams,
 )
@@ -32,23 +29,6 @@ from dovetail.teams.team import Team
 A, B = ("t", 0), ("t", 1)
 
 
-def told(start: Any, end: Any, batch: int = 3) -> dict[str, Any]:
-    source = {"startOffset": start, "endOffset": end, "latestOffset": None}
-    return {"batchId": batch, "sources": [source], "durationMs": {"triggerExecution": 80}}
-
-
-def test_what_spark_tells_is_read() -> None:
-    """T11: a finished micro-batch, and not Spark's word that there was nothing to do."""
-    batch = finished_batch(told('{"t": {"0": 2, "1": 7}}', {"t": {"0": 5, "1": 7}}))
-    assert batch == FinishedBatch(3, 80, {A: 2, B: 7}, {A: 5, B: 7})
-    first = finished_batch(told(None, {"t": {"0": 5}}))
-    assert first is not None
-    assert first.start is None
-    assert finished_batch(None) is None
-    assert finished_batch(told({"t": {"0": 5}}, {"t": {"0": 5}})) is None
-    assert finished_batch(told(None, None)) is None
-
-
 def test_lag_rate_and_state_follow_from_positions() -> None:
     """T11: lag as the broker has it now, jobs since the start, a rate that fades, states."""
     meter = TeamMeter("a")
@@ -58,16 +38,16 @@ def test_lag_rate_and_state_follow_from_positions() -> None:
         return meter.progress(now_s=now_s, ends={A: end, B: 0}, dead_end=dead)
 
     begun = at(100.0, 50)
-    assert (begun.state, begun.lag, begun.batch) == (TeamState.STARTING, 40, -1)
+    assert (begun.state, begun.lag) == (TeamState.STARTING, 40)
     assert at(100.0, 10).state is TeamState.IDLE, "nothing to do from the beginning"
-    batch = FinishedBatch(7, 300, {A: 10}, {A: 30})
-    assert meter.finished(batch, now_s=102.0)
-    assert not meter.finished(batch, now_s=103.0), "the same is not counted twice"
+    meter.served = True
+    assert meter.moved({A: 30}, now_s=102.0)
+    assert not meter.moved({A: 30}, now_s=103.0), "the same is not counted twice"
+    assert not meter.moved({A: 25}, now_s=103.0), "nor a snapshot that was late"
     working = at(104.0, 50, dead=6)
-    assert (working.state, working.lag, working.jobs) == (TeamState.WORKING, 20, 20)
+    assert (working.state, working.lag) == (TeamState.WORKING, 20)
     assert (working.jobs_total, working.jobs_per_s, working.dead_letters) == (20, 5.0, 2)
-    assert (working.batch, working.batch_ms) == (7, 300)
-    assert meter.finished(FinishedBatch(8, 300, {A: 30}, {A: 50}), now_s=105.0)
+    assert meter.moved({A: 50}, now_s=105.0)
     assert at(105.0, 50).state is TeamState.WORKING, "it has just finished something"
     idle = at(116.0, 50)
     assert (idle.state, idle.lag, idle.jobs_per_s) == (TeamState.IDLE, 0, 0.0)
@@ -124,11 +104,8 @@ def test_a_report_says_what_the_console_needs() -> None:
         "results": "p.a.results",
         "dead": "p.a.dead",
         "lag": None,
-        "jobs": 0,
         "jobs_per_s": 0.0,
         "jobs_total": 0,
-        "batch": -1,
-        "batch_ms": 0,
         "failures": 0,
         "dead_letters": None,
         "last_error": "",

@@ -22,7 +22,7 @@ def repeats_by_definition(log: list[tuple[bytes, int]], at: int) -> bool:
 def rebuilt(log: list[tuple[bytes, int]], at: int, window_ms: int) -> Seen:
     """As the reader of a topic does it: from the first record not older than the window."""
     first = next((n for n, (_, ms) in enumerate(log) if ms >= window_ms), at)
-    seen = Seen(remember_ms=TTL, position=at, covers_ms=window_ms, forgets=False)
+    seen = Seen(remember_ms=TTL, covers_ms=window_ms, forgets=False)
     for who, ms in log[first:at]:
         seen.repeats([who], [ms])
     return seen
@@ -31,7 +31,7 @@ def rebuilt(log: list[tuple[bytes, int]], at: int, window_ms: int) -> Seen:
 @given(logs)
 def test_a_cache_and_a_rebuilt_one_agree_with_the_definition(log: list[tuple[bytes, int]]) -> None:
     """T4: seen before is a function of the log, with the cache, without it, or half-way."""
-    kept = Seen(remember_ms=TTL, position=0, covers_ms=-(10**6))
+    kept = Seen(remember_ms=TTL, covers_ms=-(10**6))
     for at, (who, at_ms) in enumerate(log):
         expected = repeats_by_definition(log, at)
         fresh = rebuilt(log, at, at_ms - TTL)
@@ -45,7 +45,7 @@ def test_a_cache_and_a_rebuilt_one_agree_with_the_definition(log: list[tuple[byt
 
 def test_memory_stays_flat_over_many_times_to_live() -> None:
     """T4: ten times the time to live need no more room than two."""
-    seen = Seen(remember_ms=1_000, position=0, covers_ms=0)
+    seen = Seen(remember_ms=1_000, covers_ms=0)
     sizes = []
     for ms in range(0, 10_000, 1):
         for item in range(3):
@@ -57,7 +57,7 @@ def test_memory_stays_flat_over_many_times_to_live() -> None:
 
 def test_an_id_is_forgotten_after_the_time_to_live() -> None:
     """T4: the memory of an id ends, and begins anew when it is seen."""
-    seen = Seen(remember_ms=TTL, position=0, covers_ms=0)
+    seen = Seen(remember_ms=TTL, covers_ms=0)
     assert not seen.repeats([b"a"], [1_000])[0]
     assert seen.repeats([b"a"], [1_099])[0]
     assert seen.repeats([b"a"], [1_198])[0]
@@ -66,7 +66,7 @@ def test_an_id_is_forgotten_after_the_time_to_live() -> None:
 
 def test_a_very_late_record_is_not_guessed_at() -> None:
     """T4: where the window was dropped, the log is asked."""
-    seen = Seen(remember_ms=TTL, position=0, covers_ms=0)
+    seen = Seen(remember_ms=TTL, covers_ms=0)
     for ms in (1_000, 1_100, 1_200, 1_300, 1_400):
         seen.repeats([b"%d" % ms], [ms])
     assert not seen.lacks(1_400)

@@ -79,6 +79,10 @@ class Connection:
         """Sends a request and waits for its answer. Raises `Unavailable`."""
         return self.receive(self.send(api_key, body))
 
+    def fileno(self) -> int:
+        """Its socket, to wait for an answer among others; -1 if it is closed."""
+        return -1 if self._socket is None else self._socket.fileno()
+
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()

@@ -103,17 +103,6 @@ function list(teams, at) {
       },
       figure("rate", "Jobs", { field: "jobs_per_s", show: rate }),
       figure("lag", "Lag"),
-      {
-        name: "batch",
-        label: "Micro-batch",
-        kind: "number",
-        cell: (row) =>
-          h(
-            "span",
-            { title: `number ${row.batch}, ${plural(row.jobs ?? 0, "job")}` },
-            span(row.batch_ms),
-          ),
-      },
       figure("workers", "Workers"),
       figure("failures", "Restarts"),
       deadLetters("topic", (row) => row.dead, { field: "dead_letters" }),

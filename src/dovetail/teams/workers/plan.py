@@ -1,6 +1,6 @@
-"""Which jobs of a batch a worker gets next, and when each has ended.
+"""Which jobs a worker gets next, and when each has ended.
 
-Pure: events in, decisions out; time and chance are arguments. `worker` acts on the decisions.
+Pure: events in, decisions out; time and chance are arguments. `crew` acts on the decisions.
 
     waiting ──take──► given ──done──────────────────────────► ended
        ▲                │  ├─failed─► (attempts left) ─ resting until its backoff is over ─┐
@@ -12,13 +12,13 @@ Pure: events in, decisions out; time and chance are arguments. `worker` acts on 
        └───────────────────────────────────────────────────────────────────────────────────┘
 
 Promise: each job ends or is postponed exactly once, after at most `attempts_max` counted attempts,
-including those of its former lives. A job whose backoff is longer than a batch may wait is
-postponed: `delays` brings it back when the backoff is over. A job pays only for itself: if a worker
+including those of its former lives. A job whose backoff is long is postponed: `delays` brings it
+back when the backoff is over. A job pays only for itself: if a worker
 dies while it runs several jobs, each of them is given again alone, and then there is no doubt.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -44,41 +44,62 @@ class GivenUp:
 
 
 class JobPlan:
-    """The jobs of one batch, numbered from 0."""
+    """Jobs under way, each under a number of the caller's."""
 
-    def __init__(
-        self, attempts_before: Sequence[int], policy: Policy, *, chance: Callable[[], float]
-    ) -> None:
+    def __init__(self, policy: Policy, *, chance: Callable[[], float]) -> None:
         self._policy = policy
         self._chance = chance
-        self._attempts = list(attempts_before)
-        self._waiting = deque(range(len(self._attempts)))
+        #: Counted attempts of the jobs that have not ended.
+        self._attempts: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
         self._alone: deque[int] = deque()
         self._resting: list[tuple[float, int]] = []
         self._given: set[int] = set()
-        self._open = len(self._attempts)
-        #: Jobs that were given up or postponed, by number.
+        #: Jobs that were given up or postponed, by number, until the caller takes them.
         self.given_up: dict[int, GivenUp] = {}
+
+    def add(self, number: int, *, attempts: int = 0) -> None:
+        """One more job, with its attempts so far."""
+        self._attempts[number] = attempts
+        self._waiting.append(number)
 
     @property
     def finished(self) -> bool:
         """Whether all jobs have ended."""
-        return self._open == 0
+        return not self._attempts
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that can be given now, in chunks."""
+        return len(self._waiting)
+
+    @property
+    def suspects(self) -> int:
+        """Jobs that can be given now, each alone."""
+        return len(self._alone)
+
+    def wake(self, *, now_ms: float) -> None:
+        """Jobs whose backoff is over wait again."""
+        while self._resting and self._resting[0][0] <= now_ms:
+            self._waiting.append(heappop(self._resting)[1])
 
     def take(self, chunk_max: int, *, now_ms: float) -> Chunk | None:
         """What to give now; None if nothing can be given before `rest_until_ms`."""
-        while self._resting and self._resting[0][0] <= now_ms:
-            self._waiting.append(heappop(self._resting)[1])
+        self.wake(now_ms=now_ms)
         if self._waiting:
             count = min(chunk_max, len(self._waiting))
             numbers = tuple([self._waiting.popleft() for _ in range(count)])
             self._given.update(numbers)
             return Chunk(numbers)
-        if self._alone:
-            number = self._alone.popleft()
-            self._given.add(number)
-            return Chunk((number,), alone=True)
-        return None
+        return self.take_suspect()
+
+    def take_suspect(self) -> Chunk | None:
+        """A job that must be given alone; None if there is none."""
+        if not self._alone:
+            return None
+        number = self._alone.popleft()
+        self._given.add(number)
+        return Chunk((number,), alone=True)
 
     @property
     def rest_until_ms(self) -> float | None:
@@ -88,7 +109,8 @@ class JobPlan:
     def done(self, numbers: Collection[int]) -> None:
         """They ended in results."""
         self._given.difference_update(numbers)
-        self._open -= len(numbers)
+        for number in numbers:
+            del self._attempts[number]
 
     def failed(self, number: int, failure: Failure, *, now_ms: float) -> None:
         """One attempt failed, and it counts."""
@@ -97,13 +119,13 @@ class JobPlan:
         attempts = self._attempts[number]
         if failure.kind.final or attempts >= self._policy.attempts_max:
             self.given_up[number] = GivenUp(failure, attempts)
-            self._open -= 1
+            del self._attempts[number]
             return
 
         rest_ms = self._policy.backoff(attempts, jitter=self._chance())
         if self._policy.postpones(attempts):
             self.given_up[number] = GivenUp(failure, attempts, rest_ms)
-            self._open -= 1
+            del self._attempts[number]
             return
         heappush(self._resting, (now_ms + rest_ms, number))
 

@@ -1,0 +1,8 @@
+"""Functions in processes of their own: what one of them does costs no other job anything.
+
+crew.py           the processes of a partition: which has what, and what became of it
+plan.py           which jobs a worker gets next, and when each has ended                pure
+worker.py         a child process that runs the function, as its parent sees it
+worker_child.py   inside that process
+worker_report.py  what both tell each other
+"""

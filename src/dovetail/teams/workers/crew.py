@@ -1,0 +1,344 @@
+"""The crew of a partition: processes that run a team's function, each job for itself.
+
+Promise: every job that is added ends or is postponed once, whatever the function does, and holds up
+no other. A function that raises, hangs, leaves the process, or fills the memory costs its own job
+an attempt; its neighbours may be started again, but never lose an attempt.
+
+How each is noticed: the child reports an exception. A plain function that hangs shows on the shared
+page, where the child notes what it runs and since when; the child is killed and replaced. Functions
+that run several at once are timed inside the child; if the child goes silent altogether, it is
+killed as well. A child that dies closes its pipe. `plan` decides which jobs are given again, and
+whose attempt counts.
+
+A job that takes long keeps its own process and nobody else: what waits behind it in its pipe is
+taken back, and while all of a crew's `size` workers are busy with such jobs, the crew has more, up
+to `WORKERS_MAX`. Idle ones beyond its size end after a while.
+
+The caller waits for `filenos` and calls `step`; nothing here blocks.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from dovetail.errors import Unavailable
+from dovetail.settings.tracing import TracingSettings
+from dovetail.teams.envelope import Job, JobId, id_of
+from dovetail.teams.graph import Stage
+from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
+from dovetail.teams.team import WorkKind
+from dovetail.teams.workers import worker_child
+from dovetail.teams.workers.plan import Chunk, GivenUp, JobPlan
+from dovetail.teams.workers.worker import Worker
+from dovetail.teams.workers.worker_report import RETIRE, SPLIT
+
+#: Jobs in one frame: at 10 µs each, a round trip to the child costs a few hundredths of them.
+CHUNK_JOBS_MAX = 256
+CHUNK_BYTES_MAX = 1024 * 1024
+#: A chunk takes about so long: what waits behind it waits no longer.
+_CHUNK_S = 0.01
+#: A chunk more waits in the pipe of a child whose jobs are short, so that it never idles.
+_CHUNKS_AHEAD = 2
+#: A worker that is silent for longer is busy with a long job.
+SLOW_S = 0.05
+#: Processes of one crew, those with long jobs included.
+WORKERS_MAX = 16
+#: A worker beyond the size of the crew ends when it was idle for so long.
+_SPARE_S = 10.0
+#: Children in a row that die before they begin any job: then something else is wrong.
+_STILLBORN_MAX = 5
+#: Time that a child has to send its last spans when it is not needed any more.
+_SPANS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardedJob:
+    """A job for another team, its payload encoded."""
+
+    target: str
+    id: JobId
+    payload: bytes
+    after_ms: int = 0
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """A job that ended in a result."""
+
+    job: Job
+    result: bytes
+    forwards: tuple[ForwardedJob, ...]
+
+
+Ended = Done | DeadLetter | Postponed
+
+
+class Crew:
+    """Runs jobs in child processes; outcomes come in the order in which they end."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        size: int = 1,
+        chance: Callable[[], float] = random.random,
+        traced: TracingSettings | None = None,
+    ) -> None:
+        """`traced` says how the children make spans; None: they make none."""
+        self._stage, self._size, self._traced = stage, size, traced
+        self._watched = (
+            stage.kind is not WorkKind.ITEM or stage.policy.concurrency == 1
+        ) and not worker_child.is_async(stage.work)
+        self._slots = (
+            stage.policy.concurrency
+            if not self._watched
+            else _CHUNKS_AHEAD
+            * (CHUNK_JOBS_MAX if stage.kind is WorkKind.ITEM else stage.policy.batch_max)
+        )
+        self._plan = JobPlan(stage.policy, chance=chance)
+        self._jobs: dict[int, tuple[Job, bool]] = {}
+        self._workers: list[Worker] = []
+        self._ended: list[tuple[int, Ended]] = []
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(list[list[Any]]).decode
+        self._stillborn = 0
+        #: How long a job took lately; a guess until one has ended.
+        self._job_s = _CHUNK_S / 8
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the children."""
+        while self._workers:
+            worker = self._workers.pop()
+            if self._traced is not None:
+                worker.dismiss(_SPANS_S)
+            worker.kill()
+
+    @property
+    def in_hand(self) -> int:
+        """Jobs that have not ended."""
+        return len(self._jobs)
+
+    def filenos(self) -> Iterable[int]:
+        """Where answers come."""
+        return [worker.fileno() for worker in self._workers]
+
+    def due_s(self, now_s: float) -> float | None:
+        """When `step` must be called, answers or not, on the monotonic clock."""
+        times = [worker.due_s(now_s) for worker in self._workers if worker.given]
+        if self._plan.rest_until_ms is not None:
+            times.append(self._plan.rest_until_ms / 1000)
+        if (
+            self._plan.waiting
+            or self._plan.suspects
+            or any(len(worker.given) > 1 for worker in self._workers)
+        ):
+            times.append(now_s + SLOW_S)
+        if len(self._workers) > self._size:
+            times.append(now_s + _SPARE_S)
+        return min(times, default=None)
+
+    def add(self, number: int, job: Job, *, stored: bool = False) -> None:
+        """One more job. `stored`: its payload is a result, and what follows from it is wanted."""
+        self._jobs[number] = (job, stored)
+        self._plan.add(number, attempts=0 if stored else job.attempts)
+
+    def step(self, now_s: float) -> list[tuple[int, Ended]]:
+        """What has ended since the last call. Raises `Unavailable` if children do not start."""
+        for worker in list(self._workers):
+            frames = worker.receive()
+            for frame in frames or ():
+                self._take_replies(worker, frame)
+            if frames is None or (worker.given and worker.left_s(now_s) <= 0):
+                if frames is not None:
+                    worker.end_overdue()
+                self._judge(worker, now_s)
+            elif worker.retires and not worker.given:
+                self._remove(worker)
+        self._give(now_s)
+        ended, self._ended = self._ended, []
+        return ended
+
+    # --- giving ----------------------------------------------------------------------------------
+
+    def _give(self, now_s: float) -> None:
+        self._plan.wake(now_ms=now_s * 1000)
+        for worker in self._workers if self._watched else ():
+            if len(worker.given) > 1 and now_s - worker.quiet_since_s >= SLOW_S:
+                self._plan.returned(worker.recall())
+        while self._plan.suspects and (alone := self._idle_worker()) is not None:
+            suspect = self._plan.take_suspect()
+            assert suspect is not None, "there is one"
+            self._give_to(alone, suspect)
+        while self._plan.waiting:
+            free = self._free_worker(now_s)
+            if free is None:
+                return
+            chunk = self._plan.take(self._chunk_max(free), now_ms=now_s * 1000)
+            assert chunk is not None, "something waits"
+            self._give_to(free, chunk)
+        for worker in [one for one in self._workers if not one.given]:
+            spare = len(self._workers) > self._size
+            if spare and now_s - worker.idle_since_s > _SPARE_S:
+                self._remove(worker)
+
+    def _idle_worker(self) -> Worker | None:
+        """A worker without any job, for one that may end it."""
+        for worker in self._workers:
+            if not worker.given and worker.room:
+                return worker
+        return self._hire() if len(self._workers) < WORKERS_MAX else None
+
+    def _free_worker(self, now_s: float) -> Worker | None:
+        """A worker for the next jobs; one more if all are busy with long jobs."""
+        free = [worker for worker in self._workers if worker.room and not self._is_held(worker)]
+        idle = [worker for worker in free if not worker.given]
+        if idle:
+            return idle[0]
+        if len(self._workers) < self._size:
+            return self._hire()
+        quick = [one for one in free if now_s - one.quiet_since_s < SLOW_S]
+        if quick:
+            return min(quick, key=lambda one: len(one.given))
+
+        slow = [one for one in self._workers if now_s - one.quiet_since_s >= SLOW_S]
+        if len(slow) == len(self._workers) < WORKERS_MAX:
+            return self._hire()
+        return None
+
+    def _is_held(self, worker: Worker) -> bool:
+        """Whether it must not get a further chunk now."""
+        if any(given.alone for given in worker.given.values()):
+            return True
+        if not worker.given or not self._watched:
+            return False
+        # Behind jobs that are not short, nothing is put in line.
+        return self._job_s > _CHUNK_S / 8 or len(worker.given) > self._chunk_size
+
+    def _hire(self) -> Worker:
+        made = Worker(
+            self._stage,
+            slots=self._slots,
+            watched=self._watched,
+            traced=self._traced,
+            others=self._workers,
+        )
+        self._workers.append(made)
+        return made
+
+    def _remove(self, worker: Worker) -> None:
+        self._workers.remove(worker)
+        worker.dismiss(_SPANS_S if self._traced is not None else 0.0)
+        worker.kill()
+
+    @property
+    def _chunk_size(self) -> int:
+        if not self._watched:
+            return self._slots
+        if self._stage.kind is not WorkKind.ITEM:
+            return self._stage.policy.batch_max
+        return max(1, min(CHUNK_JOBS_MAX, int(_CHUNK_S / max(self._job_s, 1e-6))))
+
+    def _chunk_max(self, worker: Worker) -> int:
+        """So many at once: a fair part of what waits, and no more than it has room for."""
+        workers = max(1, self._size)
+        share = -(-self._plan.waiting // workers) if self._watched else self._plan.waiting
+        return max(1, min(worker.room, self._chunk_size, max(share, 1)))
+
+    def _give_to(self, worker: Worker, chunk: Chunk) -> None:
+        frame, size, left = [], 0, list(chunk.numbers)
+        while left and size <= CHUNK_BYTES_MAX:
+            number = left.pop(0)
+            job, stored = self._jobs[number]
+            size += len(job.payload)
+            slot = worker.take(number, alone=chunk.alone)
+            frame.append((number, slot, job.key, job.payload, job.traceparent, stored))
+        self._plan.returned(left)
+        worker.chunk_begins(len(frame))
+        # If it is gone, its pipe says so at the next look.
+        worker.send(self._encode(frame))
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    def _take_replies(self, worker: Worker, frame: bytes) -> None:
+        self._stillborn = 0
+        done, split = [], []
+        for reply in self._decode(frame):
+            number, outcome = reply[0], reply[1]
+            if outcome == RETIRE:
+                worker.retires = True
+                continue
+            if not worker.ended(number) or number not in self._jobs:
+                continue
+            if isinstance(outcome, bytes):
+                done.append(number)
+                self._ended.append((number, _done(self._jobs.pop(number)[0], reply)))
+            elif outcome == SPLIT:
+                split.append(number)
+            else:
+                self._failed(number, Failure(FailureKind(outcome), reply[2], reply[3]))
+        self._plan.done(done)
+        if split:
+            self._plan.suspected(split)
+        took_s = worker.chunk_ends()
+        if took_s is not None:
+            self._job_s = 0.7 * self._job_s + 0.3 * took_s
+
+    def _failed(self, number: int, failure: Failure) -> None:
+        self._plan.failed(number, failure, now_ms=time.monotonic() * 1000)
+        given_up = self._plan.given_up.pop(number, None)
+        if given_up is not None:
+            self._ended.append((number, _without_result(self._jobs.pop(number)[0], given_up)))
+
+    def _judge(self, worker: Worker, now_s: float) -> None:
+        """The child is lost: whose fault was it, and which jobs are given again?"""
+        begun = worker.begun()
+        failure = worker.end()
+        self._workers.remove(worker)
+        self._plan.returned(set(worker.given) - set(begun))
+        if len(begun) == 1:
+            self._failed(begun[0], self._timed(failure))
+        else:
+            self._plan.suspected(begun)
+        if worker.retires:
+            return
+
+        self._stillborn = 0 if begun else self._stillborn + 1
+        if self._stillborn >= _STILLBORN_MAX:
+            raise Unavailable(
+                f"{self._stillborn} worker processes of team {self._stage.team!r} in a row ended "
+                f"before they began a job; the last one: {failure.reason}"
+            )
+
+    def _timed(self, failure: Failure) -> Failure:
+        if failure.kind is not FailureKind.TIMEOUT:
+            return failure
+        timeout_ms = self._stage.policy.timeout_ms
+        return Failure(failure.kind, f"not done within {timeout_ms} ms; its worker was replaced")
+
+
+def _done(job: Job, reply: list[Any]) -> Done:
+    _, result, forwards, *trace = reply
+    if trace:
+        # It has a span of its own, and what follows belongs under that.
+        job = msgspec.structs.replace(job, traceparent=trace[0])
+    made = (
+        ForwardedJob(target, id_of(key), payload, after_ms)
+        for target, key, payload, after_ms in forwards
+    )
+    return Done(job, result, tuple(made))
+
+
+def _without_result(job: Job, given_up: GivenUp) -> Ended:
+    if given_up.rest_ms is None:
+        return DeadLetter(job, given_up.failure, given_up.attempts)
+    not_before_ms = time.time_ns() // 1_000_000 + given_up.rest_ms
+    return Postponed(job, given_up.failure.reason, given_up.attempts, not_before_ms)

@@ -1,0 +1,284 @@
+"""A worker: a child process that runs a team's function, as its parent sees it.
+
+The child is forked: a copy of this process costs milliseconds, where a new interpreter costs half a
+second. So the process that has workers must have no threads that hold locks; a Python worker of
+Spark has none.
+
+A shared page says what the child is doing, also when it is stuck or dead: which jobs are begun, and
+since when the current one runs (`worker_report`).
+
+Not here: which jobs it gets and what its end means. `crew` decides both.
+"""
+
+import fcntl
+import mmap
+import os
+import select
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dovetail import tracing
+from dovetail.settings.tracing import TracingSettings
+from dovetail.teams.graph import Stage
+from dovetail.teams.outcome import Failure, FailureKind
+from dovetail.teams.workers import worker_child
+from dovetail.teams.workers.worker_report import BEGUN, ENDED, LENGTH, RECALLED, RUNNING
+
+#: A child that times its jobs itself is silent for longer than a timeout only if it is stuck.
+SILENCE_S = 1.0
+START_S_MAX = 30.0
+#: Between two looks whether a child has begun something.
+_LOOK_S = 0.1
+#: Linux allows so much to everybody.
+_PIPE_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Given:
+    """A job that a worker has."""
+
+    slot: int
+    alone: bool
+
+
+class Worker:
+    """One child process, its two pipes and its page."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        slots: int,
+        watched: bool,
+        traced: TracingSettings | None,
+        others: Iterable["Worker"] = (),
+    ) -> None:
+        """`slots` is how many jobs it can have; `watched`: the page tells what it runs.
+
+        `others` are the workers that this process has: the new one must not hold their pipes.
+        """
+        self._timeout_s = stage.policy.timeout_ms / 1000
+        self._watched = watched
+        self._page = mmap.mmap(-1, RUNNING.size + slots)
+        self._slots = deque(range(slots))
+        #: Of jobs that were taken back; free when the child has passed them.
+        self._recalled: list[int] = []
+        #: The jobs that it has, by number.
+        self.given: dict[int, Given] = {}
+        #: When it last answered, or got something to do.
+        self.quiet_since_s = self.idle_since_s = time.monotonic()
+        self._chunk_jobs, self._chunk_since_s = 0, 0.0
+        #: It takes no more jobs.
+        self.retires = False
+        self._unread = bytearray()
+        self._overdue = False
+        self._status: int | None = None
+        self._fork(
+            stage, traced, [one for other in others for one in (other._jobs, other._replies)]
+        )
+
+    def _fork(self, stage: Stage, traced: TracingSettings | None, foreign: list[int]) -> None:
+        jobs_read, jobs_write = os.pipe()
+        replies_read, replies_write = os.pipe()
+        for descriptor in (jobs_write, replies_write):
+            with suppress(OSError):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self._close(jobs_write, replies_read, *foreign)
+                if traced is not None:
+                    tracing.use(traced, service=f"dovetail-{stage.pipeline}")
+                worker_child.main(stage, jobs_read, replies_write, self._page, parent)
+                tracing.end()
+                code = 0
+            finally:
+                os._exit(code)
+
+        os.close(jobs_read)
+        os.close(replies_write)
+        self._jobs, self._replies = jobs_write, replies_read
+
+    @property
+    def room(self) -> int:
+        """How many more jobs it can take."""
+        if self._recalled:
+            passed = [one for one in self._recalled if self._page[RUNNING.size + one] == ENDED]
+            self._recalled = [one for one in self._recalled if one not in passed]
+            self._slots.extend(passed)
+        return 0 if self.retires else len(self._slots)
+
+    def fileno(self) -> int:
+        """Where its answers come."""
+        return self._replies
+
+    def chunk_begins(self, jobs: int) -> None:
+        """It gets a chunk of so many jobs."""
+        if self._chunk_jobs == 0:
+            self._chunk_since_s = time.monotonic()
+        self._chunk_jobs += jobs
+
+    def chunk_ends(self) -> float | None:
+        """How long one of its jobs took, if it has done all it had; else None."""
+        if self.given or not self._chunk_jobs:
+            return None
+        took_s = (time.monotonic() - self._chunk_since_s) / self._chunk_jobs
+        self._chunk_jobs = 0
+        return took_s
+
+    def take(self, number: int, *, alone: bool) -> int:
+        """A slot for a job that it gets next."""
+        slot = self._slots.popleft()
+        self._page[RUNNING.size + slot] = 0
+        if not self.given:
+            self.quiet_since_s = time.monotonic()
+            RUNNING.pack_into(self._page, 0, -1, self.quiet_since_s)
+        self.given[number] = Given(slot, alone)
+        return slot
+
+    def ended(self, number: int) -> bool:
+        """Whether it had that job; it has it no more."""
+        given = self.given.pop(number, None)
+        if given is not None:
+            self._slots.append(given.slot)
+        if not self.given:
+            self.idle_since_s = time.monotonic()
+        return given is not None
+
+    def begun(self) -> list[int]:
+        """The jobs that it has begun and not ended."""
+        return [
+            number
+            for number, given in self.given.items()
+            if self._page[RUNNING.size + given.slot] == BEGUN
+        ]
+
+    def recall(self) -> list[int]:
+        """Takes back what it has not begun, which it will not begin then.
+
+        It looks before it begins a job, not at the same moment: in a rare case it runs one that
+        another one runs too, and the first answer counts.
+        """
+        back = []
+        for number, given in list(self.given.items()):
+            at = RUNNING.size + given.slot
+            if self._page[at] == 0:
+                self._page[at] = RECALLED
+                back.append(number)
+                self._recalled.append(given.slot)
+                del self.given[number]
+        return back
+
+    def send(self, frame: bytes) -> bool:
+        """Sends a chunk; False if the child is gone."""
+        data = memoryview(LENGTH.pack(len(frame)) + frame)
+        try:
+            while data:
+                data = data[os.write(self._jobs, data) :]
+        except BrokenPipeError:
+            return False
+        return True
+
+    def receive(self) -> Iterable[bytes] | None:
+        """The frames that have come; None if the child is gone, and all it said was read."""
+        frames: list[bytes] = []
+        while select.select([self._replies], [], [], 0)[0]:
+            data = os.read(self._replies, _PIPE_BYTES)
+            if not data:
+                return frames or None
+            self._unread += data
+            while len(self._unread) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(self._unread)[0]
+                if len(self._unread) < end:
+                    break
+                frames.append(bytes(self._unread[LENGTH.size : end]))
+                del self._unread[:end]
+        if frames:
+            self.quiet_since_s = time.monotonic()
+        return frames
+
+    def left_s(self, now_s: float) -> float:
+        """How long it may still take; 0 or less: it must be killed."""
+        if not self._watched:
+            return self.quiet_since_s + self._timeout_s + SILENCE_S - now_s
+        seen = RUNNING.unpack_from(self._page)
+        if not self.begun():
+            # It starts, or sends outcomes, which takes time on a loaded machine.
+            return float(seen[1]) + self._timeout_s + START_S_MAX - now_s
+        left = float(seen[1]) + self._timeout_s - now_s
+        if left <= 0:
+            # Number and time are written one after the other; look again before judging.
+            time.sleep(0.001)
+            if RUNNING.unpack_from(self._page) != seen:
+                return 0.001
+        return left
+
+    def due_s(self, now_s: float) -> float:
+        """When to look at it again, if it says nothing."""
+        left_s = max(0.001, self.left_s(now_s))
+        # It does not say what it begins, so look again soon.
+        return now_s + (left_s if not self._watched or self.begun() else min(left_s, _LOOK_S))
+
+    def end_overdue(self) -> None:
+        """It is silent for too long."""
+        self._overdue = True
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is None
+
+    def dismiss(self, seconds: float = 0.0) -> None:
+        """Sends it no more jobs, and gives it time to end by itself."""
+        self._close(self._jobs)
+        self._jobs = -1
+        self.retires = True
+        self._wait(seconds)
+
+    def kill(self) -> None:
+        """Ends it, whatever it does."""
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._status = os.waitpid(self.pid, 0)[1]
+        self._close(self._jobs, self._replies)
+        self._jobs = self._replies = -1
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _close(self, *descriptors: int) -> None:
+        for descriptor in descriptors:
+            # It may be closed already.
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def end(self) -> Failure:
+        """Ends it, and says why it was lost."""
+        if self._overdue:
+            self.kill()
+            return Failure(FailureKind.TIMEOUT, "silent for too long")
+        # Its pipe is closed: it is ending, or has closed what it should not have touched.
+        self._wait(SILENCE_S)
+        self.kill()
+
+        assert self._status is not None
+        if os.WIFSIGNALED(self._status):
+            number = os.WTERMSIG(self._status)
+            name = signal.Signals(number).name
+            hint = "; out of memory?" if number == signal.SIGKILL else ""
+            return Failure(FailureKind.CRASH, f"its process was killed by {name}{hint}")
+        code = os.WEXITSTATUS(self._status)
+        return Failure(FailureKind.CRASH, f"its process ended with exit code {code}")

@@ -1,0 +1,207 @@
+"""What a worker's process and its parent tell each other.
+
+    frames in    [[number, slot, key, payload, traceparent, stored], ...]     one chunk of jobs
+    frames out   [[number, result, [[target, key, payload, ms], ...]], ...]   results, followed by
+                                                          the traceparent of a span of their own
+                 [[number, kind, reason, traceback], ...]                     failures
+                 [[-1, "retire"]]                                  gives this process no more jobs
+    shared page  by slot, which jobs are begun and which ended, and since when the current one runs:
+                 what is left to read when this process is dead or stuck
+
+A frame is its length (4 bytes) and MessagePack. Outcomes are sent after two milliseconds or a
+quarter of a megabyte, so that a function of ten microseconds does not pay for a system call, and
+the outcome of a slow one is sent at once.
+
+A job that is `stored` has a result already, from an attempt that died: its payload is that result,
+the function does not run, and what follows from it is made again.
+"""
+
+import mmap
+import struct
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import msgspec
+
+from dovetail.errors import InvalidInput
+from dovetail.teams.codecs import Undecodable, Unencodable
+from dovetail.teams.envelope import id_of, key_of
+from dovetail.teams.graph import Stage
+from dovetail.teams.outcome import Failure, FailureKind, Reject
+
+LENGTH = struct.Struct("<I")
+#: At the head of the page: the number of the running job, and since when it runs.
+RUNNING = struct.Struct("<qd")
+#: Behind it, one byte for each slot; 0: not begun. The parent may recall what is not begun.
+BEGUN, ENDED, RECALLED = 1, 2, 3
+
+FLUSH_S = 0.002
+FLUSH_BYTES = 256 * 1024
+#: Text and bytes so many times larger than the limit are not even encoded.
+_HOPELESS = 4
+
+#: In place of a failure: the batch failed, and this job may or may not be the reason.
+SPLIT = "split"
+#: In place of an outcome, about job -1: this process must be replaced.
+RETIRE = "retire"
+
+#: What is sent about one job, and roughly how many bytes it has.
+Reply = tuple[Any, ...]
+SizedReply = tuple[Reply, int]
+
+
+class GivenJob(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One job of a chunk."""
+
+    number: int
+    slot: int
+    key: bytes
+    payload: bytes
+    traceparent: bytes | None
+    stored: bool
+
+
+class Report:
+    """Reports on jobs: through the pipe, and on the shared page."""
+
+    def __init__(self, replies: BinaryIO, page: mmap.mmap) -> None:
+        self._replies, self._page = replies, page
+        self._buffer: list[Reply] = []
+        self._bytes = 0
+        self._flushed = time.monotonic()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._lock = threading.Lock()
+        self._unsent = threading.Event()
+
+    def keep_flushing(self) -> None:
+        """Sends what has ended also while the next job takes long."""
+        while True:
+            self._unsent.wait()
+            time.sleep(FLUSH_S)
+            self.flush()
+
+    def recalled(self, job: GivenJob) -> bool:
+        """Whether the parent has given the job to another process; it then is passed over."""
+        at = RUNNING.size + job.slot
+        if self._page[at] != RECALLED:
+            return False
+        self._page[at] = ENDED
+        return True
+
+    def begin(self, job: GivenJob, now: float) -> None:
+        # The time first: whoever sees that it has begun must not take an older one for its own.
+        RUNNING.pack_into(self._page, 0, job.number, now)
+        self._page[RUNNING.size + job.slot] = BEGUN
+
+    def end(self, job: GivenJob, reply: SizedReply, now: float) -> None:
+        self._page[RUNNING.size + job.slot] = ENDED
+        with self._lock:
+            if not self._buffer:
+                self._unsent.set()
+            self._buffer.append(reply[0])
+            self._bytes += reply[1]
+        if now - self._flushed > FLUSH_S or self._bytes > FLUSH_BYTES:
+            self.flush()
+
+    def retire(self) -> None:
+        """This process can take no more jobs; what is sent next says so first."""
+        with self._lock:
+            self._buffer.insert(0, (-1, RETIRE))
+
+    def flush(self) -> None:
+        with self._lock:
+            self._unsent.clear()
+            if self._buffer:
+                frame = self._encode(self._buffer)
+                data = memoryview(LENGTH.pack(len(frame)) + frame)
+                while data:
+                    data = data[self._replies.write(data) :]
+                self._buffer, self._bytes = [], 0
+            self._flushed = time.monotonic()
+
+
+class Outcomes:
+    """From a result to the reply about it: encoded, forwarded, measured."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._encode = stage.codec.encoder()
+        self._size_max = stage.policy.result_bytes_max
+        self._decode_stored = stage.codec.decoder()
+        self._encoders = {
+            name: target.codec.encoder() for name, target in sorted(stage.targets.items())
+        }
+
+    def again(self, job: GivenJob) -> SizedReply:
+        """The reply about a result that is stored; raises nothing."""
+        try:
+            return self.of(job, self._decode_stored(job.payload))
+        except BaseException as error:  # noqa: BLE001 - a connector may do anything
+            return failed(job.number, error)
+
+    def of(self, job: GivenJob, result: Any) -> SizedReply:
+        """The reply about a result. Raises what the user's code does, and `InvalidInput`."""
+        encoded = self._encoded(self._encode, result)
+        size = len(encoded)
+        forwards = []
+        job_id = id_of(job.key)
+        for connector in self._stage.connectors:
+            for forward in connector.forward(job_id, result):
+                payload = self._encoded(self._encoders[forward.target], forward.payload)
+                forwards.append((forward.target, key_of(forward.id), payload, forward.after_ms))
+                size += len(payload)
+        return (job.number, encoded, forwards), size
+
+    def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes:
+        if isinstance(value, str | bytes) and len(value) > _HOPELESS * self._size_max:
+            raise _TooLarge(len(value), self._size_max)
+        data = encode(value)
+        if len(data) > self._size_max:
+            raise _TooLarge(len(data), self._size_max)
+        return data
+
+
+class _TooLarge(InvalidInput):
+    def __init__(self, size: int, size_max: int) -> None:
+        super().__init__(
+            f"the result has {size} bytes; the limit of this team is {size_max} "
+            "(result_bytes_max). Store it elsewhere and return a reference to it"
+        )
+
+
+#: The failure of each kind of exception; any other is `FailureKind.EXCEPTION`.
+_KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
+    (Reject, FailureKind.REJECTED),
+    (Undecodable, FailureKind.JOB_UNREADABLE),
+    (Unencodable, FailureKind.RESULT_UNWRITABLE),
+    (_TooLarge, FailureKind.RESULT_TOO_LARGE),
+)
+
+
+def _failure_of(error: BaseException) -> Failure:
+    kinds = (kind for type_, kind in _KINDS if isinstance(error, type_))
+    kind = next(kinds, FailureKind.EXCEPTION)
+    try:
+        text = str(error)
+    except BaseException as broken:  # noqa: BLE001 - the user's __str__ may do anything
+        text = f"(its message cannot be read: {type(broken).__name__})"
+
+    reason = text if isinstance(error, Reject | InvalidInput) else f"{type(error).__name__}: {text}"
+    lines = traceback.format_exception(error) if kind is FailureKind.EXCEPTION else []
+    return Failure(kind, reason, "".join(lines)).bounded()
+
+
+def failed(number: int, error: BaseException) -> SizedReply:
+    """The reply about an exception."""
+    failure = _failure_of(error)
+    size = len(failure.reason) + len(failure.traceback)
+    return (number, failure.kind.value, failure.reason, failure.traceback), size
+
+
+def overdue(number: int, timeout_ms: int) -> SizedReply:
+    """The reply about a job that takes too long."""
+    reason = f"not done within {timeout_ms} ms; abandoned"
+    return (number, FailureKind.TIMEOUT.value, reason, ""), len(reason)
