@@ -35,6 +35,9 @@ class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     attempts_max: Annotated[int, Meta(ge=1, le=10_000)] = 10
     #: Longest lease that a consumer may ask for; a dead one keeps its messages that long.
     lease_ms_max: Annotated[int, Meta(ge=_SECOND_MS, le=7 * _DAY_MS)] = _HOUR_MS
+    #: Longest time that a handler may take without progress; it is cancelled then, and the attempt
+    #: counts. 0: as long as it likes. A consumer can set a shorter one of its own.
+    handling_ms_max: Annotated[int, Meta(ge=0, le=7 * _DAY_MS)] = 0
     #: Bytes of body and headers. Larger things belong into a file, and its name into a message.
     body_bytes_max: Annotated[int, Meta(ge=1, le=64 * 1024 * 1024)] = 1024 * 1024
     #: How far ahead a message may be due; a date beyond is usually seconds taken for milliseconds.

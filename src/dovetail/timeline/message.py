@@ -123,12 +123,18 @@ class Release(Struct, frozen=True, array_like=True, gc=False):
     """A lease given back: the message is due again at `due_ms`.
 
     `counted` is false if nothing was tried, as when a consumer stops: the attempt is taken back.
+    `rejected`: this was the last attempt, whatever the timeline allows; of one that is counted.
     """
 
     handle: Handle
     due_ms: TimeMs
     counted: bool = True
     reason: Reason = ""
+    rejected: bool = False
+
+    def attempts_max(self, of_timeline: int) -> int:
+        """The attempt after which it is a dead letter."""
+        return 0 if self.rejected else of_timeline
 
 
 class Leased(Struct, frozen=True, array_like=True, gc=False):

@@ -258,6 +258,16 @@ class StoreConformance:
             released = await give_back(store, Release(leased.handle, NOW_MS, counted=False))
             assert released == [Status.OK]
 
+    async def test_what_is_rejected_is_a_dead_letter_at_once(self, store: TimelineStore) -> None:
+        """B22: beside one that is only released, in the same command."""
+        await put(store, message(), message())
+        one, two = await take(store, ask(limit=2))
+        rejected = Release(one.handle, NOW_MS, True, "not ours", rejected=True)
+        statuses = await give_back(store, rejected, Release(two.handle, NOW_MS))
+        assert statuses == [Status.DEAD, Status.OK]
+        (dead,) = await store.dead(after=MessageId(0), limit=10)
+        assert (dead.id, dead.reason, dead.attempts) == (one.id, "not ours", 1)
+
     async def test_a_consumer_that_restarts_gets_its_leases_back(
         self, store: TimelineStore
     ) -> None:

@@ -34,13 +34,14 @@ it never began is given back, uncounted.
 from dovetail.timeline.client.blocking import connect_blocking
 from dovetail.timeline.client.client import Dovetail, connect
 from dovetail.timeline.client.message import Message, Scheduled
-from dovetail.timeline.client.retry import Retry
+from dovetail.timeline.client.retry import Reject, Retry
 from dovetail.timeline.client.timeline import Draft, Timeline
 
 __all__ = [
     "Dovetail",
     "Draft",
     "Message",
+    "Reject",
     "Retry",
     "Scheduled",
     "Timeline",

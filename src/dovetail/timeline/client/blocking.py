@@ -91,6 +91,7 @@ class BlockingDovetail:
         concurrency: int = 16,
         batch: int = 0,
         prefetch: int | None = None,
+        timeout: Duration = 0,
         id: str = "",  # noqa: A002 - as in the asyncio client
         stop: Duration = "30s",
     ) -> Callable[[HandlerType], HandlerType]:
@@ -104,6 +105,7 @@ class BlockingDovetail:
                     concurrency=concurrency,
                     batch=batch,
                     prefetch=prefetch,
+                    timeout=timeout,
                     id=id,
                     stop=stop,
                 )(handler)

@@ -114,6 +114,7 @@ class Dovetail:
         concurrency: int = 16,
         batch: int = 0,
         prefetch: int | None = None,
+        timeout: Duration = 0,
         id: str = "",  # noqa: A002 - it is the consumer's id, and everybody calls it that
         stop: Duration = "30s",
     ) -> Callable[[HandlerType], HandlerType]:
@@ -122,7 +123,8 @@ class Dovetail:
         A coroutine function runs in the loop, a plain one in a thread. It returns: done. It raises:
         the message comes again later, and is a dead letter after the timeline's last attempt. With
         `batch`, it is given lists of up to so many. `prefetch` messages wait here for a handler, by
-        default as many as are handled at once; they go back when another consumer is idle. Under an
+        default as many as are handled at once; they go back when another consumer is idle. After
+        `timeout` without `message.progress()` a handler is cancelled, which is a failure. Under an
         `id` that was used before, leases that its former life held are handled too.
         """
         name = id or f"{self._client_id}-{uuid.uuid4().hex[:8]}"
@@ -131,6 +133,7 @@ class Dovetail:
             concurrency=concurrency,
             batch=batch,
             prefetch=prefetch,
+            handling_ms_max=duration_ms(timeout),
             rack=self._rack,
             id=check_key(name, "consumer id"),
             stop_ms=duration_ms(stop),

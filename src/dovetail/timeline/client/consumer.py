@@ -16,7 +16,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -27,13 +27,13 @@ from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.client.credit import OUTSTANDING, TAKE_MAX, Credit
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
-from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall
+from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall, Outcomes
 from dovetail.timeline.client.leases import Leases
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
-from dovetail.timeline.client.retry import NotHandled, pause_ms, reason_of
+from dovetail.timeline.client.retry import NotHandled, Reject, pause_ms, reason_of
 from dovetail.timeline.message import (
     BATCH_MAX,
     TIME_MS_MAX,
@@ -247,6 +247,8 @@ class Consumer:
                     frames.Held(opened.session, limit, known), frames.Pushed, changes=False
                 )
                 self._credit.give(-self._welcome(held.messages))
+            limits_ms = [opened.config.handling_ms_max, options.handling_ms_max]
+            self._handler.limit_s = min(filter(None, limits_ms), default=0) / 1000
             self._session = opened.session
 
     async def _quiet(self, line: Link) -> None:
@@ -356,8 +358,7 @@ class Consumer:
         except InvalidInput as error:
             _log.warning("unreadable", timeline=self.timeline, id=leased.id, error=str(error))
             self.failed += 1
-            due_ms = self._node.now_ms() + pause_ms(leased.attempt, error)
-            self._give_back(leased.handle, due_ms, counted=True, reason=reason_of(error))
+            self._give_back(leased.handle, leased.attempt, error)
             return None
 
     # Handling
@@ -365,6 +366,7 @@ class Consumer:
     async def _handle(self, messages: list[Message]) -> None:
         error: BaseException | None = None
         begun: list[Message] = []
+        outcomes: Outcomes = ()
 
         try:
             await self._node.until(max(message.start_ms for message in messages))
@@ -373,49 +375,51 @@ class Consumer:
                     return
                 begun = await self._leases.fit(messages)
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
-                await self._handler(begun)
+                outcomes = await self._handler(begun)
 
         except asyncio.CancelledError:
             error = TimeoutError("the consumer stopped before the handler ended")
         except NotHandled:
-            begun = []
+            begun, outcomes = [], ()
         except Exception as raised:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             error = raised
         except BaseException as raised:
             error = raised
             raise
         finally:
-            self._settle(messages, begun, error)
+            failed = outcomes if error is None else [error] * len(begun)
+            self._settle(messages, dict(zip((each.handle for each in begun), failed, strict=True)))
             self._begun.discard(asyncio.current_task())
             self._credit.give(len(messages))
 
     def _settle(
-        self, messages: list[Message], begun: list[Message], error: BaseException | None
+        self, messages: list[Message], outcomes: Mapping[Handle, BaseException | None]
     ) -> None:
         """Deletes what was handled, releases what failed, and returns, uncounted, the rest."""
         done: list[Handle] = []
-        began = {message.handle for message in begun}
         for message in messages:
-            self._running.pop(message.handle, None)
+            handle = message.handle
+            self._running.pop(handle, None)
             ours = self._leases.end(message)
-            if message.handle not in began:
-                self._give_back(message.handle, message.start_ms, counted=False, reason="")
+            if handle not in outcomes:
+                self._finished.back(Release(handle, max(0, message.start_ms), counted=False))
             elif not ours:
                 self.failed += 1
-            elif error is None:
-                done.append(message.handle)
+            elif (error := outcomes[handle]) is None:
+                done.append(handle)
             else:
                 self.failed += 1
-                due_ms = self._node.now_ms() + pause_ms(message.attempt, error)
-                self._give_back(message.handle, due_ms, counted=True, reason=reason_of(error))
+                self._give_back(handle, message.attempt, error)
 
         self.handled += len(done)
         if done:
             self._finished.done(done)
 
-    def _give_back(self, handle: Handle, due_ms: int, *, counted: bool, reason: str) -> None:
-        due_ms = min(max(0, due_ms), TIME_MS_MAX)
-        self._finished.back(Release(handle, due_ms, counted, reason))
+    def _give_back(self, handle: Handle, attempt: int, error: BaseException) -> None:
+        """An attempt failed."""
+        due_ms = min(TIME_MS_MAX, self._node.now_ms() + pause_ms(attempt, error))
+        rejected = isinstance(error, Reject)
+        self._finished.back(Release(handle, max(0, due_ms), True, reason_of(error), rejected))
 
     # Reporting to the broker
 

@@ -1,9 +1,18 @@
-"""Calling a user's handler: a coroutine function in the loop, a plain function in a thread."""
+"""Calling a user's handler: a coroutine function in the loop, a plain function in a thread.
+
+A handler may have a longest time, counted from its call or from the last `Message.progress`. Beyond
+it a coroutine is cancelled. A thread cannot be: it is left alone, its messages go on to another
+attempt, and the next plain handlers get threads of a new pool, so that as many run as before.
+
+The handler of a batch returns nothing if all is done, or an outcome for each message, in their
+order: None for done, an exception for what it would have raised for that message alone.
+"""
 
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +22,8 @@ from dovetail.timeline.client.spans import handling
 
 Handler = Callable[[Message], Any]
 BatchHandler = Callable[[list[Message]], Any]
+#: What became of each message of a call: None, or why it failed.
+Outcomes = Sequence[BaseException | None]
 
 
 class HandlerCall:
@@ -25,25 +36,67 @@ class HandlerCall:
         self._plain = not inspect.iscoroutinefunction(handler)
         self._timeline = timeline
         self._batch = options.batch > 0
-        #: As many as may run at once: the loop's own pool has few, and others use it.
-        self._threads = ThreadPoolExecutor(options.concurrency, f"consumer of {timeline}")
+        self._concurrency = options.concurrency
+        self._threads = self._new_threads()
+        #: Longest time without progress, in seconds; 0 if there is none.
+        self.limit_s = options.handling_ms_max / 1000
 
-    async def __call__(self, messages: list[Message]) -> None:
-        """Returns when they are handled. Raises whatever the handler raises."""
+    def _new_threads(self) -> ThreadPoolExecutor:
+        # As many as may run at once: the loop's own pool has few, and others use it.
+        return ThreadPoolExecutor(self._concurrency, f"consumer of {self._timeline}")
+
+    async def __call__(self, messages: list[Message]) -> Outcomes:
+        """What became of each. Raises whatever the handler raises, and `TimeoutError`."""
         if not messages:
-            return
+            return ()
         given = messages if self._batch else messages[0]
         with handling(self._timeline, messages):
-            if not self._plain:
-                await self._handler(given)
-                return
+            found = await (self._limited(given, messages) if self.limit_s else self._call(given))
+        return self._outcomes(found, messages)
 
-            within = contextvars.copy_context()
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._threads, within.run, self._handler, given)
-            # A partial, or an object that is called, does not show that it is a coroutine.
-            if inspect.isawaitable(found):
-                await found
+    async def _call(self, given: Any) -> Any:
+        if not self._plain:
+            return await self._handler(given)
+        within = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, within.run, self._handler, given)
+        # A partial, or an object that is called, does not show that it is a coroutine.
+        return await found if inspect.isawaitable(found) else found
+
+    async def _limited(self, given: Any, messages: list[Message]) -> Any:
+        task = asyncio.ensure_future(self._call(given))
+        began_s = time.monotonic()
+        try:
+            while not task.done():
+                last_s = max(began_s, *(message._progress_s for message in messages))
+                left_s = last_s + self.limit_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError(f"the handler took longer than {self.limit_s:g} s")
+                await asyncio.wait([task], timeout=left_s)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                if self._plain:
+                    # The thread goes on to its end, and is not counted on any more.
+                    self._threads.shutdown(wait=False)
+                    self._threads = self._new_threads()
+                else:
+                    # It may clean up, but its time is over whatever it does.
+                    await asyncio.wait([task], timeout=self.limit_s)
+
+    def _outcomes(self, found: Any, messages: list[Message]) -> Outcomes:
+        if not self._batch or found is None:
+            return [None] * len(messages)
+        outcomes = list(found) if isinstance(found, list | tuple) else [found]
+        if len(outcomes) != len(messages) or not all(
+            each is None or isinstance(each, BaseException) for each in outcomes
+        ):
+            raise TypeError(
+                f"a batch handler returns None, or a list with None or an exception for each of "
+                f"its {len(messages)} messages, not {found!r:.200}"
+            )
+        return outcomes
 
     def close(self) -> None:
         """Starts nothing more; a thread that runs goes on to its end."""

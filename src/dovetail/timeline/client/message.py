@@ -1,5 +1,6 @@
 """What a client sees: messages and what became of them."""
 
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -34,6 +35,12 @@ class Message:
     handle: Handle = field(repr=False)
     #: Whether the lease is another consumer's by now; what is done then is done for nothing.
     lease_lost: bool = False
+    #: When the handler last said that it goes on, by `time.monotonic`.
+    _progress_s: float = field(default=0.0, repr=False)
+
+    def progress(self) -> None:
+        """Says that the handler goes on: its longest time counts from now. From any thread."""
+        self._progress_s = time.monotonic()
 
     @property
     def due(self) -> datetime:

@@ -19,6 +19,8 @@ class ConsumerOptions:
     concurrency: int = 16
     batch: int = 0
     prefetch: int | None = None
+    #: Longest time of a handler without progress; 0: as the timeline says.
+    handling_ms_max: int = 0
     rack: str = ""
     id: str = ""
     stop_ms: int = 30_000
@@ -27,6 +29,8 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         """Raises `InvalidInput`."""
+        if self.handling_ms_max < 0:
+            raise InvalidInput(f"a longest handling time of {self.handling_ms_max} ms")
         if self.concurrency < 1 or self.batch < 0 or (self.prefetch or 0) < 0:
             raise InvalidInput(
                 f"concurrency {self.concurrency}, batch {self.batch}, prefetch {self.prefetch}: "

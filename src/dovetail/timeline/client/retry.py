@@ -20,6 +20,10 @@ class Retry(Exception):
         self.after_ms = duration_ms(after)
 
 
+class Reject(Exception):
+    """Raised by a handler: never again; the message is a dead letter now, with this reason."""
+
+
 class NotHandled(Exception):
     """Raised by a handler that could do nothing: the message goes back, and no attempt counts.
 

@@ -297,8 +297,9 @@ RELEASE = """
 WITH released AS (
     UPDATE {t}messages m
     SET visible = g.due, version = m.version + 1, holder = NULL, attempts = attempts - g.uncounted,
-        queued = g.uncounted = 1 OR attempts < $5
-    FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::int[]) AS g (id, version, due, uncounted)
+        queued = g.uncounted = 1 OR attempts < g.most
+    FROM unnest($1::bigint[], $2::int[], $3::bigint[], $4::int[], $5::int[])
+        AS g (id, version, due, uncounted, most)
     WHERE m.id = g.id AND m.version = g.version AND m.holder IS NOT NULL AND NOT m.queued
     RETURNING m.id, g.version, m.queued, m.visible, m.bucket
 ), queued AS (

@@ -227,7 +227,7 @@ class MemoryStore:
                 row.version += 1
                 row.holder = None
                 row.attempts -= 0 if item.counted else 1
-                if item.counted and row.attempts >= attempts_max:
+                if item.counted and row.attempts >= item.attempts_max(attempts_max):
                     self._bury(row, item.reason, now_ms)
                     status = Status.DEAD
             statuses.append(status)

@@ -312,9 +312,10 @@ class PostgresStore:
         async def act(left: list[Handle]) -> set[Handle]:
             due = [by_handle[handle].due_ms for handle in left]
             uncounted = [0 if by_handle[handle].counted else 1 for handle in left]
+            most = [by_handle[handle].attempts_max(attempts_max) for handle in left]
 
             async def work(connection: Any) -> dict[Handle, bool]:
-                values = (*_columns(left), due, uncounted, attempts_max)
+                values = (*_columns(left), due, uncounted, most)
                 async with connection.transaction():
                     rows = await connection.fetch(self._sql(sql.RELEASE), *values)
                     queued = {Handle(row[0], row[1]): row[2] for row in rows}

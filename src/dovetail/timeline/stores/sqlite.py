@@ -152,7 +152,7 @@ class SqliteStore:
                 values = (item.due_ms, uncounted, handle.id, handle.version)
                 for identity, attempts in connection.execute(sql.RELEASE, values).fetchall():
                     done.add(handle)
-                    if item.counted and attempts >= attempts_max:
+                    if item.counted and attempts >= item.attempts_max(attempts_max):
                         dying.append((identity, item.reason))
 
             statuses = _statuses(connection, [item.handle for item in releases], done)
