@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from dovetail.background import start_task
 from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.spans import handling
@@ -64,7 +65,7 @@ class HandlerCall:
         return await found if inspect.isawaitable(found) else found
 
     async def _limited(self, given: Any, messages: list[Message]) -> Any:
-        task = asyncio.ensure_future(self._call(given))
+        task = start_task(self._call(given), name="client/handler", expected=(BaseException,))
         began_s = time.monotonic()
         try:
             while not task.done():
