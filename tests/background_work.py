@@ -112,6 +112,7 @@ ENDING = {
     "ask": "the caller, from the task itself",
     "client/ask": "the caller, from the task itself",
     "client/consumer": "`run` raises it, and `health` names the consumer",
+    "client/handler": "the consumer, as a failed attempt",
     "client/leave": "nobody needs to: the connection is given up",
     "cli/display": "the user sees the last table; the teams go on",
     "cli/resolve-host": "the node warns of nothing; it serves all the same",
