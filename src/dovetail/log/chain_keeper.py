@@ -12,6 +12,7 @@ or from a page change in one transaction; after a refusal what is stored decides
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,6 +34,14 @@ def writes(key: str, record: PartitionRecord) -> tuple[PartitionRecord, list[Cha
     return record, [Put(key, chain.encode(record)), *changes]
 
 
+class _Bounds(NamedTuple):
+    """Of a page; none of these falls from one page to the next."""
+
+    first_offset: int
+    timestamp_peak: int
+    term_last: int
+
+
 class ChainKeeper:
     """A partition's chain, under one term."""
 
@@ -45,8 +54,8 @@ class ChainKeeper:
         #: Held by changes and by reads of pages, so that no page is remembered as it was before.
         self._lock = asyncio.Lock()
         self._pages: OrderedDict[int, Page] = OrderedDict()
-        #: First offset and highest time so far of the pages that were ever read.
-        self._bounds: dict[int, tuple[int, int]] = {}
+        #: What the pages that were ever read rise by.
+        self._bounds: dict[int, _Bounds] = {}
         self.record = record
 
     # Changes
@@ -159,12 +168,22 @@ class ChainKeeper:
     async def paged_since(self, timestamp: int) -> AsyncIterator[LedgerInfo]:
         """The ledgers in pages, from a page on before which no record is so young."""
         async with self._lock:
-            number = await self._search(lambda bounds: bounds[1] >= timestamp)
+            number = await self._search(lambda bounds: bounds.timestamp_peak >= timestamp)
         while number < self.record.paged.next:  # It can grow meanwhile.
             page = await self.page(number)
             for info in () if page is None else page.ledgers:
                 yield info
             number += 1
+
+    async def until_term(self, term: int) -> tuple[int | None, int | None]:
+        """Of the ledgers in pages: the last term up to `term`, and where a later one begins."""
+        async with self._lock:
+            number = await self._search(lambda bounds: bounds.term_last > term)
+            pages = [await self._page(at) for at in (number - 1, number) if at in self.pages()]
+        infos = [info for page in pages if page is not None for info in page.ledgers]
+        until = [info.term for info in infos if info.term <= term]
+        later = [info.first_offset for info in infos if info.term > term]
+        return until[-1] if until else None, later[0] if later else None
 
     async def oldest(self) -> tuple[Sequence[LedgerInfo], int | None]:
         """The first closed ledgers, and when the one behind them was opened."""
@@ -181,10 +200,10 @@ class ChainKeeper:
         newest = self.record.closed[:1]
         if newest and offset >= newest[0].first_offset:
             return None
-        number = await self._search(lambda bounds: bounds[0] > offset) - 1
+        number = await self._search(lambda bounds: bounds.first_offset > offset) - 1
         return number if number in self.pages() else None
 
-    async def _search(self, is_at: Callable[[tuple[int, int]], bool]) -> int:
+    async def _search(self, is_at: Callable[[_Bounds], bool]) -> int:
         """The first page whose bounds fulfil a condition that those behind it fulfil too."""
         low, high = self.record.paged.first, self.record.paged.next
         while low < high:
@@ -210,7 +229,8 @@ class ChainKeeper:
                     raise Damaged(f"{self.record.page_key(number)} is missing")
                 return None
             page = self._pages[number] = chain.decode_page(found.value)
-            self._bounds[number] = page.ledgers[0].first_offset, page.timestamp_peak
+            first, last = page.ledgers[0], page.ledgers[-1]
+            self._bounds[number] = _Bounds(first.first_offset, page.timestamp_peak, last.term)
         self._pages.move_to_end(number)
         while len(self._pages) > _PAGES_MAX:
             self._pages.popitem(last=False)

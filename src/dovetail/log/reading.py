@@ -215,6 +215,21 @@ async def newest_record(partition: Partition) -> TimedOffset | None:
     return found
 
 
+async def term_end(partition: Partition, term: int) -> tuple[int, int]:
+    """The last term with records that is not above `term`, itself if there is none; and its end."""
+    until, end = await partition.chain.until_term(term)
+    epoch = term if until is None else until
+    if end is not None:
+        return epoch, end
+    newest = [(info.term, info.first_offset) for info in partition.record.closed]
+    newest += [(ledger.info.term, ledger.first_offset) for ledger in partition.open_ledgers]
+    for later, first_offset in newest:
+        if later > term:
+            return epoch, first_offset
+        epoch = later
+    return epoch, partition.high_watermark
+
+
 def _newest_spans(partition: Partition) -> list[_Span]:
     """The ledgers behind the pages of the chain, in order; open ones as far as confirmed."""
     spans = [_span(info) for info in partition.record.closed]

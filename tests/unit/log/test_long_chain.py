@@ -33,7 +33,7 @@ from dovetail.log import partition as partition_module
 from dovetail.log.catalog import partition_key
 from dovetail.log.chain_keeper import ChainKeeper
 from dovetail.log.ownership import claim
-from dovetail.log.reading import newest_record, offset_for_time, read_from_storage
+from dovetail.log.reading import newest_record, offset_for_time, read_from_storage, term_end
 from dovetail.storage import Placement, Quorum, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 from dovetail.storage.pages import read_chains
@@ -353,6 +353,34 @@ async def test_a_long_chain_is_read_kept_and_deleted_as_a_short_one(
     await bench.log.deletions_done()
     assert await bench.storage.ledgers() == set()
     assert (await bench.coordinator.range("/chain-pages/")).items == ()
+
+
+async def test_the_end_of_a_term_is_found_in_pages(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L15, K1: as a chain without pages tells it, for every term and those between."""
+    partition = await bench.topic()
+    begins: list[tuple[int, int]] = []
+    for number in range(30):
+        begins.append((partition.term, number))
+        await bench.send(partition, str(number).encode())
+        if number % 3 == 2:
+            await bench.restart(crash=number % 2 == 0)
+            partition = bench.log.partition("t", 0)
+        else:
+            partition.roll()
+            assert partition._rolling is not None
+            await asyncio.wait([partition._rolling])
+
+    before = [await term_end(partition, term) for term in range(partition.term + 1)]
+    monkeypatch.setattr(chain, "PAGE_BYTES", 200)
+    await bench.restart()
+    partition = bench.log.partition("t", 0)
+    assert len(partition.chain.pages()) > 5
+    for term, told in enumerate(before):
+        assert await term_end(partition, term) == told
+        ends = [offset for begun, offset in begins if begun > term]
+        assert told[1] == (ends[0] if ends else 30)
 
 
 async def test_a_roll_that_fails_is_seen_and_tried_again(

@@ -7,7 +7,7 @@ from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.fetch import epoch_code
 from dovetail.log.partition import Partition
-from dovetail.log.reading import TimedOffset, newest_record, offset_for_time
+from dovetail.log.reading import TimedOffset, newest_record, offset_for_time, term_end
 
 _LATEST = -1
 _EARLIEST = -2
@@ -72,14 +72,14 @@ async def offset_for_leader_epoch(
     """Where a term's records end, so that a client finds out that it read records since lost."""
     topics = []
     for topic in request.topics:
-        partitions = [_epoch_end(backend, call, topic.topic, wanted) for wanted in topic.partitions]
+        partitions = [await _epoch_end(backend, call, topic.topic, p) for p in topic.partitions]
         topics.append(
             m.OffsetForLeaderEpochResponseTopic(topic=topic.topic, partitions=tuple(partitions))
         )
     return m.OffsetForLeaderEpochResponse(topics=tuple(topics))
 
 
-def _epoch_end(
+async def _epoch_end(
     backend: Backend, call: Call, topic: str, wanted: m.OffsetForLeaderEpochRequestPartition
 ) -> m.OffsetForLeaderEpochResponsePartition:
     index = wanted.partition
@@ -92,14 +92,10 @@ def _epoch_end(
     if code is not ErrorCode.NONE or wanted.leader_epoch > partition.term:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code, partition=index)
 
-    epoch, end = wanted.leader_epoch, partition.high_watermark
-    spans = [(info.term, info.first_offset) for info in partition.record.closed]
-    spans += [(ledger.info.term, ledger.first_offset) for ledger in partition.open_ledgers]
-    for term, first_offset in spans:
-        if term > wanted.leader_epoch:
-            end = first_offset
-            break
-        epoch = term
+    try:
+        epoch, end = await term_end(partition, wanted.leader_epoch)
+    except DovetailError as error:
+        return m.OffsetForLeaderEpochResponsePartition(error_code=code_of(error), partition=index)
     return m.OffsetForLeaderEpochResponsePartition(
         error_code=ErrorCode.NONE, partition=index, leader_epoch=epoch, end_offset=end
     )
