@@ -20,7 +20,8 @@
     │   ├── Fenced                 an older term writes
     │   ├── EntryConflict          another entry has this id
     │   ├── SequenceGap            an idempotent producer skipped a batch
-    │   └── ProducerFenced         an older producer epoch writes
+    │   ├── ProducerFenced         an older producer epoch writes
+    │   └── TransactionRefused     it is not part of a transaction that goes on
     ├── Unavailable                try again later                              (retriable)
     │   ├── DiskFull
     │   ├── TooFewCopies           a record would have fewer copies than the topic demands
@@ -29,6 +30,7 @@
     │   ├── LeaseLost
     │   ├── WatchGap               the watch fell behind; read again, then watch
     │   ├── NotOwner               another node owns the partition now
+    │   ├── TransactionBusy        the transaction before it is still being ended
     │   ├── Unreachable            no node answers at the address
     │   └── Throttled              a limit is reached
     ├── Uncertain                  it may or may not have happened              (retriable)
@@ -132,6 +134,10 @@ class ProducerFenced(Refused):
     """An older producer epoch writes."""
 
 
+class TransactionRefused(Refused):
+    """It is not part of a transaction that goes on."""
+
+
 class Unavailable(DovetailError):
     """Try again later."""
 
@@ -164,6 +170,10 @@ class WatchGap(Unavailable):
 
 class NotOwner(Unavailable):
     """Another node owns the partition now."""
+
+
+class TransactionBusy(Unavailable):
+    """The transaction before it is still being ended."""
 
 
 class Unreachable(Unavailable):

@@ -40,6 +40,10 @@ _TIMESTAMP_MAX_AT = 35
 #: The length field counts what lies behind it.
 _LENGTH_FROM = 12
 
+#: Of the record in a control batch: version and type, version and coordinator's epoch and number.
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hiq")
+
 CODEC_MASK = 0x07
 APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
@@ -69,6 +73,19 @@ class StoredRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+
+
+class Marker(NamedTuple):
+    """The end of a transaction in one partition, as its coordinator decided."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    #: The term of the coordinator's journal: one that was replaced decides nothing any more.
+    coordinator_epoch: int
+    #: Which transaction of its transactional id. Kafka's clients do not look at it: it stands
+    #: behind what they know of the value.
+    number: int
 
 
 class BatchHeader(NamedTuple):
@@ -125,8 +142,10 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
         raise InvalidBatch(
             f"{header.record_count} records with last offset delta {header.last_offset_delta}"
         )
-    if header.attributes & (TRANSACTIONAL | CONTROL):
-        raise InvalidBatch("transactional and control batches are not supported")
+    if header.attributes & CONTROL:
+        raise InvalidBatch("control batches are written by brokers alone")
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        raise InvalidBatch("a transactional batch without a producer id")
     if header.attributes & CODEC_MASK > 4:
         raise InvalidBatch(f"compression codec {header.attributes & CODEC_MASK} is unknown")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
@@ -198,6 +217,7 @@ def build_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     sequence: int = -1,
+    attributes: int = 0,
 ) -> bytes:
     """One uncompressed batch. The same records and numbers make the same bytes."""
     base = records[0].timestamp
@@ -221,6 +241,7 @@ def build_batch(
         len(records),
         base_timestamp=base,
         timestamp_max=max(record.timestamp for record in records),
+        codec=attributes,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         sequence=sequence,
@@ -234,9 +255,41 @@ def encode_batch(
     return bytearray(build_batch([NewRecord(timestamp, key, value) for key, value in pairs]))
 
 
+def build_marker(marker: "Marker", *, timestamp: int) -> bytearray:
+    """The control batch that ends a transaction in a partition; can be stamped."""
+    key = _MARKER_KEY.pack(0, int(marker.commit))
+    value = _MARKER_VALUE.pack(0, marker.coordinator_epoch, marker.number)
+    return bytearray(
+        build_batch(
+            [NewRecord(timestamp, key, value)],
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            attributes=TRANSACTIONAL | CONTROL,
+        )
+    )
+
+
+def read_marker(batch: Buffer, header: BatchHeader) -> Marker | None:
+    """What a control batch says of a transaction; None for any other batch."""
+    if not header.attributes & CONTROL:
+        return None
+    data = bytes(memoryview(batch)[HEADER_BYTES:])
+    at = read_varint(data, 0)[1] + 1
+    at = read_varint(data, read_varint(data, at)[1])[1]
+    key, at = _read_bytes(data, at)
+    value, at = _read_bytes(data, at)
+    if key is None or value is None or len(value) != _MARKER_VALUE.size:
+        raise InvalidBatch("a control batch that ends no transaction")
+    _, coordinator_epoch, number = _MARKER_VALUE.unpack(value)
+    commit = bool(_MARKER_KEY.unpack(key)[1])
+    return Marker(header.producer_id, header.producer_epoch, commit, coordinator_epoch, number)
+
+
 def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
-    """The records of a batch. Raises `InvalidBatch` if they are malformed."""
+    """The records of a batch, none of a control batch. Raises `InvalidBatch` if malformed."""
     header = read_header(batch)
+    if header.attributes & CONTROL:
+        return
     data = bytes(inflate(memoryview(batch)[HEADER_BYTES:], header.attributes & CODEC_MASK))
     stamped = header.attributes & APPEND_TIME
     at = 0

@@ -125,6 +125,22 @@ class Site:
         asked = admin.delete_topics(["short-lived"])
         await asyncio.to_thread(asked["short-lived"].result, WAIT_S_MAX)
 
+    async def end_a_transaction(self) -> None:
+        """Writes in a transaction and commits it, as a client does."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        asked = admin.create_topics([NewTopic("written-in-transactions", 1)])
+        await asyncio.to_thread(asked["written-in-transactions"].result, WAIT_S_MAX)
+
+        def use() -> None:
+            given = {"bootstrap.servers": self.bootstrap, "transactional.id": "planted"}
+            producer = KafkaProducer(given)
+            producer.init_transactions(WAIT_S_MAX)
+            producer.begin_transaction()
+            producer.produce("written-in-transactions", b"x")
+            producer.commit_transaction(WAIT_S_MAX)
+
+        await asyncio.to_thread(use)
+
 
 class Replica:
     """A replica of a shared stream, and what it handled."""
@@ -224,6 +240,7 @@ async def test_a_node_says_which_work_keeps_failing(site: Site, name: str) -> No
     """R5: by its name, in `/readyz` and the metrics, until it is well again."""
     await _until(lambda: site.node.ready()[0])
     start = site.delete_a_topic if name in _OF_A_DELETION else None
+    start = site.end_a_transaction if name == "log/transactions/end" else start
     await _plant(site.planter, name, start=start)
     assert site.says(name)
     site.planter.pass_time()

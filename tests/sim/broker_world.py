@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from typing import Any
 from unittest import mock
 
 from tests.sim.broker_clients import NoAnswer, Stream, ask, keep_producing, start
@@ -121,17 +122,23 @@ class World:
         if last is None or not last.process.alive:
             self.start_another(number)
 
+    def new_life(self, author: Author) -> Life:
+        """A process of a broker."""
+        return Life(author, **self._surroundings(author))
+
+    def _surroundings(self, author: Author) -> dict[str, Any]:
+        return {
+            "service": self.service,
+            "hosts": self.hosts,
+            "wires": self.wires[author.number],
+            "config": self.config,
+            "ttl_ms": self.ttl_ms,
+            "rng": self.rng,
+        }
+
     def start_another(self, number: int) -> None:
         """A new process under this number, whatever became of the last one."""
-        life = Life(
-            Author(number, len(self.lives)),
-            service=self.service,
-            hosts=self.hosts,
-            wires=self.wires[number],
-            config=self.config,
-            ttl_ms=self.ttl_ms,
-            rng=self.rng,
-        )
+        life = self.new_life(Author(number, len(self.lives)))
         running = [x for x in self.lives if x.author.number == number and x.process.alive]
         self.lives.append(life)
         if running:

@@ -275,11 +275,13 @@ class Life:
                 select=least_loaded,
                 rng=self._rng,
             )
+            self.made(log)
             await log.load()
             self.membership = membership
             await membership.register(lambda: Member(number, "sim", 0, (BROKER_ROLE,), "0"))
             self.log = log
             await log.start()
+            await self.started()
         except DovetailError:
             self.process.kill()  # As a node that cannot start: whoever runs it starts it again.
             return
@@ -287,6 +289,12 @@ class Life:
             await asyncio.sleep(1)
             log.owned.hand_on_stuck()
         self.process.kill()
+
+    def made(self, log: Log) -> None:
+        """What else runs on a log is made here, before it starts."""
+
+    async def started(self) -> None:
+        """And is started here."""
 
     def check_claims(
         self,

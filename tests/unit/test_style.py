@@ -21,7 +21,7 @@ MODULE_LINES_MAX = 500
 ARROWS = {
     "coordination": set(),
     "storage": {"coordination", "wire"},
-    "log": {"coordination", "storage"},
+    "log": {"coordination", "storage", "wire"},
     "wire": set(),
     "access": {"coordination", "wire"},
     "kafka": {"access", "wire", "log"},

@@ -1,9 +1,9 @@
 """What a principal may do: rules, and the judgement over them. Pure.
 
 A rule names a principal (or everybody), a host (or any), an operation (or all), and the topics,
-groups or cluster that it is about, by name, by the beginning of the name, or all of them. Names and
-numbers are Kafka's, so that its tools can list and change them. Timelines are topics under the name
-`timeline:NAME`, which no log topic can have.
+groups, transactional ids or cluster that it is about, by name, by the beginning of the name, or all
+of them. Names and numbers are Kafka's, so that its tools can list and change them. Timelines are
+topics under the name `timeline:NAME`, which no log topic can have.
 
 The judgement: a rule that denies ends it; else one that allows is needed. Whoever may read, write,
 delete or alter something may also see that it is there.
@@ -31,6 +31,7 @@ class Kind(IntEnum):
     TOPIC = 2
     GROUP = 3
     CLUSTER = 4
+    TRANSACTIONAL_ID = 5
 
 
 class Pattern(IntEnum):

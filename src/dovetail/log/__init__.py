@@ -14,12 +14,14 @@
     open_ledger.py  a ledger that is being written, and what is on its way to it
     reading.py      reads by offset and by time
     checkpoint.py   what a ledger says about itself: sparse index, producers
-    producers.py    idempotent producers, a pure table
+    producers.py    idempotent producers and open transactions, a pure table
     tail.py         the newest batches in memory
     topic_work.py   creates and deletes topics, whoever dies meanwhile
     peers.py        the other brokers, as the log needs to know them
     service.py      all of it on one broker, with upkeep
+    coordinators.py whoever owns a partition of an internal topic coordinates its keys
     groups/         consumer groups
+    transactions/   transactions over partitions and groups' positions
 
 An entry of a ledger is one record batch (`dovetail.record_batch`), as its producer sent it, or a
 checkpoint. Offsets are those in the batches; the sparse index that the ledger carries in its

@@ -1,8 +1,8 @@
 """Checkpoints: what a ledger says about itself, inside itself.
 
 Every ledger starts with a checkpoint entry, and every so many entries comes another. It holds the
-producers as of now, sums, the rows of the sparse index since the checkpoint before it, and where
-that one is. So:
+producers and their open transactions as of now, sums, the rows of the sparse index and the aborted
+transactions since the checkpoint before it, and where that one is. So:
 
 - An owner that takes over reads back to the last checkpoint, and from there forward: bounded work,
   however large the ledger.
@@ -14,13 +14,14 @@ offset, are all ones, which no offset is.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 
 import msgspec
 
 from dovetail.buffers import Buffer
 from dovetail.errors import Damaged
-from dovetail.log.producers import Producer
+from dovetail.log.producers import AbortedRange, OpenTransaction, Producer, ProducerTable
 from dovetail.record_batch import BatchHeader
 from dovetail.storage import NO_ENTRY, EntryId
 
@@ -33,6 +34,9 @@ INDEX_EVERY_BYTES = 64 * 1024
 CHECKPOINT_ENTRIES = 1024
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 
+#: Indexes of closed ledgers that a partition keeps in memory.
+_INDEXES_KEPT = 4
+
 
 class Checkpoint(msgspec.Struct, array_like=True):
     """Rows are (entry, base offset, highest timestamp from there to the next row)."""
@@ -43,6 +47,8 @@ class Checkpoint(msgspec.Struct, array_like=True):
     timestamp_max: int
     rows: list[tuple[int, int, int]]
     producers: dict[int, Producer]
+    open_transactions: dict[int, OpenTransaction] = {}
+    aborted: list[AbortedRange] = []
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -72,6 +78,11 @@ class LedgerIndex:
         self._timestamps = array("q")
         self._bytes_since_row = INDEX_EVERY_BYTES
         self._rows_kept = 0
+        #: Transactions whose abort is in this ledger, by their markers.
+        self._aborted: list[AbortedRange] = []
+        self._aborted_kept = 0
+        #: The first offset of the oldest transaction that is open behind the ledger's end.
+        self.open_behind: int | None = None
         self.checkpoint_last = NO_ENTRY
         self.payload_bytes = 0
         self.timestamp_max = -1
@@ -100,8 +111,29 @@ class LedgerIndex:
             or self.bytes_since_checkpoint >= CHECKPOINT_BYTES
         )
 
+    def note_aborted(self, aborted: AbortedRange | None) -> None:
+        """Remembers an abort, if a batch was one."""
+        if aborted is not None:
+            self._aborted.append(aborted)
+
+    def aborted_within(self, first: int, end: int) -> tuple[list[AbortedRange], bool]:
+        """Aborts here of transactions between two offsets, and whether no later ledger has more."""
+        found = []
+        at = bisect_left(self._aborted, first, key=lambda aborted: aborted.last_offset)
+        for aborted in self._aborted[at:]:
+            if aborted.first_offset < end:
+                found.append(aborted)
+            if aborted.stable_then >= end:
+                return found, True
+        return found, self.open_behind is None or self.open_behind >= end
+
     def take_checkpoint(
-        self, entry: EntryId, *, offset_next: int, producers: dict[int, Producer]
+        self,
+        entry: EntryId,
+        producers: ProducerTable,
+        *,
+        offset_next: int,
+        now_ms: int,
     ) -> Checkpoint:
         """The checkpoint to be stored as `entry`; the next batch starts a new row."""
         rows = [
@@ -114,15 +146,23 @@ class LedgerIndex:
             self.payload_bytes,
             self.timestamp_max,
             rows,
-            producers,
+            producers.snapshot(now_ms=now_ms),
+            producers.open_transactions(),
+            self._aborted[self._aborted_kept :],
         )
         self._note_checkpoint(entry)
+        self.open_behind = producers.lowest_open
         return checkpoint
 
     def adopt(
-        self, entry: EntryId, checkpoint: Checkpoint, rows: list[tuple[int, int, int]]
+        self,
+        entry: EntryId,
+        checkpoint: Checkpoint,
+        rows: list[tuple[int, int, int]],
+        aborted: list[AbortedRange],
     ) -> None:
-        """Starts from a checkpoint that was read, with the rows of all up to it."""
+        """Starts from a checkpoint that was read, with what all up to it say."""
+        self._aborted += aborted
         for row_entry, offset, timestamp in rows:
             self._entries.append(row_entry)
             self._offsets.append(offset)
@@ -134,6 +174,7 @@ class LedgerIndex:
     def _note_checkpoint(self, entry: EntryId) -> None:
         self.checkpoint_last = entry
         self._rows_kept = len(self._entries)
+        self._aborted_kept = len(self._aborted)
         self._bytes_since_row = INDEX_EVERY_BYTES
         self.entries_since_checkpoint = 0
         self.bytes_since_checkpoint = 0
@@ -149,3 +190,28 @@ class LedgerIndex:
             if highest >= timestamp:
                 return EntryId(self._entries[at])
         return None
+
+
+class IndexCache:
+    """The indexes of the closed ledgers that were read last."""
+
+    def __init__(self) -> None:
+        self._indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
+
+    def get(self, ledger: int) -> LedgerIndex | None:
+        """The index of a ledger, if it is here."""
+        found = self._indexes.get(ledger)
+        if found is not None:
+            self._indexes.move_to_end(ledger)
+        return found
+
+    def keep(self, ledger: int, index: LedgerIndex) -> None:
+        """Keeps the index of a closed ledger for a while."""
+        self._indexes[ledger] = index
+        self._indexes.move_to_end(ledger)
+        while len(self._indexes) > _INDEXES_KEPT:
+            self._indexes.popitem(last=False)
+
+    def forget(self, ledger: int) -> None:
+        """The ledger is gone."""
+        self._indexes.pop(ledger, None)

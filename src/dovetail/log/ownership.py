@@ -28,8 +28,8 @@ from dovetail.errors import (
 )
 from dovetail.log.chain_keeper import ChainKeeper, writes
 from dovetail.log.checkpoint import Checkpoint, LedgerIndex, decode_checkpoint, is_checkpoint
-from dovetail.log.producers import ProducerTable
-from dovetail.record_batch import BatchHeader, read_header
+from dovetail.log.producers import AbortedRange, ProducerTable
+from dovetail.record_batch import BatchHeader, Marker, read_header, read_marker
 from dovetail.storage import NO_ENTRY, Ensembles, EntryId, Placement, Term, chain
 from dovetail.storage.chain import UNKNOWN_OFFSET, LedgerInfo, PartitionRecord
 
@@ -172,17 +172,18 @@ async def _close(
 
     newest = await _last_checkpoint(ensembles, placement, entry_last)
     at, checkpoint = newest.entry, newest.checkpoint
-    index, producers = LedgerIndex(), ProducerTable(checkpoint.producers)
-    index.adopt(at, checkpoint, [])
+    index = LedgerIndex()
+    producers = ProducerTable(checkpoint.producers, checkpoint.open_transactions)
+    index.adopt(at, checkpoint, [], [])
     offset_end = checkpoint.offset_next
-    for entry, header in newest.behind:
+    for entry, header, marker in newest.behind:
         if header.base_offset != offset_end:
             raise Damaged(
                 f"ledger {ledger}: entry {entry} has offset {header.base_offset}, "
                 f"expected {offset_end}"
             )
         index.note_batch(entry, header, header.size)
-        producers.note(header, now_ms=now_ms)
+        producers.note(header, now_ms=now_ms, marker=marker)
         offset_end = header.offset_end
 
     if info.first_offset not in (UNKNOWN_OFFSET, first_offset):
@@ -205,25 +206,26 @@ class _Newest(NamedTuple):
 
     entry: EntryId
     checkpoint: Checkpoint
-    behind: list[tuple[EntryId, BatchHeader]]
+    behind: list[tuple[EntryId, BatchHeader, Marker | None]]
 
 
 async def _last_checkpoint(
     ensembles: Ensembles, placement: Placement, entry_last: EntryId
 ) -> _Newest:
     """Reads back from `entry_last` to the newest checkpoint, each entry once."""
-    behind: list[tuple[EntryId, BatchHeader]] = []
+    behind: list[tuple[EntryId, BatchHeader, Marker | None]] = []
     end, step = entry_last, 1
     while end >= 0:
         start = EntryId(max(0, end - step + 1))
         found: tuple[EntryId, Checkpoint] | None = None
-        block: list[tuple[EntryId, BatchHeader]] = []
+        block: list[tuple[EntryId, BatchHeader, Marker | None]] = []
         async for entry in ensembles.read_forward(placement, start, last=end):
             if is_checkpoint(entry.payload):
                 found = entry.entry, decode_checkpoint(entry.payload)
                 block.clear()
             else:
-                block.append((entry.entry, read_header(memoryview(entry.payload))))
+                header = read_header(memoryview(entry.payload))
+                block.append((entry.entry, header, read_marker(entry.payload, header)))
 
         behind[:0] = block
         if found is not None:
@@ -245,16 +247,18 @@ async def _producers_of_last(
     producers = ProducerTable()
     async for entry in entries:
         if is_checkpoint(entry.payload):
-            producers = ProducerTable(decode_checkpoint(entry.payload).producers)
+            checkpoint = decode_checkpoint(entry.payload)
+            producers = ProducerTable(checkpoint.producers, checkpoint.open_transactions)
         else:
             header = read_header(memoryview(entry.payload))
-            producers.note(header, now_ms=now_ms)
+            producers.note(header, now_ms=now_ms, marker=read_marker(entry.payload, header))
     return producers
 
 
 async def load_index(ensembles: Ensembles, info: LedgerInfo) -> LedgerIndex:
     """The index of a closed ledger, from its checkpoints and what came behind the last one."""
     rows: list[tuple[int, int, int]] = []
+    aborted: list[AbortedRange] = []
     newest: Checkpoint | None = None
     at = info.checkpoint_last
     while at != NO_ENTRY:
@@ -262,15 +266,20 @@ async def load_index(ensembles: Ensembles, info: LedgerInfo) -> LedgerIndex:
         checkpoint = decode_checkpoint(found[0].payload)
         newest = newest or checkpoint
         rows[:0] = checkpoint.rows
+        aborted[:0] = checkpoint.aborted
         at = checkpoint.previous
     if newest is None:
         raise Damaged(f"ledger {info.ledger} has no checkpoint")
 
     index = LedgerIndex()
-    index.adopt(EntryId(info.checkpoint_last), newest, rows)
+    index.adopt(EntryId(info.checkpoint_last), newest, rows, aborted)
+    producers = ProducerTable(newest.producers, newest.open_transactions)
     behind = EntryId(info.checkpoint_last + 1)
     last = EntryId(info.entry_last)
     async for entry in ensembles.read_forward(info.placement, behind, last=last):
         header = read_header(memoryview(entry.payload))
         index.note_batch(entry.entry, header, len(entry.payload))
+        marker = read_marker(entry.payload, header)
+        index.note_aborted(producers.note(header, now_ms=0, marker=marker))
+    index.open_behind = producers.lowest_open
     return index

@@ -28,14 +28,14 @@ from dovetail.background import failure_of, start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
 from dovetail.log.chain_keeper import ChainKeeper
-from dovetail.log.checkpoint import LedgerIndex, encode_checkpoint
+from dovetail.log.checkpoint import IndexCache, encode_checkpoint
 from dovetail.log.context import PartitionContext
 from dovetail.log.open_ledger import Appended, InFlight, OpenLedger, copy_outcome
 from dovetail.log.ownership import OnlyIf, Taken, hand_on, take_over
 from dovetail.log.tail import Tail
 from dovetail.log.topic import TopicConfig
 from dovetail.logging import get_logger
-from dovetail.record_batch import BatchHeader, stamp, stamp_append_time
+from dovetail.record_batch import CONTROL, BatchHeader, read_marker, stamp, stamp_append_time
 from dovetail.storage import Placement, Quorum, Term, chain
 from dovetail.storage.chain import LedgerInfo, PartitionRecord
 
@@ -78,7 +78,7 @@ class Partition:
         self._placed: LedgerInfo | None = None
         self.open_ledgers: list[OpenLedger] = []
         self.tail = Tail(context.tail_budget)
-        self.indexes: OrderedDict[int, LedgerIndex] = OrderedDict()
+        self.indexes = IndexCache()
         self.cursors: OrderedDict[int, tuple[int, int]] = OrderedDict()
         #: Since when it could not be mended or written to; another broker may do better.
         self.stuck_since_ms: float | None = None
@@ -88,7 +88,7 @@ class Partition:
         self.on_confirmed: set[Callable[[], None]] = set()
 
         self._keeper = taken.keeper
-        self._producers = taken.producers
+        self.producers = taken.producers
         self.high_watermark = taken.keeper.record.closed_end
         self._offset_next = self.high_watermark
 
@@ -160,6 +160,11 @@ class Partition:
         return self._keeper.record.log_start
 
     @property
+    def last_stable(self) -> int:
+        """Nothing below it belongs to a transaction that is open; what readers of it see (K8)."""
+        return max(self.log_start, self.producers.stable_below(self.high_watermark))
+
+    @property
     def payload_bytes(self) -> int:
         """Bytes of all batches that are kept."""
         return self.record.closed_bytes + self.open_bytes
@@ -193,8 +198,9 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, future: "asyncio.Future[Appended]"
     ) -> None:
         now_ms = self.context.clock.wall_ms()
+        marker = read_marker(batch, header) if header.attributes & CONTROL else None
         try:
-            duplicate = self._producers.duplicate_of(header, now_ms=now_ms)
+            duplicate = self.producers.duplicate_of(header, now_ms=now_ms, marker=marker)
         except (Refused, Unavailable) as error:
             future.set_exception(error)
             return
@@ -211,11 +217,12 @@ class Partition:
         stamp(batch, base_offset=base_offset, leader_epoch=self.term)
         header = header._replace(base_offset=base_offset)
         self._offset_next = header.offset_end
-        self._producers.note(header, now_ms=now_ms)
+        aborted = self.producers.note(header, now_ms=now_ms, marker=marker)
 
         ledger = self.open_ledgers[-1]
         item = InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
         ledger.index.note_batch(item.entry, header, len(batch))
+        ledger.index.note_aborted(aborted)
         self._send(item, batch)
         if ledger.index.wants_checkpoint:
             self._send_checkpoint(ledger)
@@ -238,9 +245,9 @@ class Partition:
 
     def _send_checkpoint(self, ledger: OpenLedger) -> None:
         entry = ledger.writer.entry_next
-        producers = self._producers.snapshot(now_ms=self.context.clock.wall_ms())
+        now_ms = self.context.clock.wall_ms()
         checkpoint = ledger.index.take_checkpoint(
-            entry, offset_next=self._offset_next, producers=producers
+            entry, self.producers, offset_next=self._offset_next, now_ms=now_ms
         )
         item = InFlight(ledger, self._offset_next, self._offset_next, b"", None)
         self._send(item, encode_checkpoint(checkpoint))
@@ -306,7 +313,7 @@ class Partition:
             asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
             return
 
-        self._keeper, self._producers = taken.keeper, taken.producers
+        self._keeper, self.producers = taken.keeper, taken.producers
         self._placed = None
         self.stuck_since_ms = self.roll_error = None
         self.open_ledgers.clear()
@@ -422,14 +429,7 @@ class Partition:
         await self._keeper.change(lambda record: chain.with_closed(record, info))
         self.open_ledgers.remove(ledger)
         if info.offset_end > info.first_offset:
-            self.remember_index(info.ledger, ledger.index)
-
-    def remember_index(self, ledger: int, index: LedgerIndex) -> None:
-        """Keeps the index of a closed ledger for a while."""
-        self.indexes[ledger] = index
-        self.indexes.move_to_end(ledger)
-        while len(self.indexes) > 4:
-            self.indexes.popitem(last=False)
+            self.indexes.keep(info.ledger, ledger.index)
 
     # The end of things
 
@@ -437,7 +437,7 @@ class Partition:
         """Lets go what is below `log_start`: at once for readers, in whole ledgers on the disk."""
         gone = await self._keeper.trim(log_start)
         for info in gone:
-            self.indexes.pop(info.ledger, None)
+            self.indexes.forget(info.ledger)
         await self.context.ensembles.let_go([info.placement for info in gone])
 
     async def replace_placement(self, info: LedgerInfo, after: Placement) -> None:

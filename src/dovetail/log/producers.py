@@ -1,4 +1,4 @@
-"""Idempotent producers: a batch that is sent twice is stored once (K4).
+"""Producers of a partition: what is sent twice is stored once (K4), and what is open (K8).
 
 A producer numbers its records per partition. The partition remembers, for each producer, the
 epoch and the last five batches (a client keeps at most five in flight):
@@ -16,17 +16,38 @@ gap librdkafka begins a new epoch *on all partitions*, and sends what it had no 
 numbers: what a former owner of another partition has stored meanwhile would be stored twice. Told
 to try again, it sends all in order, under the old numbers.
 
+Transactions. The first transactional batch of a producer opens a transaction here, and a marker, a
+control batch of its coordinator, ends it. A transaction has a number among those of its
+transactional id, which the coordinator tells to whoever wants to write (`admit`) and the marker
+carries:
+
+    first batch of a transaction that was not admitted   Unavailable: ask the coordinator first
+    admitted with a number that has ended here           TransactionRefused: the batch comes late
+    marker of a number that has ended here               known: answered with its old offset
+    marker of an older epoch of the producer             ProducerFenced
+    marker of an older term of the coordinator           Fenced
+
+So a marker that is doubled, or comes after the next transaction began, changes nothing, and a batch
+that comes behind its marker opens nothing that nobody would ever end. All below the first offset of
+the oldest open transaction is stable; one counts as open until its marker is confirmed.
+
 The table is a function of the log: it is rebuilt from the last checkpoint and the batches behind
 it, so it holds across restarts and changes of owner.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import NamedTuple
 
 import msgspec
 
-from dovetail.errors import ProducerFenced, SequenceGap, Unavailable
-from dovetail.record_batch import BatchHeader
+from dovetail.errors import (
+    Fenced,
+    ProducerFenced,
+    SequenceGap,
+    TransactionRefused,
+    Unavailable,
+)
+from dovetail.record_batch import TRANSACTIONAL, BatchHeader, Marker
 
 #: As many as a client may have in flight.
 BATCHES_KEPT = 5
@@ -58,13 +79,47 @@ class Producer(msgspec.Struct, array_like=True):
     epoch: int
     seen_ms: int
     batches: list[KnownBatch]
+    #: Of the last marker: the term of its coordinator, the number of the transaction, its offset.
+    coordinator_epoch: int = -1
+    ended: int = -1
+    ended_offset: int = -1
+
+
+class OpenTransaction(msgspec.Struct, array_like=True):
+    """A transaction that has no marker yet."""
+
+    first_offset: int
+    epoch: int
+
+
+class AbortedRange(NamedTuple):
+    """An aborted transaction: from its first record to its marker.
+
+    `stable_then` was the last stable offset behind the marker: what was not ended by then begins
+    there or later.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    stable_then: int
 
 
 class ProducerTable:
-    """The producers of one partition."""
+    """The producers of one partition, and their open transactions."""
 
-    def __init__(self, producers: dict[int, Producer] | None = None) -> None:
+    def __init__(
+        self,
+        producers: dict[int, Producer] | None = None,
+        open_transactions: dict[int, OpenTransaction] | None = None,
+    ) -> None:
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers or {})
+        #: By producer, in the order of their first offsets.
+        self._open = dict(open_transactions or {})
+        #: Of transactions whose marker may not be confirmed: its offset, and the first offset.
+        self._ending: deque[tuple[int, int]] = deque()
+        #: Producers that may begin a transaction, and under which epoch.
+        self._admitted: dict[int, int] = {}
         #: Producers who have stored something under this term, and until when that matters.
         self._heard: set[int] = set()
         self._in_order_until_ms = 0
@@ -74,15 +129,20 @@ class ProducerTable:
         self._heard.clear()
         self._in_order_until_ms = now_ms + IN_ORDER_MS
 
-    def duplicate_of(self, header: BatchHeader, *, now_ms: int) -> int | None:
+    def duplicate_of(
+        self, header: BatchHeader, *, now_ms: int, marker: Marker | None = None
+    ) -> int | None:
         """The offset under which this batch is stored already, or None if it is new.
 
-        Raises `ProducerFenced`, `SequenceGap` or `Unavailable` if it must not be stored.
+        Raises `ProducerFenced`, `SequenceGap`, `Fenced`, `TransactionRefused` or `Unavailable` if
+        it must not be stored.
         """
         if header.producer_id < 0:
             return None
 
         known = self._producers.get(header.producer_id)
+        if marker is not None:
+            return None if known is None else _known_marker(known, marker)
         expected = 0
         if known is not None and header.producer_epoch < known.epoch:
             raise ProducerFenced(
@@ -94,8 +154,10 @@ class ProducerTable:
             for batch in known.batches:
                 if batch.sequence_first == header.base_sequence and batch.sequence_last == last:
                     return batch.base_offset
-            expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
+            if known.batches:
+                expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
 
+        self._check_transaction(header)
         if header.base_sequence == expected:
             return None
 
@@ -110,24 +172,127 @@ class ProducerTable:
             return None
         raise SequenceGap(gap)
 
-    def note(self, header: BatchHeader, *, now_ms: int) -> None:
-        """Remembers a batch that is being stored; its base offset is set."""
-        if header.producer_id < 0:
+    def _check_transaction(self, header: BatchHeader) -> None:
+        """Raises unless the batch belongs where it stands: in an open transaction, or in none."""
+        if not self._open and not header.attributes & TRANSACTIONAL:
             return
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        opened = self._open.get(producer_id)
+        if not header.attributes & TRANSACTIONAL:
+            if opened is not None:
+                raise TransactionRefused(
+                    f"producer {producer_id} has a transaction open, and sends a batch outside it"
+                )
+        elif epoch != (self._admitted.get(producer_id) if opened is None else opened.epoch):
+            raise Unavailable(
+                f"the transaction of producer {producer_id}, epoch {epoch}, is to be verified first"
+            )
+
+    def note(
+        self, header: BatchHeader, *, now_ms: int, marker: Marker | None = None
+    ) -> AbortedRange | None:
+        """Remembers a batch that is being stored; its base offset is set.
+
+        Returns what it aborts, if it does.
+        """
+        if header.producer_id < 0:
+            return None
         if now_ms < self._in_order_until_ms:
             self._heard.add(header.producer_id)
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
-            known = Producer(header.producer_epoch, now_ms, [])
+            ended = known or Producer(-1, 0, [])
+            known = Producer(
+                header.producer_epoch,
+                now_ms,
+                [],
+                ended.coordinator_epoch,
+                ended.ended,
+                ended.ended_offset,
+            )
             self._producers[header.producer_id] = known
         known.seen_ms = now_ms
+        self._producers.move_to_end(header.producer_id)
+        while len(self._producers) > PRODUCERS_MAX:
+            self._forget_oldest(now_ms)
+        if marker is not None:
+            return self._note_marker(known, header, marker)
+
         known.batches.append(
             KnownBatch(header.base_sequence, _sequence_last(header), header.base_offset)
         )
         del known.batches[:-BATCHES_KEPT]
-        self._producers.move_to_end(header.producer_id)
-        while len(self._producers) > PRODUCERS_MAX:
-            self._producers.popitem(last=False)
+        if header.attributes & TRANSACTIONAL and header.producer_id not in self._open:
+            self._admitted.pop(header.producer_id, None)
+            opened = OpenTransaction(header.base_offset, header.producer_epoch)
+            self._open[header.producer_id] = opened
+        return None
+
+    def _note_marker(
+        self, known: Producer, header: BatchHeader, marker: Marker
+    ) -> AbortedRange | None:
+        known.coordinator_epoch = marker.coordinator_epoch
+        known.ended = max(known.ended, marker.number)
+        known.ended_offset = header.base_offset
+        self._admitted.pop(header.producer_id, None)
+        opened = self._open.pop(header.producer_id, None)
+        if opened is None:
+            return None
+        self._ending.append((header.base_offset, opened.first_offset))
+        if marker.commit:
+            return None
+        stable = header.offset_end if self.lowest_open is None else self.lowest_open
+        return AbortedRange(header.producer_id, opened.first_offset, header.base_offset, stable)
+
+    def _forget_oldest(self, now_ms: int) -> None:
+        """Forgets who was silent longest; whoever has a transaction open counts as heard."""
+        oldest, known = self._producers.popitem(last=False)
+        if oldest in self._open and len(self._open) < PRODUCERS_MAX:
+            known.seen_ms = now_ms
+            self._producers[oldest] = known
+
+    # Transactions
+
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here, so that nobody need be asked."""
+        opened = self._open.get(producer_id)
+        return opened is not None and opened.epoch == epoch
+
+    def admit(self, producer_id: int, epoch: int, number: int) -> None:
+        """The coordinator says that this transaction goes on; its first batch may come.
+
+        Raises `TransactionRefused` if it has ended here meanwhile.
+        """
+        known = self._producers.get(producer_id)
+        if known is not None and known.ended >= number:
+            raise TransactionRefused(
+                f"transaction {number} of producer {producer_id} has ended with {known.ended}"
+            )
+        self._admitted[producer_id] = epoch
+
+    @property
+    def lowest_open(self) -> int | None:
+        """The first offset of the oldest open transaction."""
+        for opened in self._open.values():
+            return opened.first_offset
+        return None
+
+    def stable_below(self, high_watermark: int) -> int:
+        """The last stable offset, if everything below `high_watermark` is confirmed."""
+        if not self._open and not self._ending:
+            return high_watermark
+        while self._ending and self._ending[0][0] < high_watermark:
+            self._ending.popleft()
+        stable = min([high_watermark, *(first for _, first in self._ending)])
+        return stable if self.lowest_open is None else min(stable, self.lowest_open)
+
+    def known(self) -> dict[int, Producer]:
+        """Every producer, the one longest silent first."""
+        return dict(self._producers)
+
+    def open_transactions(self) -> dict[int, OpenTransaction]:
+        """What is open, by producer."""
+        return dict(self._open)
 
     def snapshot(self, *, now_ms: int) -> dict[int, Producer]:
         """Everything worth keeping; forgets who was silent too long."""
@@ -135,8 +300,25 @@ class ProducerTable:
             oldest = next(iter(self._producers))
             if now_ms - self._producers[oldest].seen_ms < EXPIRY_MS:
                 break
-            del self._producers[oldest]
+            self._forget_oldest(now_ms)
         return dict(self._producers)
+
+
+def _known_marker(known: Producer, marker: Marker) -> int | None:
+    """Where a marker is stored already, or None; raises if its sender decides nothing any more."""
+    if 0 <= marker.number <= known.ended:
+        return known.ended_offset
+    if marker.producer_epoch < known.epoch:
+        raise ProducerFenced(
+            f"a marker for producer {marker.producer_id}, epoch {marker.producer_epoch}; known is "
+            f"{known.epoch}"
+        )
+    if marker.coordinator_epoch < known.coordinator_epoch:
+        raise Fenced(
+            f"a marker of a coordinator under term {marker.coordinator_epoch}; known is "
+            f"{known.coordinator_epoch}"
+        )
+    return None
 
 
 def _sequence_last(header: BatchHeader) -> int:

@@ -25,6 +25,7 @@ from dovetail.errors import (
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
+from dovetail.log.producers import AbortedRange
 from dovetail.record_batch import CODEC_MASK, decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
 from dovetail.storage.chain import LedgerInfo
@@ -64,10 +65,12 @@ class TimedOffset(NamedTuple):
     timestamp: int
 
 
-def read_from_tail(partition: Partition, offset: int, bytes_max: int) -> list[Buffer] | None:
+def read_from_tail(
+    partition: Partition, offset: int, bytes_max: int, *, end: int | None = None
+) -> list[Buffer] | None:
     """Batches from memory, [] at the end of the log, None if the storage must be asked.
 
-    Raises `OffsetOutOfRange`.
+    With `end`, such as the last stable offset, nothing from there on. Raises `OffsetOutOfRange`.
     """
     if offset == partition.high_watermark:
         return []
@@ -76,18 +79,29 @@ def read_from_tail(partition: Partition, offset: int, bytes_max: int) -> list[Bu
             f"{partition.name}: offset {offset} is not in "
             f"[{partition.log_start}, {partition.high_watermark}]"
         )
-    return partition.tail.read(offset, bytes_max)
+    if end is None or end == partition.high_watermark:
+        return partition.tail.read(offset, bytes_max)
+    return [] if offset >= end else _below(partition.tail.read(offset, bytes_max), end)
 
 
-async def read_from_storage(partition: Partition, offset: int, bytes_max: int) -> list[Buffer]:
-    """Batches of one ledger from the one with `offset` on, at least one.
+def _below(batches: list[Buffer] | None, end: int) -> list[Buffer] | None:
+    if batches is None:
+        return None
+    return [batch for batch in batches if read_header(batch).base_offset < end]
+
+
+async def read_from_storage(
+    partition: Partition, offset: int, bytes_max: int, *, end: int | None = None
+) -> list[Buffer]:
+    """Batches of one ledger from the one with `offset` on, at least one; none from `end` on.
 
     Raises `Damaged` or `StorageOut` if they cannot be read, `OffsetOutOfRange` if they were
     trimmed meanwhile.
     """
     span = await _span_of(partition, offset)
     try:
-        return await _read_span(partition, span, offset, bytes_max)
+        found = await _read_span(partition, span, offset, bytes_max)
+        return found if end is None else _below(found, end) or []
     except (LedgerUnknown, EntryUnknown) as error:
         if offset < partition.log_start:
             raise OffsetOutOfRange(f"{partition.name}: offset {offset} was trimmed") from error
@@ -129,6 +143,31 @@ async def _read_span(
     while len(partition.cursors) > _CURSORS_MAX:
         partition.cursors.popitem(last=False)
     return batches
+
+
+def known_aborted(partition: Partition, first: int, end: int) -> list[AbortedRange] | None:
+    """Aborted transactions between two offsets that are confirmed and stable; None if the storage
+    must be asked."""
+    ledgers = partition.open_ledgers
+    if not ledgers or first < ledgers[0].first_offset:
+        return None
+    return [found for ledger in ledgers for found in ledger.index.aborted_within(first, end)[0]]
+
+
+async def aborted_between(partition: Partition, first: int, end: int) -> list[AbortedRange]:
+    """Aborted transactions between two offsets, from the indexes of the ledgers with their markers.
+
+    Raises what `read_from_storage` raises.
+    """
+    found: list[AbortedRange] = []
+    offset = first
+    while True:
+        span = await _span_of(partition, offset)
+        more, complete = (await _index_of(partition, span)).aborted_within(first, end)
+        found += more
+        if complete or span.offset_end >= partition.high_watermark:
+            return found
+        offset = span.offset_end
 
 
 async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset | None:
@@ -288,12 +327,11 @@ async def _index_of(partition: Partition, span: _Span) -> LedgerIndex:
             return ledger.index
     known = partition.indexes.get(span.ledger)
     if known is not None:
-        partition.indexes.move_to_end(span.ledger)
         return known
     closed = (i for i in partition.record.closed if i.ledger == span.ledger)
     info = span.closed or next(closed, None)
     if info is None:
         raise Unavailable(f"{partition.name}: ledger {span.ledger} was closed meanwhile")
     index = await load_index(partition.context.ensembles, info)
-    partition.remember_index(span.ledger, index)
+    partition.indexes.keep(span.ledger, index)
     return index

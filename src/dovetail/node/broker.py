@@ -24,6 +24,9 @@ from dovetail.log.groups.types import GroupSettings
 from dovetail.log.peers import Peers
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
+from dovetail.log.transactions.brokers import Brokers
+from dovetail.log.transactions.coordinator import TransactionSettings
+from dovetail.log.transactions.registry import TransactionRegistry
 from dovetail.logging import get_logger
 from dovetail.node.metrics import LogCollector, Metrics
 from dovetail.node.security import Security
@@ -53,6 +56,7 @@ class Broker:
         metrics: Metrics,
         clock: Clock,
         peers: Peers | None,
+        brokers: Brokers,
         states: StorageStates | None,
         view: StorageView | None,
     ) -> None:
@@ -86,6 +90,7 @@ class Broker:
             peers=peers,
             select=selection_named(settings.log.selection),
         )
+
         self._quotas = Quotas(coordinator, clock.monotonic_ms)
         self.groups = GroupRegistry(
             self.log,
@@ -93,6 +98,16 @@ class Broker:
             _group_settings(settings),
             partitions=settings.groups.partitions,
             topics_of=topics_of,
+        )
+        self._brokers = brokers
+        self.transactions = TransactionRegistry(
+            settings.node.node_id,
+            self.log,
+            self.groups,
+            brokers,
+            clock,
+            _transaction_settings(settings),
+            partitions=settings.transactions.partitions,
         )
 
     async def __aenter__(self) -> "Broker":
@@ -103,7 +118,9 @@ class Broker:
             await self.log.load()
             self._stack.push_async_callback(self._quotas.stop)
             await self._quotas.start()
+            self._stack.push_async_callback(self._brokers.close)
             self._stack.push_async_callback(self.groups.close)
+            self._stack.push_async_callback(self.transactions.close)
             self._stack.push_async_callback(self._tasks.stop)
         except BaseException:
             await self._stack.aclose()
@@ -118,6 +135,7 @@ class Broker:
         self.log.on_deleted += [self._metrics.forget_topic, self.groups.forget_topic]
         await self.log.start()
         await self.groups.start()
+        await self.transactions.start()
         self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
         self._tasks.keep(self._keep_up, name="broker/upkeep")
         self._tasks.keep(self._look_after, name="broker/hand-over")
@@ -139,9 +157,11 @@ class Broker:
         sessions = FetchSessions()
         self.log.owned.on_opened.append(lambda *_: sessions.changed())
         self.log.owned.on_gone.append(lambda *_: sessions.changed())
+
         return Backend(
             log=self.log,
             groups=self.groups,
+            transactions=self.transactions,
             clock=self._clock,
             metrics=self._metrics,
             cluster_id=self._cluster_id,
@@ -159,12 +179,27 @@ class Broker:
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
 
+    def unreadable(self) -> list[str]:
+        """The journals that cannot be read, and why."""
+        groups, transactions = self.groups.unreadable(), self.transactions.unreadable()
+        return [
+            *(
+                f"groups of journal {number} cannot be read: {why}"
+                for number, why in groups.items()
+            ),
+            *(
+                f"transactions of journal {number} cannot be read: {why}"
+                for number, why in transactions.items()
+            ),
+        ]
+
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(self._settings.log.retention_check_ms / 1000)
             try:
                 await self.log.maintain()
                 await self.groups.shorten()
+                await self.transactions.shorten()
             except DovetailError as error:
                 _log.warning("upkeep failed; it is tried again", error=str(error))
 
@@ -216,6 +251,11 @@ def _group_settings(settings: Settings) -> GroupSettings:
         consumer_heartbeat_interval_ms=limits.consumer_heartbeat_interval_ms,
         consumer_session_timeout_ms=limits.consumer_session_timeout_ms,
     )
+
+
+def _transaction_settings(settings: Settings) -> TransactionSettings:
+    limits = settings.transactions
+    return TransactionSettings(limits.timeout_ms_max, limits.id_expiry_ms)
 
 
 async def cluster_id(coordinator: Coordinator) -> str:

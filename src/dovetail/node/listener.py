@@ -13,6 +13,8 @@ from dovetail.clock import Clock
 from dovetail.coordination.membership import Membership
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka.handlers import KafkaDispatch
+from dovetail.log.transactions.brokers import TransactionService
+from dovetail.log.transactions.calls import CALLS as TRANSACTION_CALLS
 from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.node.metrics import Metrics
 from dovetail.node.security import Security
@@ -54,6 +56,7 @@ class Listener:
         #: Of the disk of `storage`.
         self.identity = ""
         self.timelines: TimelineService | None = None
+        self.transactions: TransactionService | None = None
 
     async def start(self) -> int:
         """Listens; returns the port, which differs from the setting if that is 0."""
@@ -87,6 +90,10 @@ class Listener:
             self._security.demand_node(connection)
             return self.storage(connection, frame)
 
+        if self.transactions is not None and key in calls.TRANSACTION_KEYS:
+            self._security.demand_node(connection)
+            return self.transactions(connection, frame)
+
         if self.kafka is None:
             raise ProtocolViolation("this node serves no Kafka clients, or not yet")
         if self._membership is not None and not self._membership.holds_lease():
@@ -102,6 +109,8 @@ class Listener:
         services, identity = [], ""
         if self.timelines is not None:
             services.append(TIMELINE_CALLS.service)
+        if self.transactions is not None and self._security.is_node(connection):
+            services.append(TRANSACTION_CALLS.service)
         if self.storage is not None and self._security.is_node(connection):
             services.append(STORAGE_CALLS.service)
             identity = self.identity

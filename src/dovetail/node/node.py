@@ -33,6 +33,12 @@ from dovetail.errors import CoordinationDown, InvalidSetting
 from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
+from dovetail.log.transactions.brokers import (
+    Brokers,
+    NoOthers,
+    RemoteBrokers,
+    TransactionService,
+)
 from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
 from dovetail.node.disk import open_store, scrub
@@ -69,6 +75,8 @@ from dovetail.storage.selection import selection_named
 from dovetail.storage.service import StorageService
 from dovetail.supervision import Supervisor
 from dovetail.timeline.service import TimelineService
+from dovetail.wire.login import ClientLogin
+from dovetail.wire.peer import PeerSettings
 from dovetail.wire.probe import Prober
 
 _log = get_logger("node")
@@ -143,8 +151,7 @@ class Node:
             reasons.append("no lease: the coordination service does not answer")
         if self._broker is not None:
             reasons += self._broker.log.problems()
-            for number, why in self._broker.groups.unreadable().items():
-                reasons.append(f"groups of journal {number} cannot be read: {why}")
+            reasons += self._broker.unreadable()
         if self._timelines is not None:
             reasons += [f"timelines: {text}" for text in self._timelines.report().of_all]
         reasons += [f"background work {text}" for text in self._supervisor.problems()]
@@ -434,6 +441,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
             peers=membership,
+            brokers=self._others(membership),
             states=self._states,
             view=self._view,
         )
@@ -445,7 +453,20 @@ class Node:
             broker.backend(brokers, brokers_gone, self._count_storage, self._security),
             self._security.authenticator,
         )
+        listener.transactions = TransactionService(broker.transactions)
         return broker
+
+    def _others(self, membership: Membership | None) -> Brokers:
+        """The other brokers, as transactions need them."""
+        if membership is None:
+            return NoOthers()
+
+        def address_of(node: int) -> Address | None:
+            member = membership.members().get(node)
+            return None if member is None else Address(member.host, member.port)
+
+        settings = PeerSettings(refused_ms_max=0, login=ClientLogin(self._security.client_tls))
+        return RemoteBrokers(address_of, client_id=self._settings.node.name, settings=settings)
 
     def _on_out(self, because: str) -> None:
         if not self._metrics.storage_out._value.get():

@@ -37,6 +37,7 @@ sizes `64MiB`, `1GB`, or an integer of bytes.
     timeline.py      section `timeline`: messages that are due at a time
     metrics.py       section `metrics`: of a relay and a pipeline's driver
     tracing.py       section `tracing`: where spans go
+    transactions.py  section `transactions`: transactional producers
     logging.py       section `logging`: what a process logs
     client.py        section `client`: how the command line reaches a node
     security.py      section `security`: TLS, login, access rules

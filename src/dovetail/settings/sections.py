@@ -25,6 +25,7 @@ from dovetail.settings.storage import StorageSettings
 from dovetail.settings.stream import SharedStreamSettings
 from dovetail.settings.timeline import TimelineSettings
 from dovetail.settings.tracing import TracingSettings
+from dovetail.settings.transactions import TransactionsSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Settings(BaseModel):
     storage: StorageSettings = StorageSettings()
     log: LogSettings = LogSettings()
     groups: GroupsSettings = GroupsSettings()
+    transactions: TransactionsSettings = TransactionsSettings()
     outbox: OutboxSettings = OutboxSettings()
     stream: SharedStreamSettings = SharedStreamSettings()
     timeline: TimelineSettings = TimelineSettings()

@@ -11,7 +11,7 @@ and an answer is the correlation id followed by the same three. So payloads are 
 message, on neither side. Messages travel as arrays: a newer one may have more elements at its end.
 
 Keys: `Hello` has the first. Each service has a range of its own, and its table of messages in its
-own room (`storage/calls.py`, `timeline/frames.py`).
+own room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`).
 
 Version: all calls share one, `VERSION`. A connection begins with `Hello`, which never changes in
 its own first elements; the node answers with its version, its services and its time. Nodes of
@@ -47,6 +47,7 @@ VERSION: Final = 3
 HELLO_KEY: Final = 10_000
 STORAGE_KEYS: Final = range(10_001, 11_000)
 TIMELINE_KEYS: Final = range(11_000, 12_000)
+TRANSACTION_KEYS: Final = range(12_000, 12_100)
 
 #: Longest text of an error that travels.
 ERROR_TEXT_MAX: Final = 2_048

@@ -29,6 +29,7 @@ _MODULES = (
     "admin.configs",
     "admin.groups",
     "admin.topics",
+    "admin.transactions",
     "admin.users",
     "consumer.fetch",
     "consumer.group",

@@ -167,11 +167,11 @@ def test_short_headers_are_refused(size: int) -> None:
 
 def test_header_of_an_unknown_request_is_read() -> None:
     """K5: the header of what is not supported can be read; its body is refused by name."""
-    frame = memoryview(bytes.fromhex("001a 0000 00000009 0001 63 ffffff"))
+    frame = memoryview(bytes.fromhex("0022 0000 00000009 0001 63 ffffff"))
     header, body_start = decode_header(frame)
-    assert header == RequestHeader(26, 0, 9, "c")
+    assert header == RequestHeader(34, 0, 9, "c")
     assert body_start == 11
-    with pytest.raises(ProtocolViolation, match="api key 26 is not supported"):
+    with pytest.raises(ProtocolViolation, match="api key 34 is not supported"):
         decode_request(frame)
 
 

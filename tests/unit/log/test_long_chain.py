@@ -30,8 +30,9 @@ from dovetail.coordination.protocol import (
 )
 from dovetail.errors import CoordinationDown, InvalidInput, OffsetOutOfRange, Uncertain
 from dovetail.log import partition as partition_module
-from dovetail.log.catalog import partition_key
+from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.chain_keeper import ChainKeeper
+from dovetail.log.claims import Place
 from dovetail.log.ownership import claim
 from dovetail.log.reading import newest_record, offset_for_time, read_from_storage, term_end
 from dovetail.storage import Placement, Quorum, chain
@@ -412,3 +413,19 @@ async def test_a_roll_that_fails_is_seen_and_tried_again(
         await asyncio.sleep(0.001)
     assert (await bench.send(partition, b"b")).base_offset == 1
     assert len(partition.record.closed) == 1
+
+
+async def test_everybody_follows_the_owner_of_a_chain_with_pages(tmp_path: Path) -> None:
+    """L15: a broker reads who owns a partition, and where it lies, however long its chain is."""
+    service = await EmbeddedCoordinator.open(tmp_path / "c.sqlite", clock=SystemClock())
+    paged = chain.Paged(next=1, ledgers=1)
+    record = PartitionRecord("t", 0, 3, 7, ledgers=(opened(1),), paged=paged)
+    await service.transact([Put(KEY, chain.encode(record))])
+    catalog = Catalog(service, on_change=lambda: None)
+    await catalog.start()
+    try:
+        assert catalog.ownership(Place("t", 0)).owner == 7
+        assert catalog.holders(Place("t", 0)) == (1, 2, 3)
+    finally:
+        await catalog.stop()
+        await service.close()

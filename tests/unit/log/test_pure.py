@@ -384,7 +384,9 @@ def test_the_sparse_index_against_a_dumb_version(rng: random.Random) -> None:
     offset, entry = 0, 0
     for _ in range(120):
         if rng.random() < 0.1:
-            taken = index.take_checkpoint(EntryId(entry), offset_next=offset, producers={})
+            taken = index.take_checkpoint(
+                EntryId(entry), ProducerTable(), offset_next=offset, now_ms=0
+            )
             payload = encode_checkpoint(taken)
             assert is_checkpoint(payload)
             checkpoints.append((entry, decode_checkpoint(payload)))
@@ -399,7 +401,8 @@ def test_the_sparse_index_against_a_dumb_version(rng: random.Random) -> None:
     rebuilt = LedgerIndex()
     if checkpoints:
         last_entry, last = checkpoints[-1]
-        rebuilt.adopt(EntryId(last_entry), last, [row for _, c in checkpoints for row in c.rows])
+        every = [row for _, c in checkpoints for row in c.rows]
+        rebuilt.adopt(EntryId(last_entry), last, every, [])
         covered = last.offset_next
     else:
         covered = 0

@@ -1,7 +1,7 @@
 """Which requests are answered, in which versions: the one table.
 
-Transactions are neither here nor advertised. A request type that is not in `SUPPORTED`, or a
-version outside its range, is refused before its body is read.
+A request type that is not in `SUPPORTED`, or a version outside its range, is refused before its
+body is read.
 
 `lowest` and `highest` bound what is answered; `advertised_lowest` is what ApiVersions says. They
 differ for Produce alone: older librdkafka compresses only if Produce is advertised from version
@@ -46,6 +46,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -67,6 +72,9 @@ class ApiKey(IntEnum):
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
@@ -121,7 +129,7 @@ def _api(
 
 
 _APIS: Final = (
-    _api("Produce", versions=(3, 11), flexible_since=9, advertised_lowest=0),
+    _api("Produce", versions=(3, 12), flexible_since=9, advertised_lowest=0),
     _api("Fetch", versions=(4, 18), flexible_since=12),
     _api("ListOffsets", versions=(1, 11), flexible_since=6),
     _api("Metadata", versions=(0, 13), flexible_since=9),
@@ -140,6 +148,15 @@ _APIS: Final = (
     _api("DeleteRecords", versions=(0, 2), flexible_since=2),
     _api("InitProducerId", versions=(0, 5), flexible_since=2),
     _api("OffsetForLeaderEpoch", versions=(2, 4), flexible_since=4),
+    _api("AddPartitionsToTxn", versions=(0, 5), flexible_since=3),
+    _api("AddOffsetsToTxn", versions=(0, 4), flexible_since=3),
+    _api("EndTxn", versions=(0, 5), flexible_since=3),
+    _api("TxnOffsetCommit", versions=(0, 5), flexible_since=3),
+    _api("WriteTxnMarkers", versions=(1, 2), flexible_since=1),
+    _api("DescribeProducers", versions=(0, 0), flexible_since=0),
+    _api("DescribeTransactions", versions=(0, 0), flexible_since=0),
+    # Version 2 has a regular expression, which a client could have us look for until evening.
+    _api("ListTransactions", versions=(0, 1), flexible_since=0),
     _api("DescribeConfigs", versions=(1, 4), flexible_since=4),
     _api("AlterConfigs", versions=(0, 2), flexible_since=2),
     _api("CreatePartitions", versions=(0, 3), flexible_since=2),

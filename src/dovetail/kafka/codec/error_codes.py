@@ -176,6 +176,8 @@ _CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
     errors.TopicExists: (ErrorCode.TOPIC_ALREADY_EXISTS,),
     errors.SequenceGap: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID),
     errors.ProducerFenced: (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED),
+    errors.TransactionRefused: (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE),
+    errors.TransactionBusy: (ErrorCode.CONCURRENT_TRANSACTIONS,),
     errors.NotOwner: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
     errors.Fenced: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
     errors.TooFewCopies: (
@@ -207,6 +209,7 @@ _FORBIDDEN: Final = {
     "topic": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     "group": ErrorCode.GROUP_AUTHORIZATION_FAILED,
     "cluster": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    "transactional_id": ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 _ERRORS: Final[dict[int, type[DovetailError]]] = {

@@ -3,6 +3,9 @@
     front.py         from a frame to an answer: the table of handlers; the wire room calls it
     backend.py       what handlers work on
     produce.py       Produce and InitProducerId
+    transactions.py  AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit
+    transaction_admin.py  ListTransactions, DescribeTransactions, DescribeProducers, WriteTxnMarkers
+    transaction_codes.py  what a coordinator of transactions decided, as Kafka's codes
     fetch.py         Fetch: from memory, from storage, or a long poll at the end of the log
     fetch_sessions.py  which partitions a consumer reads, so that it names them once
     metadata.py      Metadata, DescribeTopicPartitions, DescribeCluster, FindCoordinator

@@ -9,6 +9,7 @@ from dovetail.clock import Clock
 from dovetail.kafka.handlers.fetch_sessions import FetchSessions
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
+from dovetail.log.transactions.registry import TransactionRegistry
 
 
 class KafkaMetrics(Protocol):
@@ -37,6 +38,7 @@ class Backend:
 
     log: Log
     groups: GroupRegistry
+    transactions: TransactionRegistry
     clock: Clock
     metrics: KafkaMetrics
     cluster_id: str

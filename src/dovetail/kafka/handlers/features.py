@@ -10,7 +10,11 @@ from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 
 #: The lowest and the highest level of each feature; the highest is in use.
-FEATURES = {"group.version": (0, 1)}
+FEATURES: dict[str, tuple[int, int]] = {
+    "group.version": (0, 1),
+    # A producer that sees 2 speaks KIP-890's protocol; every other one is served all the same.
+    "transaction.version": (0, 2),
+}
 
 #: Kafka's topic of the cluster's metadata, the only one with a quorum.
 _METADATA_TOPIC = "__cluster_metadata"

@@ -3,6 +3,9 @@
 A request in a session (`fetch_sessions.py`) reads what is pending of it; any other one names all
 its partitions. Each answer has at least one batch if there is any, however small the limits,
 so that a large batch cannot stop a consumer.
+
+A reader of what is committed (`read_committed`) gets nothing from the last stable offset on, and
+with its batches the transactions in them that were aborted, whose records it skips itself (K8).
 """
 
 import asyncio
@@ -23,13 +26,23 @@ from dovetail.kafka.handlers.fetch_sessions import (
     Session,
 )
 from dovetail.log.partition import Partition
-from dovetail.log.reading import read_from_storage, read_from_tail
+from dovetail.log.producers import AbortedRange
+from dovetail.log.reading import (
+    aborted_between,
+    known_aborted,
+    read_from_storage,
+    read_from_tail,
+)
+from dovetail.record_batch import read_header
 
 #: From this version on topics are named by their ids.
 _TOPIC_IDS_SINCE = 13
 
 #: What one answer holds at most, whatever the client asks for.
 RESPONSE_BYTES_MAX = 16 * 1024 * 1024
+
+#: The isolation level of a reader of what is committed.
+READ_COMMITTED = 1
 
 #: A long poll ends after this, whatever the client asks for.
 WAIT_MS_MAX = 5 * 60 * 1000
@@ -45,10 +58,18 @@ class _Read:
     batches: tuple[Buffer, ...] = ()
     #: The tail does not have it; the storage must be asked.
     cold: bool = False
+    #: For a reader of what is committed: nothing from here on, and what it has to skip.
+    end: int | None = None
+    aborted: list[AbortedRange] | None = None
 
     @property
     def size(self) -> int:
         return sum(map(len, self.batches))
+
+    @property
+    def offset_end(self) -> int:
+        """The offset behind what was read."""
+        return read_header(self.batches[-1]).offset_end
 
 
 @dataclass(slots=True)
@@ -223,6 +244,8 @@ def _look_up(backend: Backend, access: Access, request: m.FetchRequest) -> list[
         for read in reads:
             if read.code is ErrorCode.NONE:
                 _find_partition(backend, name, read)
+            if request.isolation_level == READ_COMMITTED:
+                read.aborted = []
         topics.append(_Topic(wanted, name, reads))
     return topics
 
@@ -259,15 +282,30 @@ def _read_tails(topics: list[_Topic], bytes_max: int, *, leased: bool) -> int:
             if size and size >= bytes_max:
                 continue
             room = min(read.request.partition_max_bytes, bytes_max - size)
+
+            if read.aborted is not None:
+                read.end = read.partition.last_stable
             try:
-                found = read_from_tail(read.partition, read.request.fetch_offset, room)
+                found = read_from_tail(
+                    read.partition, read.request.fetch_offset, room, end=read.end
+                )
             except DovetailError as error:
                 read.code = code_of(error)
                 continue
             read.cold = found is None
             read.batches = _within(found or [], room, first=size == 0)
+            if read.aborted is not None and read.batches:
+                _find_aborted(read, read.partition)
             size += read.size
     return size
+
+
+def _find_aborted(read: _Read, partition: Partition) -> None:
+    """What to skip, if that is in memory; else it is read with its batches from the storage."""
+    aborted = known_aborted(partition, read.request.fetch_offset, read.offset_end)
+    read.aborted = aborted or []
+    if aborted is None:
+        read.cold, read.batches = True, ()
 
 
 def _within(batches: list[Buffer], room: int, *, first: bool) -> tuple[Buffer, ...]:
@@ -285,13 +323,16 @@ async def _read_cold(topics: list[_Topic], bytes_max: int) -> int:
             if not read.cold or read.partition is None or size > bytes_max:
                 continue
             room = min(read.request.partition_max_bytes, max(bytes_max - size, 1))
+            offset = read.request.fetch_offset
             try:
-                found = await read_from_storage(read.partition, read.request.fetch_offset, room)
+                found = await read_from_storage(read.partition, offset, room, end=read.end)
+                read.batches = tuple(found)
+                if read.aborted is not None and found:
+                    read.aborted = await aborted_between(read.partition, offset, read.offset_end)
             except DovetailError as error:
-                read.code = code_of(error)
+                read.code, read.batches = code_of(error), ()
                 continue
             read.cold = False
-            read.batches = tuple(found)
             size += read.size
     return size
 
@@ -319,7 +360,15 @@ def _partition(backend: Backend, name: str, read: _Read) -> m.FetchResponseParti
         partition_index=read.request.partition,
         error_code=read.code,
         high_watermark=partition.high_watermark if partition else -1,
-        last_stable_offset=partition.high_watermark if partition else -1,
+        last_stable_offset=partition.last_stable if partition else -1,
         log_start_offset=partition.log_start if partition else -1,
+        aborted_transactions=None
+        if read.aborted is None
+        else tuple(
+            m.FetchResponseAbortedTransaction(
+                producer_id=aborted.producer_id, first_offset=aborted.first_offset
+            )
+            for aborted in read.aborted
+        ),
         records=read.batches,
     )

@@ -59,7 +59,7 @@ class Key(NamedTuple):
 class _Cached:
     wanted: m.FetchRequestPartition
     #: The high watermark and the start that the consumer was last told; None: tell it anyway.
-    told: tuple[int, int] | None = None
+    told: tuple[int, int, int] | None = None
     #: The partition that calls when there is something new, and how.
     watched: tuple[Partition, Callable[[], None]] | None = None
 
@@ -152,7 +152,7 @@ class Session:
         elif answer.error_code != ErrorCode.NONE:
             cached.told = None
             return True
-        now = (answer.high_watermark, answer.log_start_offset)
+        now = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
         changed = cached.told != now
         cached.told = now
         return changed or self.fresh or bool(answer.records)

@@ -35,6 +35,8 @@ from dovetail.kafka.handlers import (
     produce,
     reassignment,
     topics,
+    transaction_admin,
+    transactions,
     users,
 )
 from dovetail.kafka.handlers import quotas as client_quotas
@@ -76,6 +78,14 @@ _HANDLERS: dict[int, Handler] = {
     ApiKey.DELETE_ACLS: acls.delete_acls,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_users,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_users,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets,
+    ApiKey.END_TXN: transactions.end_transaction,
+    ApiKey.TXN_OFFSET_COMMIT: transactions.commit_offsets,
+    ApiKey.WRITE_TXN_MARKERS: transaction_admin.write_markers,
+    ApiKey.DESCRIBE_PRODUCERS: transaction_admin.describe_producers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transaction_admin.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transaction_admin.list_transactions,
     ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     ApiKey.ELECT_LEADERS: reassignment.elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignment.alter_reassignments,
@@ -163,15 +173,15 @@ class KafkaDispatch:
 
     def _begin(self, asked: _Asked, body: Any) -> Reply:
         header, _, connection, access = asked
+        call = Call(header.api_version, header.client_id or "", connection.host, access)
         if header.api_key == ApiKey.PRODUCE:
             return produce.produce(
                 self._backend,
-                access,
+                call,
                 body,
                 lambda answer: self._encode(asked, answer),
                 connection.close,
             )
-        call = Call(header.api_version, header.client_id or "", connection.host, access)
         if header.api_key == ApiKey.FETCH:
             found = fetch.fetch(self._backend, call, body)
             if isinstance(found, m.FetchResponse):

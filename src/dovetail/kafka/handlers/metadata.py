@@ -1,5 +1,6 @@
 """Metadata, DescribeTopicPartitions, DescribeCluster and FindCoordinator: who is where."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
@@ -14,8 +15,10 @@ from dovetail.log.topic import TopicRecord, check_name
 #: Partitions on one page of DescribeTopicPartitions; Kafka's limit.
 _PAGE_MAX = 2000
 
-_GROUP = 0
-_TRANSACTION = 1
+_COORDINATED: dict[int, tuple[Kind, Callable[[Backend, str], int]]] = {
+    0: (Kind.GROUP, lambda backend, key: backend.groups.owner_of(GroupId(key))),
+    1: (Kind.TRANSACTIONAL_ID, lambda backend, key: backend.transactions.owner_of(key)),
+}
 _CONTROLLERS = 2
 
 
@@ -256,7 +259,7 @@ async def describe_cluster(
 async def find_coordinator(
     backend: Backend, call: Call, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
-    """Who coordinates each group; nobody coordinates transactions."""
+    """Who coordinates each group or transactional id."""
     keys = request.coordinator_keys or (request.key,)
     found = [_coordinator(backend, call, request.key_type, key) for key in keys]
     return m.FindCoordinatorResponse(
@@ -273,16 +276,14 @@ def _coordinator(
     backend: Backend, call: Call, key_type: int, key: str
 ) -> m.FindCoordinatorResponseCoordinator:
     code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-    if key_type == _TRANSACTION:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        message = "transactions are not supported; leave transactional.id unset"
-    elif key_type != _GROUP:
+    kind, owner_of = _COORDINATED.get(key_type, (None, None))
+    if kind is None or owner_of is None:
         code, message = ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown"
-    elif not call.access.allows(Operation.DESCRIBE, Kind.GROUP, key):
-        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif not call.access.allows(Operation.DESCRIBE, kind, key):
+        code = code_of(Forbidden("may not be described", kind=kind.name.lower()))
     else:
         try:
-            broker = backend.brokers().get(backend.groups.owner_of(GroupId(key)))
+            broker = backend.brokers().get(owner_of(backend, key))
         except TopicUnknown:
             broker = None
         if broker is not None:

@@ -5,7 +5,7 @@ from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.fetch import epoch_code
+from dovetail.kafka.handlers.fetch import READ_COMMITTED, epoch_code
 from dovetail.log.partition import Partition
 from dovetail.log.reading import TimedOffset, newest_record, offset_for_time, term_end
 
@@ -25,14 +25,19 @@ async def list_offsets(
     topics = []
     for topic in request.topics:
         partitions = [
-            await _list_one(backend, call, topic.name, wanted) for wanted in topic.partitions
+            await _list_one(backend, call, topic.name, wanted, request.isolation_level)
+            for wanted in topic.partitions
         ]
         topics.append(m.ListOffsetsResponseTopic(name=topic.name, partitions=tuple(partitions)))
     return m.ListOffsetsResponse(topics=tuple(topics))
 
 
 async def _list_one(
-    backend: Backend, call: Call, topic: str, wanted: m.ListOffsetsRequestPartition
+    backend: Backend,
+    call: Call,
+    topic: str,
+    wanted: m.ListOffsetsRequestPartition,
+    isolation_level: int,
 ) -> m.ListOffsetsResponsePartition:
     index = wanted.partition_index
     try:
@@ -41,7 +46,9 @@ async def _list_one(
         code = epoch_code(wanted.current_leader_epoch, partition.term)
         if code is not ErrorCode.NONE:
             return m.ListOffsetsResponsePartition(partition_index=index, error_code=code)
-        found = await _find(partition, wanted.timestamp)
+        committed = isolation_level == READ_COMMITTED
+        end = partition.last_stable if committed else partition.high_watermark
+        found = await _find(partition, wanted.timestamp, end)
     except DovetailError as error:
         return m.ListOffsetsResponsePartition(partition_index=index, error_code=code_of(error))
 
@@ -56,14 +63,16 @@ async def _list_one(
     )
 
 
-async def _find(partition: Partition, timestamp: int) -> TimedOffset | None:
+async def _find(partition: Partition, timestamp: int, end: int) -> TimedOffset | None:
+    """The place that is asked for; `end` is where the log ends for this reader."""
     if timestamp == _LATEST:
-        return TimedOffset(partition.high_watermark, -1)
+        return TimedOffset(end, -1)
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         return TimedOffset(partition.log_start, -1)
     if timestamp == _NEWEST_TIMESTAMP:
         return await newest_record(partition)
-    return await offset_for_time(partition, timestamp) if timestamp >= 0 else None
+    found = await offset_for_time(partition, timestamp) if timestamp >= 0 else None
+    return None if found is None or found.offset >= end else found
 
 
 async def offset_for_leader_epoch(

@@ -117,13 +117,21 @@ async def offset_fetch(
         for group in dict.fromkeys(request.groups):
             who = MemberIdentity(MemberId(group.member_id or ""))
             code, topics = await _fetch(
-                backend, call, group.group_id, group.topics, who, group.member_epoch
+                backend,
+                call,
+                group.group_id,
+                group.topics,
+                who,
+                group.member_epoch,
+                stable=request.require_stable,
             )
             groups.append(
                 m.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics, error_code=code)
             )
         return m.OffsetFetchResponse(groups=tuple(groups))
-    code, topics = await _fetch(backend, call, request.group_id, request.topics)
+    code, topics = await _fetch(
+        backend, call, request.group_id, request.topics, stable=request.require_stable
+    )
     return m.OffsetFetchResponse(topics=topics, error_code=code)
 
 
@@ -134,6 +142,8 @@ async def _fetch(
     wanted: tuple[m.OffsetFetchRequestTopic, ...] | None,
     who: MemberIdentity | None = None,
     member_epoch: int = -1,
+    *,
+    stable: bool,
 ) -> tuple[ErrorCode, tuple[m.OffsetFetchResponseTopic, ...]]:
     coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
     wrong = coordinator.fetch_check(GroupId(group_id), who, member_epoch)
@@ -142,7 +152,7 @@ async def _fetch(
     answer = await coordinator.fetch(GroupId(group_id))
     if wanted is None:
         asked: dict[tuple[str, bytes], list[int]] = {}
-        for key in sorted(answer.offsets):
+        for key in sorted(answer.offsets.keys() | (answer.unstable if stable else ())):
             if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, key.topic):
                 topic_id = _id_of(backend, call, key.topic)
                 if topic_id is not None:
@@ -160,14 +170,18 @@ async def _fetch(
         seen = bool(topic) and call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic)
         refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED if topic else ErrorCode.UNKNOWN_TOPIC_ID
         for partition in partitions:
-            position = answer.offsets.get(PartitionKey(topic, partition)) if seen else None
+            key = PartitionKey(topic, partition)
+            waits = stable and seen and key in answer.unstable
+            position = answer.offsets.get(key) if seen and not waits else None
             found.append(
                 m.OffsetFetchResponsePartition(
                     partition_index=partition,
                     committed_offset=position.offset if position else _NO_POSITION,
                     committed_leader_epoch=position.leader_epoch if position else -1,
                     metadata=position.metadata if position else "",
-                    error_code=code if seen else refused,
+                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    if waits
+                    else (code if seen else refused),
                 )
             )
         topics.append(

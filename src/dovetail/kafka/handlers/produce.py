@@ -4,16 +4,29 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from dovetail.access import CLUSTER_NAME, Access, Kind, Operation
+from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, InvalidBatch, InvalidInput, Uncertain
+from dovetail.errors import (
+    DovetailError,
+    InvalidBatch,
+    InvalidInput,
+    TransactionRefused,
+    Uncertain,
+)
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.kafka.handlers.transaction_codes import coordinator_of, transaction_code
 from dovetail.log.admission import admit
+from dovetail.log.examining import Store
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
+<<<<<<< HEAD
 from dovetail.record_batch import BatchHeader, check_batch
+=======
+from dovetail.log.transactions.types import Identity, Place, TransactionError
+from dovetail.record_batch import TRANSACTIONAL, BatchHeader, check_batch
+>>>>>>> 452b861 (Transactions as Kafka has them (K8))
 from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.
@@ -25,6 +38,12 @@ _ACKS = (-1, 0, 1)
 Encode = Callable[[m.ProduceResponse], list[Buffer]]
 _Outcome = Appended | DovetailError
 
+#: From these versions of Produce on, a client adds partitions to its transaction by writing, and
+#: knows that it has to abort; from this one of InitProducerId on, it knows that it is fenced.
+_ADDS_SINCE = 12
+_ABORTABLE_SINCE = 11
+_FENCED_SINCE = 4
+
 
 class _Production:
     """One request on its way: an outcome for each partition, in the request's order."""
@@ -32,7 +51,7 @@ class _Production:
     def __init__(
         self,
         backend: Backend,
-        access: Access,
+        call: Call,
         request: m.ProduceRequest,
         encode: Encode,
         close: Callable[[], None],
@@ -42,7 +61,8 @@ class _Production:
         #: Done when no batch is on its way any more, which can be after the reply.
         self.stored: asyncio.Future[None] = loop.create_future()
         self._backend = backend
-        self._access = access
+        self._access = call.access
+        self._version = call.api_version
         self._request = request
         self._encode = encode
         self._close = close
@@ -68,8 +88,6 @@ class _Production:
     def _append(
         self, topic: str, partition: m.ProduceRequestPartition
     ) -> "asyncio.Future[Appended]":
-        if self._request.transactional_id is not None:
-            raise InvalidInput("transactions are not supported; leave transactional.id unset")
         if self._request.acks not in _ACKS:
             raise InvalidInput(f"acks {self._request.acks}; it must be 0, 1 or -1 (all)")
         self._access.demand(Operation.WRITE, Kind.TOPIC, topic)
@@ -83,12 +101,35 @@ class _Production:
         header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
         now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
         said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
+        store: Store = found.append
+        if self._request.transactional_id is not None or header.attributes & TRANSACTIONAL:
+            store = self._store_in_transaction(found, Place(topic, partition.index), header)
         return log.examiner.append(
             found,
             partition.records,
             header,
             admit=said if config.examines else None,
+<<<<<<< HEAD
             store=partial(self._store, found, topic),
+=======
+            store=store,
+        )
+
+    def _store_in_transaction(self, found: Partition, place: Place, header: BatchHeader) -> Store:
+        """Asks the coordinator before the first batch; a producer of KIP-890 joins with it."""
+        transactional_id = self._request.transactional_id
+        if not transactional_id:
+            raise InvalidBatch("a transactional batch in a request without a transactional id")
+        self._access.demand(Operation.WRITE, Kind.TRANSACTIONAL_ID, transactional_id)
+        if not header.attributes & TRANSACTIONAL:
+            return found.append
+        return partial(
+            self._backend.transactions.verification.append,
+            found,
+            place,
+            transactional_id=transactional_id,
+            adds=self._version >= _ADDS_SINCE,
+>>>>>>> 452b861 (Transactions as Kafka has them (K8))
         )
 
     def _store(
@@ -162,8 +203,8 @@ class _Production:
         )
 
     def _code(self, outcome: DovetailError) -> ErrorCode:
-        if self._request.transactional_id is not None:
-            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if isinstance(outcome, TransactionRefused) and self._version >= _ABORTABLE_SINCE:
+            return ErrorCode.TRANSACTION_ABORTABLE
         if self._request.acks not in _ACKS:
             return ErrorCode.INVALID_REQUIRED_ACKS
         code = code_of(outcome)
@@ -172,7 +213,7 @@ class _Production:
 
 def produce(
     backend: Backend,
-    access: Access,
+    call: Call,
     request: m.ProduceRequest,
     encode: Encode,
     close: Callable[[], None],
@@ -182,7 +223,7 @@ def produce(
     The batches are slices of the frame, so its bytes are held until all are stored or refused,
     whatever the client was answered meanwhile.
     """
-    production = _Production(backend, access, request, encode, close)
+    production = _Production(backend, call, request, encode, close)
     production.begin()
     if request.acks != 0:
         return PipelinedReply(production.reply, production.stored)
@@ -194,11 +235,9 @@ def produce(
 async def init_producer_id(
     backend: Backend, call: Call, request: m.InitProducerIdRequest
 ) -> m.InitProducerIdResponse:
-    """A new id for an idempotent producer; transactions are refused."""
+    """A new id for an idempotent producer, or that of a transactional one with its next epoch."""
     if request.transactional_id is not None:
-        return m.InitProducerIdResponse(
-            error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, producer_epoch=-1
-        )
+        return await _init_transactional(backend, call, request, request.transactional_id)
     # As Kafka asks: the old right over the cluster, or the right to write anything at all.
     access = call.access
     if not access.allows(
@@ -215,3 +254,34 @@ async def init_producer_id(
     return m.InitProducerIdResponse(
         error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
     )
+
+
+async def _init_transactional(
+    backend: Backend, call: Call, request: m.InitProducerIdRequest, transactional_id: str
+) -> m.InitProducerIdResponse:
+    """Fences whoever had the transactional id, and aborts what it left open."""
+    code = ErrorCode.NONE
+    found: Identity | TransactionError | None = None
+    coordinator = coordinator_of(backend, call, Operation.WRITE, transactional_id)
+    if isinstance(coordinator, ErrorCode):
+        code = coordinator
+    elif not 0 < request.transaction_timeout_ms <= backend.transactions.settings.timeout_ms_max:
+        code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    else:
+        expected = Identity(request.producer_id, request.producer_epoch)
+        try:
+            found = await coordinator.begin(
+                transactional_id,
+                timeout_ms=request.transaction_timeout_ms,
+                expected=expected if expected.producer_id >= 0 else None,
+            )
+        except DovetailError:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    if isinstance(found, TransactionError):
+        code = transaction_code(found, knows_fenced=call.api_version >= _FENCED_SINCE)
+    if isinstance(found, Identity):
+        return m.InitProducerIdResponse(
+            error_code=code, producer_id=found.producer_id, producer_epoch=found.epoch
+        )
+    return m.InitProducerIdResponse(error_code=code, producer_epoch=-1)

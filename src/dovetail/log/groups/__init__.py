@@ -17,6 +17,8 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     assignors.py          who reads which partition; pure
     topic_patterns.py     which topics a pattern means; pure
     offsets.py            the positions of a group; pure
+    endings.py            the end of a transaction: what waits becomes real, or is forgotten
+    pending.py            positions that wait for the end of a transaction; pure
     journal.py            the durable form of groups and positions
     entries.py            a group with its positions, and its journal replayed
     writer.py             appends to the journal, in order

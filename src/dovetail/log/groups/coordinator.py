@@ -1,6 +1,4 @@
-"""The coordinator of consumer groups: the doing part around `group` and `offsets`.
-
-Promise:
+"""The coordinator of consumer groups: the doing part around `group` and `offsets`. Promise:
 - A commit is acknowledged only when the journal has it. A fetch sees a position only then, so
   nobody reads one that a crash could take back; it never waits, because a member learns of its
   assignment only after everything that was accepted before it is stored, in journal order.
@@ -15,7 +13,6 @@ journal refuses to append.
 """
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dovetail.background import keep_task
@@ -28,6 +25,7 @@ from dovetail.log.groups.consumer_types import (
     NoTopics,
     TopicView,
 )
+from dovetail.log.groups.endings import Endings
 from dovetail.log.groups.entries import (
     GroupEntry,
     group_record,
@@ -36,7 +34,15 @@ from dovetail.log.groups.entries import (
     replay,
 )
 from dovetail.log.groups.group import Group
-from dovetail.log.groups.journal import GroupJournal, JournalRecord, StoredGroup
+from dovetail.log.groups.journal import (
+    GroupJournal,
+    JournalRecord,
+    NoJournal,
+    PendingOffset,
+    StoredGroup,
+)
+from dovetail.log.groups.member import no_subscription, random_member_id
+from dovetail.log.groups.pending import NOTHING_WAITS, PendingPlace, pending_record
 from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
@@ -52,7 +58,6 @@ from dovetail.log.groups.types import (
     JoinAnswer,
     JoinRequest,
     LeaveOutcome,
-    MemberId,
     MemberIdentity,
     MemberIdSource,
     OffsetCommit,
@@ -63,27 +68,12 @@ from dovetail.log.groups.types import (
     SubscriptionReader,
     SyncAnswer,
     SyncRequest,
+    TransactionOf,
 )
 from dovetail.log.groups.writer import JournalWriter
+from dovetail.record_batch import Marker
 
 _OK = GroupError.NONE
-
-
-def random_member_id(prefix: str) -> MemberId:
-    """A member id as Kafka makes them: who it is, and a number that no other has."""
-    return MemberId(f"{prefix}-{uuid.uuid4()}")
-
-
-def no_subscription(_protocol_type: str, _metadata: bytes) -> frozenset[str] | None:
-    """Reads no subscription: every group then counts as subscribed to everything."""
-    return None
-
-
-class _NoJournal:
-    """The journal of a coordinator that coordinates nothing."""
-
-    async def append(self, records: Sequence[JournalRecord]) -> None:
-        raise AssertionError("nothing is written elsewhere")
 
 
 class GroupCoordinator(ConsumerSide):
@@ -106,6 +96,7 @@ class GroupCoordinator(ConsumerSide):
         self._topics_of = topics_of
         self._topics = topics or NoTopics()
         self._entries: dict[GroupId, GroupEntry] = {}
+        self._ends = Endings(self._writer, lambda group_id: self._perform(group_id, ()))
         self._loaded = False
         self._closed = False
         self._closed_because = GroupError.NOT_COORDINATOR
@@ -116,7 +107,7 @@ class GroupCoordinator(ConsumerSide):
     @classmethod
     def refusing(cls, clock: Clock, error: GroupError) -> "GroupCoordinator":
         """One that answers everything with the same error."""
-        made = cls(_NoJournal(), clock)
+        made = cls(NoJournal(), clock)
         made._closed = True
         made._closed_because = error
         return made
@@ -131,6 +122,8 @@ class GroupCoordinator(ConsumerSide):
         replayed = await replay(records)
         for group_id, offsets in replayed.offsets.items():
             self._entry(group_id).offsets = offsets
+        for group_id, pending in replayed.pending.items():
+            self._entry(group_id).pending = pending
         for group_id in replayed.groups:
             self._restore(group_id, replayed)
         for group_id in [*self._entries]:
@@ -244,19 +237,27 @@ class GroupCoordinator(ConsumerSide):
         who: MemberIdentity,
         generation: Generation,
         offsets: Mapping[PartitionKey, OffsetCommit],
+        *,
+        of: TransactionOf | None = None,
     ) -> dict[PartitionKey, GroupError]:
         """Stores positions; success means that the journal has them.
 
-        If the caller goes away meanwhile the positions are stored all the same.
+        If the caller goes away meanwhile the positions are stored all the same. Those of a
+        transaction wait for its end.
         """
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
-        if error is _OK and entry is not None:
+        # A transactional producer of before KIP-447 names no member, and is no stranger for it.
+        named = of is None or generation >= 0 or who.member_id != NO_MEMBER
+        if error is _OK and of is not None and self._ends.over(of):
+            error = GroupError.TRANSACTION_ENDED
+        elif error is _OK and entry is not None and named:
             error = entry.group.commit_check(who, generation, now_ms=self._now_ms())
-        elif error is _OK and generation >= 0:
+        elif error is _OK and entry is None and generation >= 0:
             error = GroupError.ILLEGAL_GENERATION
         if error is not _OK:
             return dict.fromkeys(offsets, error)
+
         wall_ms = self._clock.wall_ms()
         bytes_max = self._settings.offset_metadata_bytes_max
         outcomes = {}
@@ -268,7 +269,7 @@ class GroupCoordinator(ConsumerSide):
                     wanted.offset, wanted.leader_epoch, wanted.metadata, wall_ms
                 )
         if accepted:
-            error = await self._store_offsets(group_id, accepted)
+            error = await self._store_offsets(group_id, accepted, of)
             outcomes.update(dict.fromkeys(accepted, error))
         return outcomes
 
@@ -280,7 +281,13 @@ class GroupCoordinator(ConsumerSide):
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             return OffsetFetchAnswer(error, {})
-        return OffsetFetchAnswer(_OK, entry.offsets.fetch(partitions))
+        found = entry.offsets.fetch(partitions)
+        return OffsetFetchAnswer(_OK, found, entry.pending.partitions())
+
+    async def end_transaction(self, marker: Marker) -> GroupError:
+        """Positions of a transaction become real, or are forgotten; again and again if need be."""
+        error = self.refusal()
+        return error if error is not _OK else await self._ends.end(marker, self._entries)
 
     async def delete_offsets(
         self, group_id: GroupId, partitions: Collection[PartitionKey]
@@ -301,15 +308,13 @@ class GroupCoordinator(ConsumerSide):
         return OffsetDeleteAnswer(_OK, outcomes)
 
     async def forget_topic(self, topic: str) -> GroupError:
-        """A topic was deleted: all groups forget their positions in it. Repeat it if it fails."""
+        """All groups forget their positions in a deleted topic. Repeat it if it fails."""
         error = _OK if self._loaded else GroupError.COORDINATOR_LOADING
         for group_id, entry in [*self._entries.items()]:
-            keys = entry.offsets.of_topic(topic)
-            if keys and error is _OK:
-                error = await self._forget(group_id, keys)
+            keys, waiting = entry.offsets.of_topic(topic), entry.pending.of_topic(topic)
+            if (keys or waiting) and error is _OK:
+                error = await self._forget(group_id, keys, waiting)
         return error
-
-    # --- administration -------------------------------------------------------------------------
 
     async def delete_group(self, group_id: GroupId) -> GroupError:
         """Deletes a group without members, with its positions.
@@ -348,18 +353,16 @@ class GroupCoordinator(ConsumerSide):
             for key, committed in entry.offsets.fetch().items():
                 yield group_id, key, committed
 
-    # --- effects and time -----------------------------------------------------------------------
-
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
 
-    def refusal(self, group_id: GroupId) -> GroupError:
-        """Why the group is not served here now, if it is not."""
+    def refusal(self, group_id: GroupId | None = None) -> GroupError:
+        """Why the group, or any, is not served here now, if it is not."""
         if self._closed:
             return self._closed_because
         if not self._loaded:
             return GroupError.COORDINATOR_LOADING
-        return _OK if group_id else GroupError.INVALID_GROUP_ID
+        return GroupError.INVALID_GROUP_ID if group_id == "" else _OK
 
     def _entry(self, group_id: GroupId) -> GroupEntry:
         entry = self._entries.get(group_id)
@@ -405,11 +408,9 @@ class GroupCoordinator(ConsumerSide):
                 empty_since_wall_ms=0 if entry.stored is None else entry.stored.stored_wall_ms,
                 retention_ms=self._settings.offsets_retention_ms,
             )
-            nothing_left = len(expired) == len(entry.offsets)
+            nothing_left = len(expired) == len(entry.offsets) and not entry.pending
             if expired or nothing_left:
                 self._forget(group_id, expired, with_group=nothing_left)
-
-    # --- the journal ----------------------------------------------------------------------------
 
     def _store_group(self, group_id: GroupId, effect: Persist) -> None:
         entry = self._entries[group_id]
@@ -429,8 +430,13 @@ class GroupCoordinator(ConsumerSide):
         self._writer.append([group_record(group_id, stored)], then)
 
     def _store_offsets(
-        self, group_id: GroupId, accepted: dict[PartitionKey, CommittedOffset]
+        self,
+        group_id: GroupId,
+        accepted: dict[PartitionKey, CommittedOffset],
+        of: TransactionOf | None,
     ) -> asyncio.Future[GroupError]:
+        if of is not None:
+            return self._ends.store(of, group_id, self._entry(group_id), accepted)
         entry = self._entries.get(group_id)
         unsaved = None if entry is None else entry.group.unsaved_snapshot()
         emptied = None if unsaved is None else StoredGroup(unsaved, self._clock.wall_ms())
@@ -450,11 +456,19 @@ class GroupCoordinator(ConsumerSide):
         return self._writer.append(records, then)
 
     def _forget(
-        self, group_id: GroupId, keys: Collection[PartitionKey], *, with_group: bool = False
+        self,
+        group_id: GroupId,
+        keys: Collection[PartitionKey],
+        waiting: Mapping[PendingPlace, PendingOffset] = NOTHING_WAITS,
+        *,
+        with_group: bool = False,
     ) -> asyncio.Future[GroupError]:
         """Removes positions, and the group itself unless members come meanwhile."""
-        present = [key for key in keys if key in self._entries[group_id].offsets]
+        entry = self._entries[group_id]
+        waiting = entry.pending.all() if with_group else waiting
+        present = [key for key in keys if key in entry.offsets]
         removed = [offset_record(group_id, key, None) for key in present]
+        removed += [pending_record(group_id, place, None) for place in waiting]
         if with_group:
             removed.append(group_record(group_id, None))
 
@@ -463,6 +477,7 @@ class GroupCoordinator(ConsumerSide):
             if error is not _OK or entry is None:
                 return
             entry.offsets.remove(present)
+            entry.pending.remove(waiting)
             if with_group:
                 entry.stored = None
             self._perform(group_id, ())

@@ -11,17 +11,20 @@ from dovetail.log.groups.journal import (
     JournalRecord,
     MemberKey,
     OffsetKey,
+    PendingKey,
     StoredGroup,
     decode_group,
     decode_key,
     decode_member,
     decode_offset,
+    decode_pending,
     encode_group,
     encode_key,
     encode_member,
     encode_offset,
 )
 from dovetail.log.groups.offsets import OffsetTable
+from dovetail.log.groups.pending import PendingTable
 from dovetail.log.groups.types import CommittedOffset, GroupId, MemberId, PartitionKey
 
 
@@ -31,6 +34,7 @@ class GroupEntry:
 
     group: Group | ConsumerGroup
     offsets: OffsetTable = field(default_factory=OffsetTable)
+    pending: PendingTable = field(default_factory=PendingTable)
     #: What the journal has of the group itself.
     stored: StoredGroup | None = None
     #: The alarm of this group that counts; older ones are ignored.
@@ -39,7 +43,8 @@ class GroupEntry:
     @property
     def is_idle(self) -> bool:
         """Nothing is left of it, neither here nor in the journal."""
-        return self.group.is_empty and self.stored is None and not self.offsets
+        kept = self.offsets or self.pending
+        return self.group.is_empty and self.stored is None and not kept
 
 
 @dataclass(slots=True)
@@ -49,6 +54,7 @@ class Replayed:
     groups: dict[GroupId, StoredGroup] = field(default_factory=dict)
     offsets: dict[GroupId, OffsetTable] = field(default_factory=dict)
     members: dict[GroupId, dict[MemberId, ConsumerMember]] = field(default_factory=dict)
+    pending: dict[GroupId, PendingTable] = field(default_factory=dict)
 
 
 async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
@@ -67,6 +73,9 @@ async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
             members.pop(key.member_id, None)
             if record.value is not None:
                 members[key.member_id] = decode_member(record.value)
+        elif isinstance(key, PendingKey):
+            waiting = replayed.pending.setdefault(key.group_id, PendingTable())
+            waiting.replay(key, None if record.value is None else decode_pending(record.value))
         elif record.value is None:
             replayed.groups.pop(key.group_id, None)
         else:
@@ -83,6 +92,7 @@ def live_records(entries: Mapping[GroupId, GroupEntry]) -> Iterable[JournalRecor
             yield from member_records(group_id, entry.group.stored_members())
         for partition, committed in entry.offsets.fetch().items():
             yield offset_record(group_id, partition, committed)
+        yield from entry.pending.records(group_id)
 
 
 def group_record(group_id: GroupId, stored: StoredGroup | None) -> JournalRecord:

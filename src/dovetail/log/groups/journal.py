@@ -1,10 +1,10 @@
 """The durable form of groups: a journal of keys and values.
 
 A journal is a sequence of records. The last value of a key counts; a record without a value
-removes its key. Three kinds of keys exist: a group (a classic one with its generation, members and
-assignment; of the new protocol its epochs), a member of a group of the new protocol, and a
-position (group, topic, partition). Each key and each value begins with one byte that says how the
-rest is written; the rest is MessagePack.
+removes its key. Four kinds of keys exist: a group (a classic one with its generation, members and
+assignment; of the new protocol its epochs), a member of a group of the new protocol, a position
+(group, topic, partition), and a position that waits for the end of a transaction. Each key and each
+value begins with one byte that says how the rest is written; the rest is MessagePack.
 
 Promises that an implementation of `GroupJournal` gives:
 - Records are durable when `append` returns. If it raises, a replay may show them or not, or only
@@ -59,6 +59,13 @@ class GroupJournal(Protocol):
         ...
 
 
+class NoJournal:
+    """The journal of a coordinator that coordinates nothing."""
+
+    async def append(self, records: Sequence[JournalRecord]) -> None:
+        raise AssertionError("nothing is written elsewhere")
+
+
 class GroupKey(msgspec.Struct, frozen=True, array_like=True, tag="g"):
     """The key of a group."""
 
@@ -75,6 +82,23 @@ class OffsetKey(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     @property
     def partition(self) -> PartitionKey:
         return PartitionKey(self.topic, self.number)
+
+
+class PendingKey(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+    """The key of a position that waits for the end of a transaction."""
+
+    group_id: GroupId
+    producer_id: int
+    topic: str
+    number: int
+
+
+class PendingOffset(msgspec.Struct, frozen=True, array_like=True):
+    """A position that waits, and the epoch and number of its transaction."""
+
+    epoch: int
+    transaction: int
+    committed: CommittedOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +139,11 @@ class _ConsumerForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-Key = GroupKey | OffsetKey | MemberKey
+Key = GroupKey | OffsetKey | MemberKey | PendingKey
 _key_decoder: msgspec.msgpack.Decoder[Key] = msgspec.msgpack.Decoder(Key)
 _group_decoder = msgspec.msgpack.Decoder(_GroupForm)
 _offset_decoder = msgspec.msgpack.Decoder(CommittedOffset)
+_pending_decoder = msgspec.msgpack.Decoder(PendingOffset)
 _consumer_decoder = msgspec.msgpack.Decoder(_ConsumerForm)
 _member_decoder = msgspec.msgpack.Decoder(ConsumerMember)
 _VERSION_PREFIX = bytes([FORMAT_VERSION])
@@ -180,11 +205,16 @@ def decode_member(data: bytes) -> ConsumerMember:
     return _decode(_member_decoder, data, "member")
 
 
-def encode_offset(committed: CommittedOffset) -> bytes:
-    """The value of a position."""
+def encode_offset(committed: CommittedOffset | PendingOffset) -> bytes:
+    """The value of a position, or of one that waits."""
     return _encode(committed)
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
     """Raises `Damaged` if the bytes are not a position of a known format."""
     return _decode(_offset_decoder, data, "position")
+
+
+def decode_pending(data: bytes) -> PendingOffset:
+    """Raises `Damaged` if the bytes are not a position that waits, of a known format."""
+    return _decode(_pending_decoder, data, "pending position")

@@ -4,6 +4,7 @@ A member waits in at most one request of each kind. `join_token` set means that 
 rebalance that is being prepared; `sync_token` set means that it waits for the leader.
 """
 
+import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -136,3 +137,13 @@ def elect_protocol(offers: Sequence[tuple[MemberProtocol, ...]]) -> str:
             raise ValueError(f"{len(offers)} members have no protocol in common")
         votes[vote] = votes.get(vote, 0) + 1
     return max(votes, key=votes.__getitem__)
+
+
+def random_member_id(prefix: str) -> MemberId:
+    """A member id as Kafka makes them: who it is, and a number that no other has."""
+    return MemberId(f"{prefix}-{uuid.uuid4()}")
+
+
+def no_subscription(_protocol_type: str, _metadata: bytes) -> frozenset[str] | None:
+    """Reads no subscription: every group then counts as subscribed to everything."""
+    return None

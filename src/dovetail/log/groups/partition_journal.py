@@ -1,16 +1,16 @@
-"""The journal of groups, kept in an internal topic.
+"""The journal of a coordinator, kept in an internal topic.
 
-Positions and members are records of a partition like any other: synced, fenced and, in a cluster,
-replicated with it; whoever owns the partition coordinates its groups. The journal is kept short by
+Its records are those of a partition like any other: synced, fenced and, in a cluster, replicated
+with it; whoever owns the partition coordinates what is in it. The journal is kept short by
 writing the live state anew and trimming what lies before it. A crash in between leaves both, and
 replaying both gives the same state.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from dovetail.clock import Clock
-from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
@@ -29,6 +29,19 @@ _GROWTH_FACTOR = 4
 _READ_BYTES = 1024 * 1024
 
 
+class Journaled(Protocol):
+    """What a coordinator tells of its state, so that its journal can be kept short."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether it knows what the journal holds."""
+        ...
+
+    def snapshot(self) -> list[JournalRecord]:
+        """The live state as records, with what is on its way to the journal."""
+        ...
+
+
 class PartitionJournal:
     """A `GroupJournal` on one partition that this node owns."""
 
@@ -36,6 +49,11 @@ class PartitionJournal:
         self._partition = partition
         self._clock = clock
         self._bytes_live = 0
+
+    @property
+    def term(self) -> int:
+        """Under which the owner writes; a later coordinator has a higher one."""
+        return self._partition.term
 
     async def append(self, records: Sequence[JournalRecord]) -> None:
         """Stores the records; raises what the partition raises."""
@@ -56,7 +74,7 @@ class PartitionJournal:
                         yield JournalRecord(record.key, record.value)
                 offset = read_header(batch).offset_end
 
-    async def shorten(self, coordinator: GroupCoordinator) -> None:
+    async def shorten(self, coordinator: Journaled) -> None:
         """Writes the live state anew and trims what lies before, if that is worth it.
 
         A journal that is not loaded, or cannot be, is left as it is: its records are all there is.

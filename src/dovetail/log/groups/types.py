@@ -56,6 +56,7 @@ class GroupError(Enum):
     UNSUPPORTED_ASSIGNOR = "unsupported assignor"
     INVALID_PATTERN = "invalid pattern"
     INVALID_REQUEST = "invalid request"
+    TRANSACTION_ENDED = "transaction ended"
 
 
 class GroupState(Enum):
@@ -231,6 +232,14 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     committed_wall_ms: int
 
 
+class TransactionOf(NamedTuple):
+    """The transaction that positions are part of: its producer, and its number."""
+
+    producer_id: int
+    epoch: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
     """A position that a member wants stored; `leader_epoch` is -1 when it does not know."""
@@ -246,6 +255,8 @@ class OffsetFetchAnswer:
 
     error: GroupError
     offsets: Mapping[PartitionKey, CommittedOffset]
+    #: Those for which a transaction has a position that is not decided.
+    unstable: frozenset[PartitionKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

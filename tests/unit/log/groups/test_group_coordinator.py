@@ -9,8 +9,9 @@ from tests.unit.log.groups.memory_journal import MemoryGroupJournal
 
 from dovetail.clock import ManualClock, SystemClock
 from dovetail.errors import Damaged, DovetailError, Fenced, Unavailable
-from dovetail.log.groups.coordinator import GroupCoordinator, random_member_id
+from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.journal import JournalRecord
+from dovetail.log.groups.member import random_member_id
 from dovetail.log.groups.types import (
     NO_GENERATION,
     NO_MEMBER,

@@ -8,7 +8,8 @@ from tests.unit.log.conftest import Bench
 
 from dovetail.clock import ManualClock
 from dovetail.errors import Damaged
-from dovetail.log.groups import partition_journal, registry
+from dovetail.log import coordinators
+from dovetail.log.groups import partition_journal
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.groups.offsets import OffsetTable
@@ -47,7 +48,7 @@ async def _commit(groups: GroupRegistry, offset: int) -> None:
 async def groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GroupRegistry]:
     """Groups with a committed position, whose journal is due to be written anew."""
     monkeypatch.setattr(partition_journal, "_GROWTH_BYTES", 0)
-    monkeypatch.setattr(registry, "_AGAIN_MS", 1)
+    monkeypatch.setattr(coordinators, "AGAIN_MS", 1)
     made = _registry(bench)
     await made.start()
     await _commit(made, 7)
@@ -88,7 +89,7 @@ async def test_a_journal_that_cannot_be_read_is_kept_reported_and_tried_again(
     monkeypatch.setattr(PartitionJournal, "replay", damaged)
     partition = bench.log.partition(GROUPS_TOPIC, 0)
     again = _registry(bench)
-    again._on_opened(bench.log.topic(GROUPS_TOPIC), 0, partition)
+    again._coordinators._on_opened(bench.log.topic(GROUPS_TOPIC), 0, partition)
     async with asyncio.timeout(30):
         await again.start()
     assert "does not check" in again.unreadable()[0]
@@ -134,13 +135,13 @@ async def test_a_journal_that_has_gone_is_not_reported_nor_served_by_its_old_coo
     topic = bench.log.topic(GROUPS_TOPIC)
     again = _registry(bench)
     monkeypatch.setattr(PartitionJournal, "replay", slow)
-    again._on_opened(topic, 0, partition)
-    first = again._here[0][0]
+    again._coordinators._on_opened(topic, 0, partition)
+    first = again._coordinators._here[0][0]
     await asyncio.sleep(0)
-    again._on_gone(GROUPS_TOPIC, 0)
+    again._coordinators._on_gone(GROUPS_TOPIC, 0)
     monkeypatch.setattr(PartitionJournal, "replay", defect)
-    monkeypatch.setattr(registry, "_AGAIN_MS", 60_000)
-    again._on_opened(topic, 0, partition)
+    monkeypatch.setattr(coordinators, "AGAIN_MS", 60_000)
+    again._coordinators._on_opened(topic, 0, partition)
     async with asyncio.timeout(30):
         await again.start()
     assert "not what a journal says" in again.unreadable()[0]
@@ -152,6 +153,6 @@ async def test_a_journal_that_has_gone_is_not_reported_nor_served_by_its_old_coo
     await asyncio.sleep(0)
     assert first._timer is None, "a coordinator that was closed does not start"
     assert again.unreadable(), "the new one cannot read it still"
-    again._on_gone(GROUPS_TOPIC, 0)
+    again._coordinators._on_gone(GROUPS_TOPIC, 0)
     assert not again.unreadable()
     await again.close()

@@ -22,6 +22,8 @@
     sasl.py            SaslHandshake, SaslAuthenticate
     topic_partitions.py  DescribeTopicPartitions
     topics.py          CreateTopics, DeleteTopics, CreatePartitions
+    transactions.py    AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit,
+                       WriteTxnMarkers, DescribeProducers, DescribeTransactions, ListTransactions
     users.py           DescribeUserScramCredentials, AlterUserScramCredentials
 
 Names of messages and fields are Kafka's, in snake case; nested structs are named after the
@@ -51,4 +53,5 @@ from dovetail.kafka.codec.messages.reassignment import *
 from dovetail.kafka.codec.messages.sasl import *
 from dovetail.kafka.codec.messages.topic_partitions import *
 from dovetail.kafka.codec.messages.topics import *
+from dovetail.kafka.codec.messages.transactions import *
 from dovetail.kafka.codec.messages.users import *

@@ -1,0 +1,269 @@
+"""One transactional id: its producer, its epoch, and the transaction that is under way. Pure.
+
+    EMPTY            a producer, and no transaction yet          add → ONGOING
+    ONGOING          partitions are written                      end, fence → PREPARE_…
+    PREPARE_COMMIT   decided; markers are on their way           complete → COMPLETE_COMMIT
+    PREPARE_ABORT    decided; markers are on their way           complete → COMPLETE_ABORT
+    COMPLETE_…       every partition has its marker              add → ONGOING, begin → EMPTY
+    DEAD             unused for long; leaves the journal         begin → EMPTY, as a new one
+
+Each function takes what is known and returns what is next, the same object if nothing changes, or
+the error. The caller stores what is next before it tells anybody, and moves on only from there.
+
+Epochs. `begin` gives the next epoch, so an older producer of the same name is fenced. With KIP-890
+(`bumps`) every end gives the next one too: a request of the last transaction that comes late can
+then be told from one of this transaction. A producer that lost an answer repeats its request under
+the epoch it knows, which is the one before (`epoch_before`), and gets the same answer again. The
+last epoch is kept for fencing; a producer that reaches it gets a new id.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from dovetail.log.transactions.types import Identity, Place, TransactionError, TransactionState
+from dovetail.record_batch import Marker
+
+#: Epochs are 16 bits. The highest is for fencing alone.
+EPOCH_LAST = 2**15 - 2
+
+NOBODY = -1
+
+
+class Transaction(msgspec.Struct, frozen=True, array_like=True):
+    """What the journal has of a transactional id."""
+
+    producer_id: int
+    epoch: int
+    state: TransactionState
+    timeout_ms: int
+    updated_ms: int
+    #: Which transaction of this id it is; grows by one with each.
+    number: int = 0
+    partitions: tuple[Place, ...] = ()
+    started_ms: int = -1
+    #: Under what the producer may repeat its last request.
+    epoch_before: int = NOBODY
+    producer_before: int = NOBODY
+    #: The id after the end, if the epochs of this one are used up.
+    producer_next: int = NOBODY
+
+    @property
+    def identity(self) -> Identity:
+        """Who the producer is now, or will be when what is decided is done."""
+        if self.producer_next != NOBODY:
+            return Identity(self.producer_next, 0)
+        return Identity(self.producer_id, self.epoch)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether its end is decided and not everywhere yet."""
+        return self.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+    def marker(self, coordinator_epoch: int) -> Marker:
+        """What ends it in each of its partitions."""
+        commit = self.state is TransactionState.PREPARE_COMMIT
+        return Marker(self.producer_id, self.epoch, commit, coordinator_epoch, self.number)
+
+
+Decided = Transaction | TransactionError
+
+_RESTING = frozenset(
+    {
+        TransactionState.EMPTY,
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+    }
+)
+
+
+def _next(known: Transaction, **changes: object) -> Transaction:
+    changed: Transaction = msgspec.structs.replace(known, **changes)
+    return changed
+
+
+def needs_id(known: Transaction | None) -> bool:
+    """Whether `begin` and `end` need a producer id that nobody has."""
+    if known is None or known.state is TransactionState.DEAD:
+        return True
+    return known.epoch >= EPOCH_LAST
+
+
+def begin(
+    known: Transaction | None,
+    *,
+    fresh_id: int,
+    timeout_ms: int,
+    expected: Identity | None,
+    now_ms: int,
+) -> Decided:
+    """A producer starts under this name, or goes on after an error (`expected`, KIP-360).
+
+    An open transaction is decided to be aborted first; ask again when that is done.
+    """
+    if known is None or known.state is TransactionState.DEAD:
+        number = 0 if known is None else known.number
+        state = TransactionState.EMPTY
+        return Transaction(fresh_id, 0, state, timeout_ms, now_ms, number=number)
+    if expected is not None and not _may_begin(known, expected):
+        return TransactionError.FENCED
+    if known.prepared:
+        return TransactionError.BUSY
+    if known.state is TransactionState.ONGOING:
+        return fence(known, now_ms=now_ms)
+
+    if expected is not None and expected.epoch != known.epoch:
+        return known  # Its request before got through, and only the answer was lost.
+    used_up = known.epoch >= EPOCH_LAST
+    return _next(
+        known,
+        producer_id=fresh_id if used_up else known.producer_id,
+        epoch=0 if used_up else known.epoch + 1,
+        state=TransactionState.EMPTY,
+        timeout_ms=timeout_ms,
+        updated_ms=now_ms,
+        partitions=(),
+        started_ms=-1,
+        epoch_before=NOBODY if expected is None else known.epoch,
+        producer_before=known.producer_id if used_up else NOBODY,
+    )
+
+
+def _may_begin(known: Transaction, expected: Identity) -> bool:
+    if expected == (known.producer_id, known.epoch):
+        return True
+    before = known.producer_id if known.producer_before == NOBODY else known.producer_before
+    return known.state in _RESTING and expected == (before, known.epoch_before)
+
+
+def add(
+    known: Transaction | None, who: Identity, partitions: Iterable[Place], *, now_ms: int
+) -> Decided:
+    """Partitions join the transaction; the first ones begin it."""
+    refused = _refusal(known, who)
+    if known is None or refused is not None:
+        return refused or TransactionError.MAPPING
+    if known.prepared:
+        return TransactionError.BUSY
+    if known.state is TransactionState.ONGOING:
+        missing = tuple(dict.fromkeys(p for p in partitions if p not in known.partitions))
+        if not missing:
+            return known
+        return _next(known, partitions=known.partitions + missing, updated_ms=now_ms)
+
+    return _next(
+        known,
+        state=TransactionState.ONGOING,
+        number=known.number + 1,
+        partitions=tuple(dict.fromkeys(partitions)),
+        started_ms=now_ms,
+        updated_ms=now_ms,
+    )
+
+
+def verify(known: Transaction | None, who: Identity, partition: Place) -> Decided:
+    """Whether a partition is part of the transaction, which goes on."""
+    refused = _refusal(known, who)
+    if known is None or refused is not None:
+        return refused or TransactionError.MAPPING
+    if known.prepared:
+        return TransactionError.BUSY
+    if known.state is not TransactionState.ONGOING or partition not in known.partitions:
+        return TransactionError.NOT_PART
+    return known
+
+
+def _refusal(known: Transaction | None, who: Identity) -> TransactionError | None:
+    if known is None or known.state is TransactionState.DEAD:
+        return TransactionError.MAPPING
+    if known.producer_id != who.producer_id:
+        return TransactionError.MAPPING
+    return None if known.epoch == who.epoch else TransactionError.FENCED
+
+
+def end(
+    known: Transaction | None,
+    who: Identity,
+    *,
+    commit: bool,
+    bumps: bool,
+    fresh_id: int,
+    now_ms: int,
+) -> Decided:
+    """The producer wants the end. Its repeated request is answered like the first."""
+    if known is None or known.state is TransactionState.DEAD:
+        return TransactionError.MAPPING
+    if _repeats(known, who, bumps=bumps):
+        same = known.state in (
+            (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+            if commit
+            else (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+        )
+        return known if same else TransactionError.INVALID_STATE
+    refused = _refusal(known, who)
+    if refused is not None:
+        return refused
+
+    if known.state is TransactionState.ONGOING:
+        to = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+        ended = _next(known, state=to, updated_ms=now_ms)
+        return _bumped(ended, fresh_id) if bumps else ended
+    if bumps and not commit and known.state in _RESTING:
+        # Nothing was written. The epoch is bumped all the same: the client counts on it.
+        empty = _next(known, state=TransactionState.PREPARE_ABORT, partitions=(), updated_ms=now_ms)
+        return _bumped(empty, fresh_id)
+    return TransactionError.INVALID_STATE
+
+
+def _repeats(known: Transaction, who: Identity, *, bumps: bool) -> bool:
+    if known.state in (TransactionState.EMPTY, TransactionState.ONGOING):
+        return False
+    if not bumps:
+        return who == (known.producer_id, known.epoch)
+    before = known.producer_id if known.producer_before == NOBODY else known.producer_before
+    return who == (before, known.epoch_before)
+
+
+def _bumped(ended: Transaction, fresh_id: int) -> Transaction:
+    return _next(
+        ended,
+        epoch=ended.epoch + 1,
+        epoch_before=ended.epoch,
+        producer_before=NOBODY,
+        producer_next=fresh_id if ended.epoch >= EPOCH_LAST else NOBODY,
+    )
+
+
+def fence(known: Transaction, *, now_ms: int) -> Transaction:
+    """An open transaction is to be aborted, and its producer fenced: it took too long, or another
+    one begins."""
+    return _next(
+        known,
+        state=TransactionState.PREPARE_ABORT,
+        epoch=known.epoch + 1,
+        epoch_before=NOBODY,
+        updated_ms=now_ms,
+    )
+
+
+def complete(known: Transaction, *, now_ms: int) -> Transaction:
+    """Every partition has its marker."""
+    commit = known.state is TransactionState.PREPARE_COMMIT
+    moved = known.producer_next != NOBODY
+    return _next(
+        known,
+        state=TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT,
+        partitions=(),
+        updated_ms=now_ms,
+        producer_id=known.producer_next if moved else known.producer_id,
+        epoch=0 if moved else known.epoch,
+        producer_before=known.producer_id if moved else known.producer_before,
+        producer_next=NOBODY,
+    )
+
+
+def expire(known: Transaction, *, after_ms: int, now_ms: int) -> Transaction:
+    """Dead, if nobody has used it for so long and nothing is open."""
+    if known.state in _RESTING and known.updated_ms + after_ms <= now_ms:
+        return _next(known, state=TransactionState.DEAD)
+    return known
