@@ -21,12 +21,8 @@ from dovetail.log.admission import admit
 from dovetail.log.examining import Store
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
-<<<<<<< HEAD
-from dovetail.record_batch import BatchHeader, check_batch
-=======
 from dovetail.log.transactions.types import Identity, Place, TransactionError
 from dovetail.record_batch import TRANSACTIONAL, BatchHeader, check_batch
->>>>>>> 452b861 (Transactions as Kafka has them (K8))
 from dovetail.wire import PipelinedReply
 
 #: A client's timeout is honoured up to this; a future must not live for ever.
@@ -101,21 +97,18 @@ class _Production:
         header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
         now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
         said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
-        store: Store = found.append
+        append: Store = found.append
         if self._request.transactional_id is not None or header.attributes & TRANSACTIONAL:
-            store = self._store_in_transaction(found, Place(topic, partition.index), header)
+            append = self._in_transaction(found, Place(topic, partition.index), header)
         return log.examiner.append(
             found,
             partition.records,
             header,
             admit=said if config.examines else None,
-<<<<<<< HEAD
-            store=partial(self._store, found, topic),
-=======
-            store=store,
+            store=partial(self._store, append, topic),
         )
 
-    def _store_in_transaction(self, found: Partition, place: Place, header: BatchHeader) -> Store:
+    def _in_transaction(self, found: Partition, place: Place, header: BatchHeader) -> Store:
         """Asks the coordinator before the first batch; a producer of KIP-890 joins with it."""
         transactional_id = self._request.transactional_id
         if not transactional_id:
@@ -129,15 +122,14 @@ class _Production:
             place,
             transactional_id=transactional_id,
             adds=self._version >= _ADDS_SINCE,
->>>>>>> 452b861 (Transactions as Kafka has them (K8))
         )
 
     def _store(
-        self, found: Partition, topic: str, batch: memoryview, header: BatchHeader
+        self, append: Store, topic: str, batch: memoryview, header: BatchHeader
     ) -> "asyncio.Future[Appended]":
         """Appends a batch that was examined; only such ones count."""
         self._backend.metrics.produced(topic, header.record_count, len(batch))
-        return found.append(batch, header)
+        return append(batch, header)
 
     def _on_done(self, place: tuple[int, int], done: "asyncio.Future[Appended]") -> None:
         error = done.exception()
