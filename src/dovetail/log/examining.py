@@ -1,7 +1,7 @@
 """Batches from outside are examined before they are appended, and stay in order.
 
-A plain batch is examined at once: that takes microseconds. One that must be inflated, or that the
-topic's settings say more about (`admission.py`), goes through a thread, and so does every batch for
+A plain batch is examined at once: that takes microseconds. One that must be inflated, that is very
+large, or that the topic's settings say more about (`admission.py`), goes through a thread, and so does every batch for
 the same partition that comes while one is there: the thread takes them in turn, so that none
 overtakes another, and its answers come to the event loop in turn too.
 """
@@ -19,6 +19,9 @@ from dovetail.record_batch import CODEC_MASK, BatchHeader
 from dovetail.record_check import check_records
 
 _log = get_logger("log")
+
+#: A plain batch of so many bytes takes a millisecond if its records are as small as can be.
+AT_ONCE_BYTES = 1024 * 1024 + 1024
 
 #: A batch and its header.
 Batch = tuple[memoryview, BatchHeader]
@@ -48,7 +51,7 @@ class Examiner:
         `admit` says what is stored instead, if the topic's settings have a say. Raises
         `InvalidBatch` at once where it can be seen at once.
         """
-        slow = admit is not None or header.attributes & CODEC_MASK
+        slow = admit is not None or header.attributes & CODEC_MASK or len(batch) > AT_ONCE_BYTES
         if not slow and partition not in self._pending:
             check_records(batch, header)
             return store(batch, header)

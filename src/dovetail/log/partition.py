@@ -16,7 +16,7 @@ States:
     LOST        another owner has it; everything is refused
     CLOSED      given back
 
-Not here: what a batch says inside (never opened), which node owns what (log/service.py).
+Not here: what a batch says inside (`examining.py`), which node owns what (log/service.py).
 """
 
 import asyncio

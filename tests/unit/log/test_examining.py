@@ -49,6 +49,19 @@ async def test_compressed_and_plain_batches_keep_their_order(
     assert not examiner._pending
 
 
+async def test_a_large_plain_batch_is_examined_beside_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F13: a hundred megabytes of the smallest records take a tenth of a second."""
+    partition = await bench.topic()
+    monkeypatch.setattr(examining, "AT_ONCE_BYTES", 10)
+    batch = batch_of(1, 0)
+    header = check_batch(batch, bytes_max=1 << 20)
+    future = bench.log.examiner.append(partition, batch, header, admit=None, store=partition.append)
+    assert partition in bench.log.examiner._pending
+    assert (await future).base_offset == 0
+
+
 async def test_what_is_refused_leaves_the_others_alone(bench: Bench) -> None:
     """F13: garbage between two sound batches; a store that refuses at once is heard too."""
     partition = await bench.topic()
