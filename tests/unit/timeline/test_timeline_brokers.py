@@ -319,11 +319,13 @@ async def test_no_two_handlers_run_at_once_though_clocks_differ_and_a_line_is_de
     spans: list[list[float]] = []
 
     async def handle(message: Message) -> None:
-        spans.append([time.monotonic()])
+        # On a busy machine an attempt may pass without a handler: too little of its lease is left.
+        span = [time.monotonic()]
+        spans.append(span)
         try:
-            await asyncio.sleep(0 if message.attempt > 1 else 30)
+            await asyncio.sleep(0 if len(spans) > 1 else 30)
         finally:
-            spans[message.attempt - 1].append(time.monotonic())
+            span.append(time.monotonic())
 
     async with connect(f"127.0.0.1:{port}") as d, connect(other) as e:
         await d.timeline("t").create(TimelineConfig(window_ms=50))
