@@ -23,6 +23,11 @@ from tests.compat.drivers.base import wait_for
 from tests.compat.server import Node, TopicMaker
 from tests.compat.test_java_client import classes, run  # noqa: F401 - a fixture
 
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import LATEST, KafkaClient
+from dovetail.spark.decoder import to_arrow
+from dovetail.spark.fetching import fetch
+
 WAIT_S = 30.0
 
 
@@ -194,6 +199,38 @@ def test_positions_count_with_the_transaction_or_not_at_all(
     wait_for("the position", lambda: position(bootstrap, source, source) == 1)
     assert committed(bootstrap, target, 1) == [b"below 1"]
     consumer.close()
+
+
+def test_our_own_reader_leaves_out_what_is_not_committed(
+    bootstrap: str, topic_maker: TopicMaker
+) -> None:
+    """F3b: Spark's source and teams read by this; also aborts and commits in one fetch."""
+    topic = topic_maker(partitions=1)
+    producer, other = transactional(bootstrap, topic), transactional(bootstrap, f"{topic}-2")
+    for number in range(3):
+        producer.begin_transaction()
+        send(producer, topic, [f"{number}".encode()], 1)
+        other.begin_transaction()
+        send(other, topic, [b"aborted"], 1)
+        producer.commit_transaction(WAIT_S)
+        other.abort_transaction(WAIT_S)
+    wait_for("the markers", lambda: committed(bootstrap, topic, 1) == [b"0", b"1", b"2"])
+    producer.begin_transaction()
+    send(producer, topic, [b"open"], 1)
+
+    client, place = KafkaClient(Brokers(bootstrap)), (topic, 0)
+    try:
+        for only, more in ((True, []), (False, [b"aborted"] * 3 + [b"open"])):
+            end = client.offsets({place: LATEST}, committed=only)[place]
+            found = [
+                value
+                for fetched in fetch(client, place, 0, end, committed=only)
+                for value in to_arrow(fetched.batches, place).column("value").to_pylist()
+            ]
+            assert sorted(found) == sorted([b"0", b"1", b"2", *more])
+    finally:
+        client.close()
+    producer.abort_transaction(WAIT_S)
 
 
 def test_what_is_open_and_what_is_decided_survive_kill_9(

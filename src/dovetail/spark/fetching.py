@@ -3,10 +3,14 @@
 While one answer is decoded, the broker prepares the next; a task needs no more concurrency. A
 reader has a connection of its own while it reads, so that two readers in one thread do not take
 each other's answers.
+
+A reader of what is committed gets nothing from the last stable offset on, and takes aborted
+transactions for control batches, which nobody looks into (F3b).
 """
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dovetail.errors import OffsetOutOfRange, ProtocolViolation, Unavailable
@@ -16,6 +20,7 @@ from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.error_codes import ErrorCode, error_of
 from dovetail.kafka.codec.headers import RequestHeader
+from dovetail.record_batch import CONTROL, TRANSACTIONAL
 from dovetail.spark.decoder import BatchView, batches_in
 
 #: The size of one fetch. More gains nothing: the next one comes while this is decoded.
@@ -32,13 +37,15 @@ class Fetched:
     high_watermark: int
 
 
-def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> Iterator[Fetched]:
-    """Batches from `start` on until `end` is reached.
+def fetch(
+    client: KafkaClient, partition: Partition, start: int, end: int, *, committed: bool = False
+) -> Iterator[Fetched]:
+    """Batches from `start` on until `end` is reached; with `committed` no aborted records.
 
     Raises `OffsetOutOfRange` if the partition does not hold the position, `InvalidBatch` for a
     malformed answer, `Unavailable` if records below `end` do not come in time.
     """
-    reader = Reader(client, partition)
+    reader = Reader(client, partition, committed=committed)
     position, empty_since = start, None
     try:
         while position < end:
@@ -66,8 +73,11 @@ def fetch(client: KafkaClient, partition: Partition, start: int, end: int) -> It
 class Reader:
     """Fetches one partition, on a connection that nobody else uses meanwhile."""
 
-    def __init__(self, client: KafkaClient, partition: Partition) -> None:
+    def __init__(
+        self, client: KafkaClient, partition: Partition, *, committed: bool = False
+    ) -> None:
         self._client = client
+        self._committed = committed
         self._partition = partition
         self._connection: Connection | None = None
         self._asked: RequestHeader | None = None
@@ -80,9 +90,7 @@ class Reader:
         if self._connection is None:
             self._connection = self._client.borrow(self._partition)
         try:
-            self._asked = self._connection.send(
-                ApiKey.FETCH, _fetch_request(self._partition, position, wait_ms)
-            )
+            self._asked = self._connection.send(ApiKey.FETCH, self._request(position, wait_ms))
         except Unavailable:
             self.drop()
 
@@ -140,16 +148,38 @@ class Reader:
             for batch in batches_in(data, where=name_of(self._partition))
             if batch.offset_end > position
         ]
+        if self._committed:
+            batches = [*_marked(batches, one.aborted_transactions or ())]
         return Fetched(batches, one.log_start_offset, one.high_watermark)
 
+    def _request(self, position: int, wait_ms: int) -> m.FetchRequest:
+        topic, number = self._partition
+        wanted = m.FetchRequestPartition(
+            partition=number, fetch_offset=position, partition_max_bytes=FETCH_BYTES
+        )
+        return m.FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=int(self._committed),
+            topics=(m.FetchRequestTopic(topic=topic, partitions=(wanted,)),),
+        )
 
-def _fetch_request(partition: Partition, position: int, wait_ms: int) -> m.FetchRequest:
-    wanted = m.FetchRequestPartition(
-        partition=partition[1], fetch_offset=position, partition_max_bytes=FETCH_BYTES
-    )
-    return m.FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=FETCH_BYTES,
-        topics=(m.FetchRequestTopic(topic=partition[0], partitions=(wanted,)),),
-    )
+
+def _marked(
+    batches: Iterable[BatchView], aborted: Iterable[m.FetchResponseAbortedTransaction]
+) -> Iterator[BatchView]:
+    """The batches, those of aborted transactions as control batches.
+
+    A transaction lasts from its first offset to the next control batch of its producer.
+    """
+    waiting = deque(sorted(aborted, key=lambda one: one.first_offset))
+    gone: set[int] = set()
+    for batch in batches:
+        while waiting and waiting[0].first_offset < batch.offset_end:
+            gone.add(waiting.popleft().producer_id)
+        if batch.control:
+            gone.discard(batch.producer_id)
+        elif batch.attributes & TRANSACTIONAL and batch.producer_id in gone:
+            batch = batch._replace(attributes=batch.attributes | CONTROL)
+        yield batch

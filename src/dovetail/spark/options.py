@@ -83,6 +83,8 @@ class ReadOptions:
     include_headers: bool = False
     #: Positions are committed to this group, for display only.
     group: str | None = None
+    #: Whether records of open and of aborted transactions are left out.
+    committed: bool = False
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "ReadOptions":
@@ -92,7 +94,7 @@ class ReadOptions:
         pattern = options.text("subscribePattern")
         if pattern is not None:
             options.check_pattern(pattern)
-        options.choice("kafka.isolation.level", ("read_uncommitted",))
+        isolation = options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
 
         return cls(
@@ -108,6 +110,7 @@ class ReadOptions:
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             include_headers=options.flag("includeHeaders", default=False),
             group=options.text("kafka.group.id"),
+            committed=isolation == "read_committed",
         )
 
     def check_streaming(self) -> None:

@@ -235,9 +235,13 @@ def resolved(
     asked = dict(bound.each) or dict.fromkeys(partitions, bound.everywhere or 0)
     if not bound.by_time:
         named = {key: value for key, value in asked.items() if value < 0}
-        return asked | client_of(options.brokers).offsets(named) if named else asked
+        return (
+            asked | client_of(options.brokers).offsets(named, committed=options.committed)
+            if named
+            else asked
+        )
 
-    found = client_of(options.brokers).offsets(asked)
+    found = client_of(options.brokers).offsets(asked, committed=options.committed)
     late = sorted(key for key, offset in found.items() if offset < 0)
     if late and role == "starting" and options.time_without_record == "error":
         raise InvalidInput(
@@ -248,7 +252,8 @@ def resolved(
 
 
 def _offsets(options: ReadOptions, partitions: list[Partition], at: int) -> dict[Partition, int]:
-    return client_of(options.brokers).offsets(dict.fromkeys(partitions, at))
+    wanted = dict.fromkeys(partitions, at)
+    return client_of(options.brokers).offsets(wanted, committed=options.committed)
 
 
 def _check_loss(
@@ -300,7 +305,8 @@ def read_range(
     position = wanted.start
     while position < wanted.end:
         try:
-            for fetched in fetch(client, place, position, wanted.end):
+            committed = options.committed
+            for fetched in fetch(client, place, position, wanted.end, committed=committed):
                 batch = to_arrow(
                     fetched.batches,
                     place,

@@ -62,7 +62,7 @@ class SeenLog:
         first = self._client.offsets({self._partition: window_ms})[self._partition]
         position = start if first < 0 else min(first, start)
         seen = Seen(remember_ms=self._remember_ms, covers_ms=window_ms, forgets=forgets)
-        for fetched in fetch(self._client, self._partition, position, start):
+        for fetched in fetch(self._client, self._partition, position, start, committed=True):
             batch = to_arrow(
                 fetched.batches,
                 self._partition,

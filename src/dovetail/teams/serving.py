@@ -102,7 +102,7 @@ class Serving:
         self._stage = share.stage
         self._crew = Crew(share.stage, size=share.size, traced=traced)
         self._seen = SeenLog(client, share.input, remember_ms=share.stage.remember_ms)
-        self._input = Reader(client, share.input)
+        self._input = Reader(client, share.input, committed=True)
         self._lanes: dict[Partition, Lane] = {}
         self._counts: dict[str, int] = {}
         self._counts_at_s = 0.0

@@ -78,7 +78,7 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"kafka_security_protocol": "SASL_SSL"}, "needs sasl.username"),
         ({"kafka_ssl_ca_location": "ca.pem"}, "has to name SSL too"),
         ({"kafka_sasl_jaas_config": "x"}, "'kafka.sasl.jaas.config' is not known"),
-        ({"kafka_isolation_level": "read_committed"}, "it can be read_uncommitted"),
+        ({"kafka_isolation_level": "read_all"}, "it can be read_uncommitted or read_committed"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, str], words: str) -> None:

@@ -111,17 +111,22 @@ class KafkaClient:
             if wanted is not None or not topic.is_internal
         }
 
-    def offsets(self, at_ms: Mapping[Partition, int]) -> dict[Partition, int]:
+    def offsets(
+        self, at_ms: Mapping[Partition, int], *, committed: bool = False
+    ) -> dict[Partition, int]:
         """The first offset not older than a time, for each partition; -1 if there is none.
 
-        `EARLIEST` and `LATEST` are the first offset and the one behind the last.
+        `EARLIEST` and `LATEST` are the first offset and the one behind the last, for a reader of
+        what is `committed` behind the last that is decided.
         """
         found: dict[Partition, int] = {}
 
         def attempt() -> None:
             for leader, mine in self._by_leader(set(at_ms) - set(found)).items():
                 request = m.ListOffsetsRequest(
-                    replica_id=-1, topics=_list_offsets_topics(mine, at_ms)
+                    replica_id=-1,
+                    isolation_level=int(committed),
+                    topics=_list_offsets_topics(mine, at_ms),
                 )
                 answer = self._connection(leader).call(ApiKey.LIST_OFFSETS, request)
                 for topic in answer.topics:
