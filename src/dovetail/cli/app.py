@@ -56,7 +56,9 @@ COMMANDS = {
     "topic": Entry(_DATA, "commands.topic app", "Topics: create, list, describe, alter, delete."),
     "group": Entry(_DATA, "commands.group app", "Consumer groups: list, describe (lag), reset."),
     "timeline": Entry(
-        _DATA, "commands.timeline_messages app", "Timelines: messages that are due at a given time."
+        _DATA,
+        "commands.timeline_operating app",
+        "Timelines: messages that are due at a given time.",
     ),
     "outbox": Entry(
         _DATA,

@@ -22,7 +22,8 @@ out: `engine/window.py` assigns buckets to consumers → `engine/loader.py` plan
     config.py      the settings of one timeline
     frames.py      the calls of timelines: messages, keys and limits
     dispatch.py    the one table of requests: name, permission, handler
-    requests.py    what each request does
+    requests.py    what each request of a producer or consumer does
+    operating.py   what each request of an operator does
     session.py     producers and consumers of a timeline, as a broker knows them
     context.py     what all running timelines of a broker share
     running.py     one timeline that a broker serves: timers, store, waiting requests

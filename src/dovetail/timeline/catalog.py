@@ -14,6 +14,7 @@ key that goes with the master's lease. Both steps can be repeated, so two master
     /timelines/last              the last id that was given; no life of a name has that of another
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
@@ -31,7 +32,7 @@ from dovetail.errors import (
     Unavailable,
 )
 from dovetail.logging import get_logger
-from dovetail.timeline.config import TimelineConfig, check_name
+from dovetail.timeline.config import TimelineConfig, altered, check_name
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.stores.protocol import Stores
 
@@ -152,6 +153,23 @@ class Catalog:
                 await self._complete(name)
                 return TimelineRecord(name, TimelineId(number), "ready", config)
         raise Unavailable(f"timeline {name!r} was not created: too many changes at once; try again")
+
+    async def alter(self, name: str, settings: Mapping[str, str | int | bool]) -> TimelineRecord:
+        """Changes settings of a timeline, in one step. Raises `InvalidInput`, `TopicUnknown`."""
+        for _ in range(_ATTEMPTS_MAX):
+            item = await self._coordinator.get(_NAMES + name)
+            if item is None or (entry := _read(item, _Entry)).state != "ready":
+                raise TopicUnknown(f"no timeline {name!r}")
+            config = altered(entry.config, settings)
+            outcome = await self._coordinator.transact(
+                [Put(_NAMES + name, _encode(_Entry(entry.id, entry.state, config)))],
+                conditions=[Unchanged(_NAMES + name, item.revision)],
+            )
+            if outcome.applied:
+                if self._stores.shared:
+                    await self._stores.provision(TimelineId(entry.id), _label(name, config))
+                return TimelineRecord(name, TimelineId(entry.id), "ready", config)
+        raise Unavailable(f"timeline {name!r} was not altered: too many changes at once; try again")
 
     async def delete(self, name: str) -> TimelineRecord:
         """Takes a timeline away from everybody, in one step; `finish` removes its storage.

@@ -1,5 +1,6 @@
 """What can be set for one timeline, and the limits of each setting."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -46,6 +47,8 @@ class TimelineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     #: Dead letters that are kept; beyond, the oldest go.
     dead_max: Annotated[int, Meta(ge=0, le=10_000_000)] = 100_000
+    #: While set, nothing is pushed; messages are stored as before, and what is held goes on.
+    paused: bool = False
     #: While most consumers can take nothing: `stop` pushes to nobody, for a backend behind all of
     #: them that has too much to do; `go_on` serves the idle, whose colleagues have long work.
     when_busy: Literal["go_on", "stop"] = "go_on"
@@ -74,7 +77,15 @@ def check_name(name: str) -> str:
         ) from error
 
 
-def config_of(settings: dict[str, str | int]) -> TimelineConfig:
+def altered(config: TimelineConfig, settings: Mapping[str, str | int | bool]) -> TimelineConfig:
+    """The settings with these changed. Raises `InvalidInput`."""
+    found = config_of({**msgspec.to_builtins(config), **settings})
+    if found.buckets != config.buckets:
+        raise InvalidInput("buckets are set when a timeline is created: each message is in one")
+    return found
+
+
+def config_of(settings: Mapping[str, str | int | bool]) -> TimelineConfig:
     """The settings by name, the rest as they are by default. Raises `InvalidInput`."""
     try:
         return msgspec.convert(settings, TimelineConfig, strict=False)

@@ -30,6 +30,8 @@ class Route(NamedTuple):
 
 ROUTES: Final[Mapping[type[Request], Route]] = {
     frames.Create: Route("create", Operation.CREATE, Requests.create),
+    frames.Alter: Route("alter", Operation.ALTER, Requests.alter),
+    frames.Purge: Route("purge", Operation.DELETE, Requests.purge),
     frames.Drop: Route("drop", Operation.DELETE, Requests.drop),
     frames.ListTimelines: Route("list", None, Requests.list_timelines),
     frames.Cluster: Route("cluster", Operation.DESCRIBE, Requests.cluster),

@@ -52,6 +52,29 @@ class Create(Request, frozen=True):
     config: TimelineConfig
 
 
+SettingValue = str | int | bool
+
+
+class Alter(Request, frozen=True):
+    """Change settings of a timeline that is in use; the others stay as they are."""
+
+    timeline: Name
+    settings: dict[str, SettingValue]
+
+
+class Purge(Request, frozen=True):
+    """Remove up to so many messages that nobody holds, the first to be due first."""
+
+    timeline: Name
+    limit: _Limit
+
+
+class Purged(Answer, frozen=True):
+    """So many were removed; fewer than were asked for if that were all."""
+
+    count: int
+
+
 class Drop(Request, frozen=True):
     """Delete a timeline with everything in it; answered as soon as nobody can use it any more."""
 
@@ -410,6 +433,8 @@ CALLS: Final = CallTable(
         11_023: Cluster,
         11_024: Pause,
         11_025: DropDead,
+        11_026: Alter,
+        11_027: Purge,
     },
     body_bytes_max=REQUEST_BODY_BYTES_MAX,
 )

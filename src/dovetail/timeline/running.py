@@ -100,6 +100,15 @@ class RunningTimeline:
         self._ended: DovetailError | None = None
         self._on_window()
 
+    def alter(self, record: TimelineRecord) -> None:
+        """Its settings have changed; sessions stay, and buckets are assigned anew."""
+        self.record, config = record, record.config
+        for producer in self.producers.values():
+            producer.rate = RateLimit(config.rate_max)
+        windows = Windows(config.dealer, buckets=config.buckets, window_ms=config.window_ms)
+        self.loader.alter(windows, overtake_ms=config.overtake_ms)
+        self._on_window()
+
     # The store
 
     async def use(
@@ -194,7 +203,7 @@ class RunningTimeline:
         consumer.fail(why or NotFound(f"session {session} is closed"))
         if consumer.outbox:
             releases = [
-                Release(push.message.handle, _start_ms(push.message, consumer), counted=False)
+                Release(push.message.handle, consumer.start_ms(push.message), counted=False)
                 for push in consumer.outbox
             ]
             consumer.outbox.clear()
@@ -252,7 +261,8 @@ class RunningTimeline:
             return
         now_ms = self._now_ms()
         self._assign_if_empty(now_ms)
-        may_push = self._context.health.may_push(self.record.name, now_ms=now_ms)
+        healthy = self._context.health.may_push(self.record.name, now_ms=now_ms)
+        may_push = healthy and not self.record.config.paused
         self.loader.held_back = not may_push
         for consumer in self.consumers.values():
             if may_push:
@@ -271,13 +281,13 @@ class RunningTimeline:
             return
         name, metrics = self.record.name, self._context.metrics
         consumer.leased += len(left)
-        late = [now_ms - _start_ms(message, consumer) + consumer.latency_ms for message in left]
+        late = [now_ms - consumer.start_ms(message) + consumer.latency_ms for message in left]
         self.lateness.add(late)
         metrics.late(name, late)
         metrics.moved(name, "out", "consumer", sum(len(message.body) for message in left))
         if tracing.is_on():
             for message in left:
-                note_delivered(name, message, _start_ms(message, consumer), now_ms)
+                note_delivered(name, message, consumer.start_ms(message), now_ms)
 
     def _arm(self, now_ms: int) -> None:
         wake_ms: float = self.loader.wake_ms(now_ms=now_ms)
@@ -488,8 +498,3 @@ async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
         await work
     except DovetailError as error:
         _log.warning("timeline work failed", timeline=name, error=str(error))
-
-
-def _start_ms(message: Leased, consumer: ConsumerSession) -> int:
-    """When the lease of a message begins: its due time, or when it became free again."""
-    return message.until_ms - consumer.lease_ms

@@ -13,7 +13,7 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -200,6 +200,11 @@ class TimelineService:
         await self.catalog.create(name, config)
         await self._sync()
 
+    async def alter(self, name: str, settings: Mapping[str, frames.SettingValue]) -> None:
+        """Changes settings of a timeline, here at once. Raises `InvalidInput`, `TopicUnknown`."""
+        await self.catalog.alter(name, settings)
+        await self._sync()
+
     async def drop(self, name: str) -> None:
         """Takes a timeline away from everybody. Raises `TopicUnknown`."""
         await self.catalog.delete(name)
@@ -268,8 +273,13 @@ class TimelineService:
                     _log.info("timeline ended here", timeline=name)
 
             for name, record in records.items():
-                if record.state == "ready" and name not in self.timelines:
+                if record.state != "ready":
+                    continue
+                if name not in self.timelines:
                     await self._open(record)
+                elif record.config != self.timelines[name].record.config:
+                    self.timelines[name].alter(record)
+                    _log.info("timeline altered here", timeline=name)
 
     async def _open(self, record: TimelineRecord) -> None:
         try:

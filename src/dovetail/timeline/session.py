@@ -101,6 +101,10 @@ class ConsumerSession:
         known = self.instance and instance
         return bool(known) and self.instance != instance and self.is_heard(now_ms)
 
+    def start_ms(self, message: Leased) -> int:
+        """When the lease of a message begins: its due time, or when it became free again."""
+        return message.until_ms - self.lease_ms
+
     @property
     def credit(self) -> int:
         """How many more can be leased for it."""

@@ -22,7 +22,8 @@ def letters(site: Site, source: str, name: str) -> list[Any]:
 
 
 def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
-    """U5: waiting messages with their windows; schedule, look up, move, cancel; schedules."""
+    """U5, B23: waiting messages with their windows; schedule, look up, move, cancel; schedules;
+    altered, paused and purged."""
     made = site.send("POST", "/v1/timelines", {"timeline": "calls", "config": {"attempts_max": 3}})
     assert made.status_code == 201, made.text
     assert made.json()["config"]["attempts_max"] == 3
@@ -62,6 +63,13 @@ def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
     assert site.send("DELETE", "/v1/timelines/calls/schedules/weekly").status_code == 204
     rows = {row["timeline"]: row for row in site.get("/v1/timelines")["timelines"]}
     assert rows["calls"]["waiting"] == 1
+
+    changed = site.send("PATCH", "/v1/timelines/calls", {"config": {"paused": True}})
+    assert changed.json()["config"]["paused"] is True
+    assert "buckets" in site.refused(
+        400, "PATCH", "/v1/timelines/calls", {"config": {"buckets": 7}}
+    )
+    assert site.send("POST", "/v1/timelines/calls/purge", {}).json() == {"removed": 1}
     assert site.send("DELETE", "/v1/timelines/calls").status_code == 204
     site.refused(404, "GET", "/v1/timelines/calls")
 

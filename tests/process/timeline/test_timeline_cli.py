@@ -49,6 +49,34 @@ def test_a_timeline_from_creation_to_deletion(node: RunningNode) -> None:
     assert "no timeline 'cli'" in gone.stderr
 
 
+def test_a_timeline_in_use_is_operated(node: RunningNode) -> None:
+    """B23: alter, pause, resume, purge; schedules listed and ended; dead letters by reason."""
+    assert run(node, "create", "ops").returncode == 0
+    assert run(node, "alter", "ops", "--config", "attempts_max=1").returncode == 0
+    refused = run(node, "alter", "ops", "--config", "buckets=7")
+    assert refused.returncode == 2
+    assert "when a timeline is created" in refused.stderr
+    assert run(node, "pause", "ops").returncode == 0
+    described = json.loads(run(node, "describe", "ops", "--json").stdout)
+    assert (described["config"]["attempts_max"], described["config"]["paused"]) == (1, True)
+    assert run(node, "resume", "ops").returncode == 0
+
+    assert run(node, "schedule", "ops", "x", "--every", "1h", "--name", "hourly").returncode == 0
+    (listed,) = json.loads(run(node, "schedules", "ops", "--json").stdout)
+    assert (listed["name"], listed["every_ms"]) == ("hourly", 3_600_000)
+    assert run(node, "unschedule", "ops", "hourly").returncode == 0
+    assert run(node, "unschedule", "ops", "hourly").returncode == 3
+
+    assert run(node, "schedule", "ops", "a", "--in", "1h").returncode == 0
+    assert run(node, "purge", "ops").returncode == 2
+    purged = run(node, "purge", "ops", "--yes", "--json")
+    assert json.loads(purged.stdout) == {"removed": 1}
+    assert run(node, "discard", "ops").returncode == 2
+    discarded = run(node, "discard", "ops", "--reason", "nothing", "--yes", "--json")
+    assert json.loads(discarded.stdout) == {"dropped": 0}
+    assert run(node, "delete", "ops", "--yes").returncode == 0
+
+
 def test_what_can_not_be_is_refused_with_what_to_write_instead(node: RunningNode) -> None:
     """U7, B19: names, settings, times, cron lines; and a node that is not there."""
     bad = run(node, "create", "no good name")

@@ -258,6 +258,22 @@ class StoreConformance:
             released = await give_back(store, Release(leased.handle, NOW_MS, counted=False))
             assert released == [Status.OK]
 
+    async def test_a_purge_removes_what_nobody_holds(self, store: TimelineStore) -> None:
+        """B23: what waits, what is due and what is over; not what is held, and no dead letters."""
+        await put(store, message())
+        await kill(store)
+        await put(store, *[message() for _ in range(3)], message(due_ms=NOW_MS + 60_000))
+        over = await take(store, ask(limit=1))
+        (held,) = await take(store, ask(limit=1), now_ms=NOW_MS + LEASE_MS - 1)
+        assert held.id != over[0].id
+        then_ms = NOW_MS + LEASE_MS
+        assert await store.purge(now_ms=then_ms, limit=2) == 2
+        assert await store.purge(now_ms=then_ms, limit=10) == 1
+        assert await store.purge(now_ms=then_ms, limit=10) == 0
+        counts = await store.counts(now_ms=then_ms)
+        assert (counts.waiting, counts.due, counts.leased, counts.dead) == (0, 0, 1, 1)
+        assert await store.delete([held.handle]) == [Status.OK]
+
     async def test_what_is_rejected_is_a_dead_letter_at_once(self, store: TimelineStore) -> None:
         """B22: beside one that is only released, in the same command."""
         await put(store, message(), message())

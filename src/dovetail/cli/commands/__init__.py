@@ -17,6 +17,7 @@ Use it:
     group.py               `group`: list, describe (lag), reset
     timeline.py            `timeline`: create, list, describe, delete
     timeline_messages.py   `timeline`: schedule, peek, dead, replay, consume
+    timeline_operating.py  `timeline`: alter, pause, resume, purge, schedules, discard
     outbox.py              `outbox`: tables, status, dead letters, backfill
     stream.py              `stream`: members, leader, term, lag
     archive.py             `archive`: a topic to Parquet files        a Spark job

@@ -225,20 +225,24 @@ def replay(
         list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to replay.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Those whose reason holds this.")
+    ] = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn dead letters into messages again, due now, with all their attempts."""
     target = target_of(ctx, bootstrap, timeout)
-    if bool(ids) == everything:
-        raise InvalidInput("give the ids of dead letters, or --all")
+    if (bool(ids), everything, bool(reason)).count(True) != 1:
+        raise InvalidInput("give the ids of dead letters, or --all, or --reason")
 
     async def replay_all(client: Dovetail) -> list[Status]:
         found = client.timeline(timeline)
         wanted = list(ids or [])
-        if everything:
-            wanted = [shown.id async for shown in found.all_dead()]
+        if not ids:
+            text = reason or ""
+            wanted = [shown.id async for shown in found.all_dead() if text in shown.reason]
         statuses: list[Status] = []
         for start in range(0, len(wanted), _REPLAY_BATCH):
             statuses += await found.replay(*wanted[start : start + _REPLAY_BATCH])

@@ -48,6 +48,31 @@ async def create_timeline(desk: Desk, asked: Asked[None, TimelineNew]) -> Timeli
     return await timelines.describe_timeline(timeline)
 
 
+class TimelineChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings to change; `paused` stops pushing."""
+
+    config: Annotated[dict[str, int | str | bool], Meta(min_length=1, max_length=50)]
+
+
+class Purged(Struct, frozen=True):
+    """How many messages were removed."""
+
+    removed: int
+
+
+async def alter_timeline(desk: Desk, asked: Asked[None, TimelineChange]) -> TimelineShown:
+    """The other settings stay as they are; buckets cannot be changed."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    await timeline.alter(**asked.body.config)
+    return await timelines.describe_timeline(timeline)
+
+
+async def purge_timeline(desk: Desk, asked: Asked[None, None]) -> Purged:
+    """All messages that nobody is handling; dead letters and schedules stay."""
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    return Purged(await timeline.purge())
+
+
 async def delete_timeline(desk: Desk, asked: Asked[None, None]) -> None:
     """Deletes all its messages, dead letters and schedules, for good."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
@@ -68,6 +93,23 @@ ENDPOINTS = (
         action="timeline.create",
     ),
     Endpoint("GET", _ONE, show_timeline, "Show a timeline", TimelineShown),
+    Endpoint(
+        "PATCH",
+        _ONE,
+        alter_timeline,
+        "Change settings of a timeline, or pause it",
+        TimelineShown,
+        body=TimelineChange,
+        action="timeline.alter",
+    ),
+    Endpoint(
+        "POST",
+        f"{_ONE}/purge",
+        purge_timeline,
+        "Remove the messages of a timeline",
+        Purged,
+        action="timeline.purge",
+    ),
     Endpoint(
         "DELETE",
         _ONE,

@@ -158,6 +158,10 @@ class BlockingTimeline:
 
     create = _waiting(Timeline.create)
     delete = _waiting(Timeline.delete)
+    alter = _waiting(Timeline.alter)
+    pause = _waiting(Timeline.pause)
+    resume = _waiting(Timeline.resume)
+    purge = _waiting(Timeline.purge)
     describe = _waiting(Timeline.describe)
 
     schedule = _waiting(Timeline.schedule)

@@ -337,6 +337,31 @@ class Timeline:
         """Makes it; ready when this returns. Raises `TopicExists`."""
         await self._link.ask(frames.Create(self.name, config or TimelineConfig()), frames.Done)
 
+    async def alter(self, /, **settings: frames.SettingValue) -> None:
+        """Changes settings of it, such as `attempts_max=5`; the others stay as they are.
+
+        Raises `InvalidInput` for a value that cannot be, and for `buckets`.
+        """
+        await self._link.ask(frames.Alter(self.name, settings), frames.Done)
+
+    async def pause(self) -> None:
+        """Nothing is pushed until `resume`; messages are stored, what is being handled goes on."""
+        await self.alter(paused=True)
+
+    async def resume(self) -> None:
+        """Pushes again what is due."""
+        await self.alter(paused=False)
+
+    async def purge(self) -> int:
+        """Removes all messages that nobody holds, for good, and no dead letters; how many."""
+        removed = 0
+        while True:
+            request = frames.Purge(self.name, BATCH)
+            count = (await self._link.ask(request, frames.Purged)).count
+            removed += count
+            if count < BATCH:
+                return removed
+
     async def delete(self) -> None:
         """Deletes it with everything in it. Raises `TopicUnknown`."""
         await self._link.ask(frames.Drop(self.name), frames.Done)

@@ -166,6 +166,13 @@ class Loader:
         #: When whoever has room next looks for what is overdue in all buckets.
         self._anybody_ms = 0
 
+    def alter(self, windows: Windows, *, overtake_ms: int) -> None:
+        """The settings have changed: nobody has buckets until the next assignment."""
+        self.windows = windows
+        self._overtake_ms = overtake_ms
+        for consumer in self._consumers.values():
+            consumer.share = None
+
     # Consumers
 
     def join(self, member: Member, *, lease_ms: int) -> None:

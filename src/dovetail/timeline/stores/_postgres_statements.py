@@ -211,6 +211,15 @@ WITH over AS (
 INSERT INTO {t}queue (visible, id, bucket) SELECT visible, id, bucket FROM over
 """
 
+PURGE = """
+WITH found AS MATERIALIZED (
+    SELECT ctid AS place, id FROM {t}queue ORDER BY visible, id LIMIT $1 FOR UPDATE SKIP LOCKED
+), taken AS (
+    DELETE FROM {t}queue WHERE ctid = ANY (ARRAY(SELECT place FROM found))
+)
+DELETE FROM {t}messages WHERE id IN (SELECT id FROM found) RETURNING id
+"""
+
 # Consumers
 
 #: Begins behind the last message that a full lease took (`passed`). What was taken is gone, but

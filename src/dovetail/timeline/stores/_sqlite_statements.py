@@ -104,6 +104,13 @@ WHERE id = ? AND (holder IS NULL OR visible <= ?)
 RETURNING id
 """
 
+PURGE = """
+DELETE FROM messages WHERE id IN (
+    SELECT id FROM messages INDEXED BY messages_visible WHERE holder IS NULL OR visible <= ?
+    ORDER BY visible, id LIMIT ?
+) RETURNING id
+"""
+
 # Consumers
 
 LEASE = """

@@ -156,6 +156,12 @@ class MemoryStore:
             return Status.GONE
         return Status.OK if row.free(now_ms) else Status.LEASED
 
+    async def purge(self, *, now_ms: int, limit: int) -> int:
+        free = [row.id for row in self._in_order() if row.free(now_ms)][:limit]
+        for identity in free:
+            del self._rows[identity]
+        return len(free)
+
     # Consumers
 
     async def lease(

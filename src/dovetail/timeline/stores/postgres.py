@@ -158,6 +158,15 @@ class PostgresStore:
 
         return await self._on_unheld([identity for identity, _ in moves], act, now_ms=now_ms)
 
+    async def purge(self, *, now_ms: int, limit: int) -> int:
+        async def work(connection: Any) -> int:
+            # What is over counts as nobody's, and is queued first.
+            self._settle_ms = 0
+            await self._settle(connection, limit, now_ms)
+            return len(await connection.fetch(self._sql(sql.PURGE), limit))
+
+        return await self._pool.run(work)
+
     async def _on_unheld(
         self,
         ids: Sequence[MessageId],

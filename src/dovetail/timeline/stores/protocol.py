@@ -115,6 +115,10 @@ class TimelineStore(Protocol):
         """Gives messages that nobody holds another due time."""
         ...
 
+    async def purge(self, *, now_ms: int, limit: int) -> int:
+        """Removes up to so many messages that nobody holds; how many."""
+        ...
+
     # Consumers
 
     async def lease(

@@ -110,6 +110,14 @@ class SqliteStore:
 
         return await self._thread.write(work)
 
+    async def purge(self, *, now_ms: int, limit: int) -> int:
+        def work(connection: sqlite3.Connection) -> int:
+            gone = [row[0] for row in connection.execute(sql.PURGE, (now_ms, limit)).fetchall()]
+            connection.execute(sql.DELETE_BODIES, (_json(gone),))
+            return len(gone)
+
+        return await self._thread.write(work)
+
     # Consumers
 
     async def lease(

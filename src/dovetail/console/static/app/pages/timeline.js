@@ -1,6 +1,6 @@
 /** One timeline: what becomes due when, who serves it, single messages, schedules. */
 
-import { address, read, remove } from "../api.js";
+import { address, patch, post, read, remove } from "../api.js";
 import {
   ago,
   button,
@@ -77,10 +77,13 @@ export const page = {
           button("Schedule message", async () => (await schedule(timeline.timeline)) && at.load(), {
             kind: "primary",
           }),
+          button(timeline.config.paused ? "Resume" : "Pause", () => setPaused(timeline, at)),
+          button("Purge", () => purge(timeline, at), { kind: "danger" }),
           button("Delete", () => deleteTimeline(timeline, at), { kind: "danger" }),
           at.live(),
         ],
       }),
+      timeline.config.paused && note("warn", "Paused", "Nothing is pushed until it is resumed."),
       (timeline.reasons ?? []).map((reason) => note("warn", "Degraded", reason)),
       figures(timeline, at),
       section(
@@ -403,6 +406,32 @@ async function unschedule(timeline, row, at) {
     ),
     confirm: "Remove schedule",
     act: () => remove(address(["timelines", timeline.timeline, "schedules", row.name])),
+  });
+  if (done) at.reload();
+}
+
+async function setPaused(timeline, at) {
+  const paused = !timeline.config.paused;
+  try {
+    await patch(address(["timelines", timeline.timeline]), { config: { paused } });
+    at.reload();
+  } catch (error) {
+    say(error.message, "bad");
+  }
+}
+
+async function purge(timeline, at) {
+  const messages = timeline.waiting + timeline.due;
+  const done = await danger({
+    title: `Purge ${timeline.timeline}?`,
+    lost: h(
+      "p",
+      null,
+      `All messages that nobody is handling, ${plural(messages, "message")} now. ` +
+        "Dead letters and schedules stay. This cannot be undone.",
+    ),
+    confirm: "Purge",
+    act: () => post(address(["timelines", timeline.timeline, "purge"])),
   });
   if (done) at.reload();
 }
