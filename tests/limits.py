@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.log.topic import NAME_LENGTH_MAX, PARTITIONS_MAX, check_name, check_partitions
+from dovetail.foreign import TOPIC_CHARACTERS_MAX, check_topic
+from dovetail.log.topic import PARTITIONS_MAX, check_partitions
 from dovetail.log.topic_settings import CONFIG_KEYS, ConfigKey, ConfigType
 from dovetail.settings.reference import bounds_of
 from dovetail.settings.sections import Settings
@@ -71,9 +72,9 @@ def _widest(key: ConfigKey) -> int:
 #: By name: the check, what passes it, what does not.
 LIMITS = {
     "topic name": (
-        check_name,
-        ["a", "a" * NAME_LENGTH_MAX, "..."],
-        ["", ".", "..", "a" * (NAME_LENGTH_MAX + 1), "ü", "a\0", "\ud800", "a/b", "a b"],
+        check_topic,
+        ["a", "a" * TOPIC_CHARACTERS_MAX, "..."],
+        ["", ".", "..", "a" * (TOPIC_CHARACTERS_MAX + 1), "ü", "a\0", "\ud800", "a/b", "a b"],
     ),
     "partitions": (check_partitions, [1, PARTITIONS_MAX], [-1, 0, PARTITIONS_MAX + 1, 2**31]),
 }

@@ -1,8 +1,93 @@
-"""Foreign text: what comes from users and their libraries, made fit to be kept and shown (R6).
+"""Foreign text: what keys, ids, names, headers, reasons and bodies may hold (R6).
+
+    body, value, payload    any bytes; text in their place is encoded (`encoded`)
+    header                  a name without NUL, and any bytes (`check_header`)
+    key, id                 text that every store takes: 1 to 255 characters, no NUL (`check_key`)
+    topic                   Kafka's names: letters, digits, '.', '_' and '-' (`check_topic`)
+    reason                  whatever an exception says, made readable (`described`, `readable`)
 
 An exception may raise when it is asked for its text, and any text may hold NUL, which PostgreSQL
-does not store, or half a character, which has no encoding. `described` and `readable` never raise.
+does not store, or half a character (a lone surrogate), which has no encoding. What is only shown is
+made readable, and that never raises. What is kept as it is, is refused where it enters, before
+anything has happened, with `InvalidInput`.
 """
+
+import re
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from dovetail.errors import InvalidInput
+
+#: Longest key, consumer id and name of a schedule, in characters: they are entries of an index.
+KEY_CHARACTERS_MAX: Final = 255
+#: Without NUL, which PostgreSQL cannot store in a text, and without half a character.
+Key = Annotated[
+    str, Meta(min_length=1, max_length=KEY_CHARACTERS_MAX, pattern=r"\A[^\x00\ud800-\udfff]*\Z")
+]
+
+#: Kafka's limit, and one of file systems less a suffix for the partition.
+TOPIC_CHARACTERS_MAX: Final = 249
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+#: How much of a refused value an error message shows.
+_SHOWN_MAX = 80
+
+
+def check_key(key: object, what: str) -> str:
+    """A key, consumer id or name, as it was given. Raises `InvalidInput` if no store takes it."""
+    try:
+        return msgspec.convert(key, Key)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"{shown(key)} is not a {what}: write text of 1 to {KEY_CHARACTERS_MAX} characters "
+            "without NUL"
+        ) from error
+
+
+def check_topic(name: object) -> str:
+    """The name, if a topic can have it. Raises `InvalidInput`."""
+    fits = isinstance(name, str) and len(name) <= TOPIC_CHARACTERS_MAX and _TOPIC.fullmatch(name)
+    if not fits or name in (".", ".."):
+        raise InvalidInput(
+            f"{shown(name)} cannot name a topic: use 1 to {TOPIC_CHARACTERS_MAX} letters, digits "
+            "and . _ -"
+        )
+    return str(name)
+
+
+def check_header(name: object) -> str:
+    """The name of a header of a record. Raises `InvalidInput`.
+
+    C clients end a name at NUL: two names that differ behind it would be one.
+    """
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InvalidInput(f"header name {shown(name)} must be text without NUL, and not empty")
+    encoded(name, "name of a header")
+    return name
+
+
+def encoded(text: str, what: str, *, bytes_max: int | None = None) -> bytes:
+    """Text as UTF-8. Raises `InvalidInput` for half a character, and for too much."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"the {what} {shown(text)} holds half a character (a lone surrogate), which has no "
+            "encoding; give bytes, or text that has one"
+        ) from error
+    if bytes_max is not None and len(data) > bytes_max:
+        raise InvalidInput(f"the {what} {shown(text)} has {len(data)} bytes, more than {bytes_max}")
+    return data
+
+
+def shown(value: object) -> str:
+    """A refused value in an error message: escaped, and cut if it is long."""
+    try:
+        text = ascii(value)
+    except BaseException as broken:  # noqa: BLE001 - a foreign `__repr__` may do anything
+        return f"({type(value).__name__}, its text cannot be read: {type(broken).__name__})"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"
 
 
 def readable(text: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
+from dovetail.foreign import check_topic
 from dovetail.log.catalog import Catalog, IdBlocks
 from dovetail.log.claims import Claims, Ownership, Place
 from dovetail.log.context import PartitionContext
@@ -26,7 +27,6 @@ from dovetail.log.topic import (
     TopicConfig,
     TopicRecord,
     check_config,
-    check_name,
     check_partitions,
 )
 from dovetail.log.topic_work import TopicWork
@@ -245,7 +245,7 @@ class Log:
         check_only: bool = False,
     ) -> TopicRecord:
         """Raises `InvalidInput` or `TopicExists`, with nothing changed."""
-        check_name(name)
+        check_topic(name)
         check_partitions(partitions)
         plain = check_config(config or {}, self.defaults)
         record = TopicRecord(

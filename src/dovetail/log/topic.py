@@ -7,7 +7,6 @@ makes it DELETING in one step; clients see it no more, its ledgers go, then its 
 the master of that work; when it dies, another takes its place (`topic_work.py`).
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,10 +18,6 @@ from dovetail.errors import InvalidInput
 from dovetail.log.topic_settings import CONFIG_KEYS, config_key
 from dovetail.storage import SINGLE, Quorum
 from dovetail.storage.quorum.arithmetic import check_quorum
-
-#: The limits of Kafka's own names; a name is part of file names and metrics elsewhere.
-NAME_LENGTH_MAX = 249
-_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 #: Partitions of one topic. Each costs a key, a claim at start and some kilobytes of memory.
 PARTITIONS_MAX = 10_000
@@ -145,15 +140,6 @@ _EXAMINED = (
     "message.timestamp.after.max.ms",
     "min.insync.replicas",
 )
-
-
-def check_name(name: str) -> None:
-    """Raises `InvalidInput` if a topic cannot be called so."""
-    if not name or len(name) > NAME_LENGTH_MAX or name in (".", "..") or not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"topic name {name[:80]!r} is not 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' "
-            "or '-'"
-        )
 
 
 def check_partitions(count: int) -> None:

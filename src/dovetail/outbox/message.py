@@ -18,13 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dovetail.errors import InvalidInput
+from dovetail.foreign import check_header, check_topic, encoded, shown
 
 #: The header that carries the id of a message.
 MESSAGE_ID_HEADER = "dovetail-message-id"
-
-#: Longest name of a topic in Kafka.
-TOPIC_CHARACTERS_MAX = 249
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 #: Longest id; a UUID has 36 characters, ids of other systems seldom more than 64.
 MESSAGE_ID_CHARACTERS_MAX = 64
@@ -57,25 +54,20 @@ class Message:
     id: str = field(default_factory=lambda: os.urandom(16).hex())
 
     def __post_init__(self) -> None:
-        if not isinstance(self.topic, str) or not _TOPIC.fullmatch(self.topic):
-            raise InvalidInput(
-                f"{self.topic!r} is not a name for a topic; use at most {TOPIC_CHARACTERS_MAX} "
-                "letters, digits, '.', '_' and '-'"
-            )
-        if self.topic in {".", ".."}:
-            raise InvalidInput(f"topic {self.topic!r} is a name that every Kafka refuses")
+        check_topic(self.topic)
         if not isinstance(self.id, str) or not _MESSAGE_ID.fullmatch(self.id):
             raise InvalidInput(
-                f"message id {self.id!r} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable ASCII "
-                "characters without spaces"
+                f"message id {shown(self.id)} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable "
+                "ASCII characters without spaces"
             )
         _check_bytes("payload", self.payload, PAYLOAD_BYTES_MAX)
         _check_bytes("key", self.key, KEY_BYTES_MAX)
         _check_bytes("partition key", self.partition_key, KEY_BYTES_MAX)
         for name, value in self.headers:
+            check_header(name)
             if name == MESSAGE_ID_HEADER:
                 raise InvalidInput(f"header {name!r} is set by the outbox; give the id as `id`")
-            _check_bytes(f"header {name!r}", value, KEY_BYTES_MAX)
+            _check_bytes(f"header {shown(name)}", value, KEY_BYTES_MAX)
 
     @classmethod
     def of(
@@ -91,9 +83,9 @@ class Message:
         """The same with text where bytes are wanted; text becomes UTF-8. Raises `InvalidInput`."""
         made = cls(
             topic,
-            _bytes(payload),
-            _bytes(key),
-            _bytes(partition_key),
+            _bytes(payload, "payload"),
+            _bytes(key, "key"),
+            _bytes(partition_key, "partition key"),
             _headers(headers),
         )
         return made if message_id is None else replace(made, id=message_id)
@@ -110,17 +102,13 @@ def _check_bytes(what: str, value: object, bytes_max: int) -> None:
         raise InvalidInput(f"the {what} has {len(value)} bytes, more than {bytes_max}")
 
 
-def _bytes(value: bytes | str | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: bytes | str | None, what: str) -> bytes | None:
+    return encoded(value, what) if isinstance(value, str) else value
 
 
 def _headers(given: HeadersGiven) -> Headers:
     pairs = given.items() if isinstance(given, Mapping) else given
-    made = tuple((name, _bytes(value)) for name, value in pairs)
-    for name, _ in made:
-        if not isinstance(name, str) or not name:
-            raise InvalidInput(f"header name {name!r} must be text of at least one character")
-    return made
+    return tuple((name, _bytes(value, "value of a header")) for name, value in pairs)
 
 
 def headers_to_text(headers: Headers) -> str | None:

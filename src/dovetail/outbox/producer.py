@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from dovetail.errors import InvalidInput
+from dovetail.foreign import encoded
 from dovetail.outbox.backends import FLUSH_S, Backend, OnError, TestBackend, backend_of
 from dovetail.outbox.message import HeadersGiven, Message
 from dovetail.outbox.spans import published
@@ -31,7 +32,7 @@ def encode_json(payload: Any) -> bytes | None:
     if payload is None or isinstance(payload, bytes):
         return payload
     if isinstance(payload, str):
-        return payload.encode()
+        return encoded(payload, "payload")
     try:
         return json.dumps(payload, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from dovetail.foreign import Key
 from dovetail.timeline.config import Name, TimelineConfig
 from dovetail.timeline.message import (
     BATCH_MAX,
@@ -17,7 +18,6 @@ from dovetail.timeline.message import (
     Extension,
     Handle,
     Inserted,
-    Key,
     Leased,
     MessageId,
     NewMessage,

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dovetail.errors import InvalidInput
+from dovetail.foreign import Key
 
 MessageId = NewType("MessageId", int)
 Version = NewType("Version", int)
@@ -28,8 +29,6 @@ BUCKETS_MAX: Final = 65_536
 NUMBER_MAX: Final = 2**63 - 1
 #: The year 9999: what people mean by "never", and what both stores and Python's dates can hold.
 TIME_MS_MAX: Final = 253_402_300_799_999
-#: Longest unique key, consumer id and schedule name, in UTF-8: they are entries of an index.
-KEY_BYTES_MAX: Final = 255
 #: Longest reason that is kept with a dead letter: the end of a traceback.
 REASON_CHARACTERS_MAX: Final = 2_000
 #: Highest priority. Ten steps are what people tell apart.
@@ -39,22 +38,8 @@ BATCH_MAX: Final = 10_000
 
 TimeMs = Annotated[int, Meta(ge=0, le=TIME_MS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
-#: Without NUL, which PostgreSQL cannot store in a text, and without half a character.
-Key = Annotated[
-    str, Meta(min_length=1, max_length=KEY_BYTES_MAX, pattern=r"\A[^\x00\ud800-\udfff]*\Z")
-]
 Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)]
 Reason = Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)]
-
-
-def check_key(key: str, what: str) -> str:
-    """A key, consumer id or name, as it was given. Raises `InvalidInput` if no store takes it."""
-    try:
-        return msgspec.convert(key, Key)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(
-            f"{key!r} is not a {what}: write text of 1 to {KEY_BYTES_MAX} characters without NUL"
-        ) from error
 
 
 class Status(IntEnum):

@@ -20,6 +20,7 @@ from dovetail.errors import (
     SequenceGap,
     Unavailable,
 )
+from dovetail.foreign import check_topic
 from dovetail.log.checkpoint import (
     LedgerIndex,
     decode_checkpoint,
@@ -28,7 +29,7 @@ from dovetail.log.checkpoint import (
 )
 from dovetail.log.producers import IN_ORDER_MS, ProducerTable
 from dovetail.log.tail import Tail, TailBudget
-from dovetail.log.topic import TopicConfig, check_config, check_name, check_partitions
+from dovetail.log.topic import TopicConfig, check_config, check_partitions
 from dovetail.record_batch import (
     HEADER_BYTES,
     check_batch,
@@ -425,7 +426,7 @@ def test_the_sparse_index_against_a_dumb_version(rng: random.Random) -> None:
 def test_bad_names_are_refused(name: str) -> None:
     """K3: with a message that says what a name is."""
     with pytest.raises(InvalidInput, match="letters"):
-        check_name(name)
+        check_topic(name)
 
 
 def test_bad_settings_are_refused_by_name() -> None:

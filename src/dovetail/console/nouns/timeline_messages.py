@@ -10,9 +10,9 @@ from dovetail.console.desk import Desk
 from dovetail.console.web import content
 from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoint
 from dovetail.errors import InvalidInput
+from dovetail.foreign import Key
 from dovetail.timeline.config import check_name
 from dovetail.timeline.message import (
-    Key,
     NewMessage,
     Number,
     Priority,

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, Forbidden, InvalidInput, TopicExists, TopicUnknown
+from dovetail.foreign import check_topic
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call
 from dovetail.log.groups.types import GroupId
-from dovetail.log.topic import TopicRecord, check_name
+from dovetail.log.topic import TopicRecord
 
 #: Partitions on one page of DescribeTopicPartitions; Kafka's limit.
 _PAGE_MAX = 2000
@@ -69,7 +70,7 @@ async def _asked_for(
             )
 
     try:
-        check_name(wanted.name)
+        check_topic(wanted.name)
         call.access.demand(Operation.DESCRIBE, Kind.TOPIC, wanted.name)
         may_create = call.access.allows(Operation.CREATE, Kind.TOPIC, wanted.name)
         record = await _find_or_create(backend, wanted.name, create=create and may_create)

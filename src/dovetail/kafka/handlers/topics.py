@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
+from dovetail.foreign import check_topic
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.log.topic import check_config, check_name, check_partitions, config_for_copies
+from dovetail.log.topic import check_config, check_partitions, config_for_copies
 
 #: "The broker's default", for partitions and replicas.
 _DEFAULT = -1
@@ -65,7 +66,7 @@ async def _create(
             raise _Refusal(ErrorCode.INVALID_CONFIG, f"{setting.name} has no value")
         config[setting.name] = setting.value
 
-    _check(ErrorCode.INVALID_TOPIC_EXCEPTION, lambda: check_name(topic.name))
+    _check(ErrorCode.INVALID_TOPIC_EXCEPTION, lambda: check_topic(topic.name))
     _check(ErrorCode.INVALID_PARTITIONS, lambda: check_partitions(partitions))
     config = {**_copies(backend, topic), **config}
     _check(ErrorCode.INVALID_CONFIG, lambda: check_config(config, backend.log.defaults))

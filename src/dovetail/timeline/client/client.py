@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from dovetail.background import failure_of, start_task
 from dovetail.clock import Clock, SystemClock
 from dovetail.errors import DovetailError
-from dovetail.foreign import described
+from dovetail.foreign import check_key, described
 from dovetail.supervision import Supervisor
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
@@ -19,7 +19,6 @@ from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.timeline import Timeline
-from dovetail.timeline.message import check_key
 from dovetail.wire.login import SCRAM_SHA_512, ClientLogin
 
 HandlerType = TypeVar("HandlerType", bound=Callable[..., Any])

@@ -4,6 +4,7 @@ import random
 import traceback
 from typing import Final
 
+from dovetail.foreign import described, readable
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.message import REASON_CHARACTERS_MAX
 
@@ -44,15 +45,7 @@ def pause_ms(attempt: int, error: BaseException) -> int:
 
 def reason_of(error: BaseException) -> str:
     """The kind of the error and its text, with the end of the traceback."""
-    text = _readable("".join(traceback.format_exception(error)).strip())
-    try:
-        head = _readable(f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - an error whose text cannot be had is still an error
-        head = f"{type(error).__name__}: it has no readable text"
+    text = readable("".join(traceback.format_exception(error)).strip())
+    head = described(error)
     room = REASON_CHARACTERS_MAX - len(head) - 1
     return f"{head}\n{text[-room:]}" if room > 0 else head[:REASON_CHARACTERS_MAX]
-
-
-def _readable(text: str) -> str:
-    """The text with escapes for what cannot be sent or stored: half a character, and NUL."""
-    return text.replace("\0", r"\x00").encode(errors="backslashreplace").decode()

@@ -17,6 +17,7 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
+from dovetail.foreign import check_key
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.client.link import Link
@@ -34,7 +35,6 @@ from dovetail.timeline.message import (
     NewMessage,
     Shown,
     Status,
-    check_key,
     encode_headers,
 )
 

@@ -22,7 +22,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline.message import KEY_BYTES_MAX, NewMessage
+from dovetail.foreign import KEY_CHARACTERS_MAX
+from dovetail.timeline.message import NewMessage
 
 #: Shortest distance of two firings: below, it is a loop, and belongs into the consumer.
 EVERY_MS_MIN: Final = 100
@@ -75,8 +76,10 @@ def new_schedule(
     priority: int = 0,
 ) -> Schedule:
     """A schedule that was checked, with its first time. Raises `InvalidInput`."""
-    if not 0 < len(name.encode()) <= KEY_BYTES_MAX:
-        raise InvalidInput(f"a schedule's name has 1 to {KEY_BYTES_MAX} bytes, this one {name!r}")
+    if not 0 < len(name.encode()) <= KEY_CHARACTERS_MAX:
+        raise InvalidInput(
+            f"a schedule's name has 1 to {KEY_CHARACTERS_MAX} bytes, this one {name!r}"
+        )
     if bool(cron) == bool(every_ms):
         raise InvalidInput(f"schedule {name!r} needs either cron or every, and not both")
     if every_ms and every_ms < EVERY_MS_MIN:
