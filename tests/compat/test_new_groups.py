@@ -145,6 +145,46 @@ def test_a_pattern_and_new_topics(quick: Node, new_name: Callable[[], str]) -> N
     one.close()
 
 
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_live_group_moves_between_the_protocols(quick: Node, topic: str, strategy: str) -> None:
+    """K9: members are replaced one by one, there and back; each partition has one reader, and
+    positions go on."""
+    classic = {
+        "group.protocol": "classic",
+        "partition.assignment.strategy": strategy,
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "200",
+    }
+    everything = set(range(PARTITIONS))
+
+    def shared(*members: Consumer) -> bool:
+        sizes = [len(numbers(one)) for one in members]
+        all_read = set().union(*(numbers(one) for one in members)) == everything
+        return all_read and sum(sizes) == PARTITIONS and max(sizes) - min(sizes) <= 1
+
+    produce(quick, topic, *[b"%d" % n for n in range(PARTITIONS)])
+    old, other = member(quick, topic, topic, **classic), member(quick, topic, topic, **classic)
+    until("the classic ones share", lambda: shared(old, other), old, other)
+    new = member(quick, topic, topic)
+    until("three share", lambda: shared(old, other, new), old, other, new)
+    old.close()
+    until("two share", lambda: shared(other, new), other, new)
+    other.close()
+    until("the new one has all", lambda: numbers(new) == everything, new)
+    new.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+
+    back = member(quick, topic, topic, **classic)
+    until("there and back", lambda: shared(new, back), new, back)
+    found = AdminClient({"bootstrap.servers": quick.bootstrap})
+    described = found.describe_consumer_groups([topic])[topic].result(WAIT_S)
+    assert len(described.members) == 2
+    new.close()
+    until("the classic one has all", lambda: numbers(back) == everything, back)
+    assert back.committed([TopicPartition(topic, 0)], timeout=WAIT_S)[0].offset == 1
+    back.commit(offsets=[TopicPartition(topic, 1, 1)], asynchronous=False)
+    back.close()
+
+
 def test_a_static_member_that_restarts_keeps_its_partitions(quick: Node, topic: str) -> None:
     """K9: nobody else gets them while it is away for a moment."""
     static = {"group.instance.id": "i-1"}

@@ -16,7 +16,7 @@ from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
-from dovetail.kafka.codec.subscription import topics_of
+from dovetail.kafka.codec.subscription import ConsumerFormats, topics_of
 from dovetail.kafka.handlers import Backend, BrokerAddress
 from dovetail.kafka.handlers.fetch_sessions import FetchSessions
 from dovetail.log.groups.registry import GroupRegistry
@@ -98,6 +98,7 @@ class Broker:
             _group_settings(settings),
             partitions=settings.groups.partitions,
             topics_of=topics_of,
+            formats=ConsumerFormats(),
         )
         self._brokers = brokers
         self.transactions = TransactionRegistry(

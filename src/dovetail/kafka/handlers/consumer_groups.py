@@ -18,6 +18,7 @@ from dovetail.log.groups.consumer_types import (
 )
 from dovetail.log.groups.types import GroupError, GroupId, InstanceId, MemberId
 
+_CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
 
 
@@ -172,7 +173,7 @@ def _member(names: dict[str, str], member: ConsumerMember) -> m.ConsumerGroupDes
         subscribed_topic_regex=member.pattern,
         assignment=_assignment(names, member.assigned),
         target_assignment=_assignment(names, member.target),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 

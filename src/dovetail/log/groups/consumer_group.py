@@ -44,7 +44,7 @@ from dovetail.log.groups.consumer_types import (
     ConsumerPersist,
     TopicView,
 )
-from dovetail.log.groups.subscriptions import Subscriptions, checksum_of_nothing
+from dovetail.log.groups.subscriptions import CHECKSUM_OF_NOTHING, Subscriptions
 from dovetail.log.groups.types import (
     Answer,
     ConsumerAnswer,
@@ -54,8 +54,11 @@ from dovetail.log.groups.types import (
     GroupId,
     GroupSettings,
     GroupState,
+    InstanceId,
+    JoinAnswer,
     MemberId,
     MemberIdentity,
+    SyncAnswer,
 )
 
 
@@ -73,7 +76,7 @@ class _Batch:
         return not self.members and not self.header
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Why a heartbeat is not taken."""
 
     def __init__(self, error: GroupError, message: str) -> None:
@@ -94,7 +97,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self._settings = settings
         self._subscriptions = Subscriptions(topics)
-        self._header = ConsumerHeader(epoch, epoch, next(iter(ASSIGNORS)), checksum_of_nothing())
+        self._header = ConsumerHeader(epoch, epoch, next(iter(ASSIGNORS)), CHECKSUM_OF_NOTHING)
         self._members: dict[MemberId, Member] = {}
         self._owners: dict[Part, MemberId] = {}
 
@@ -193,35 +196,26 @@ class ConsumerGroup:
                 answer = self._leave(request)
             else:
                 answer = self._heartbeat(request, now_ms)
-        except _Refused as refused:
+        except Refused as refused:
             self._effects.append(Answer(token, ConsumerAnswer(refused.error, str(refused))))
             return self._drain()
 
+        self._answer(token, answer)
+        return self._drain()
+
+    def _answer(self, token: object, answer: ConsumerAnswer | JoinAnswer | SyncAnswer) -> None:
+        """Answers when everything that was decided so far is stored."""
         waits_for = self._next if self._writing is None or not self._next.empty else self._writing
         waits_for.waiting.append(Answer(token, answer))
-        return self._drain()
 
     def _heartbeat(self, request: ConsumerBeat, now_ms: float) -> ConsumerAnswer:
         self._check(request)
         member, known = self._identify(request)
         before = replace(member)
         subscribed = self._update(member, request)
-
-        if not known and len(self._members) >= self._settings.group_size_max:
-            raise _Refused(GroupError.GROUP_MAX_SIZE, f"the group has {len(self._members)} members")
-        if not known:
-            self._put(member)
-        if subscribed or not known:
-            self._subscriptions.changed()
-        changed = self._refresh_topics()
-        if not known or subscribed or changed:
-            self._header = msgspec.structs.replace(self._header, epoch=self._header.epoch + 1)
-        if self._header.epoch > self._header.target_epoch:
-            self._retarget()
-
-        self._reconcile(member, request.owned, now_ms)
-        member.session_ms = now_ms + self._settings.consumer_session_timeout_ms
-        self._note(member, before if known else None)
+        self._advance(
+            member, before if known else None, request.owned, now_ms, subscribed=subscribed
+        )
 
         behind = request.epoch != member.epoch or request.rebalance_timeout_ms >= 0
         told = behind or member.assigned != before.assigned
@@ -234,10 +228,43 @@ class ConsumerGroup:
             member.assigned if told else None,
         )
 
+    def _advance(
+        self,
+        member: Member,
+        before: Member | None,
+        owned: Assignment | None,
+        now_ms: float,
+        *,
+        subscribed: bool,
+    ) -> None:
+        """Goes on with what a member said: a new epoch if need be, and its next step."""
+        if before is None and len(self._members) >= self._settings.group_size_max:
+            raise Refused(GroupError.GROUP_MAX_SIZE, f"the group has {len(self._members)} members")
+        if before is None:
+            self._put(member)
+        if subscribed or before is None:
+            self._subscriptions.changed()
+        changed = self._refresh_topics()
+        if before is None or subscribed or changed:
+            self._header = msgspec.structs.replace(self._header, epoch=self._header.epoch + 1)
+        if self._header.epoch > self._header.target_epoch:
+            self._retarget()
+
+        self._reconcile(member, owned, now_ms)
+        self._renew(member, now_ms)
+        self._note(member, before)
+
+    def _renew(self, member: Member, now_ms: float) -> None:
+        """Starts a member's session anew."""
+        timeout_ms = self._settings.consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        member.session_ms = now_ms + timeout_ms
+
     def _check(self, request: ConsumerBeat) -> None:
         """Refuses what no member can say, before anything is changed."""
         if request.assignor is not None and request.assignor not in ASSIGNORS:
-            raise _Refused(
+            raise Refused(
                 GroupError.UNSUPPORTED_ASSIGNOR,
                 f"assignor {request.assignor[:80]!r} is unknown; there are {', '.join(ASSIGNORS)}",
             )
@@ -245,15 +272,11 @@ class ConsumerGroup:
             try:
                 self._subscriptions.learn(request.pattern)
             except InvalidInput as error:
-                raise _Refused(GroupError.INVALID_PATTERN, str(error)) from error
+                raise Refused(GroupError.INVALID_PATTERN, str(error)) from error
 
     def _identify(self, request: ConsumerBeat) -> tuple[Member, bool]:
         """The member that a heartbeat is of, and whether the group knew it."""
-        holder = None
-        if request.instance_id is not None:
-            holder = next(
-                (m for m in self._members.values() if m.instance_id == request.instance_id), None
-            )
+        holder = None if request.instance_id is None else self._holder(request.instance_id)
         member = self._members.get(request.member_id)
 
         if request.epoch == JOINING:
@@ -264,34 +287,43 @@ class ConsumerGroup:
             return Member(request.member_id, request.instance_id), False
 
         if request.instance_id is not None and holder is None:
-            raise _Refused(GroupError.UNKNOWN_MEMBER, "the group has no such instance")
+            raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such instance")
         if holder is not None and holder.member_id != request.member_id:
-            raise _Refused(GroupError.FENCED_INSTANCE, "another member has this instance id")
+            raise Refused(GroupError.FENCED_INSTANCE, "another member has this instance id")
         if member is None:
-            raise _Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
+            raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
         lost_answer = (
             request.epoch == member.epoch_before
             and request.owned is not None
             and request.owned <= member.assigned
         )
         if request.epoch != member.epoch and not lost_answer:
-            raise _Refused(
+            raise Refused(
                 GroupError.FENCED_MEMBER_EPOCH,
                 f"epoch {request.epoch}, the member is at {member.epoch}; join again",
             )
         return member, True
 
+    def _holder(self, instance_id: InstanceId) -> Member | None:
+        """The static member of this instance id."""
+        found = (one for one in self._members.values() if one.instance_id == instance_id)
+        return next(found, None)
+
     def _take_over(self, holder: Member, request: ConsumerBeat) -> Member:
         """A static member that was away is back under another id; it goes on with what it had."""
-        if holder.epoch != LEAVING_FOR_NOW:
-            raise _Refused(
+        if holder.epoch != LEAVING_FOR_NOW and holder.classic is None:
+            raise Refused(
                 GroupError.UNRELEASED_INSTANCE,
                 f"instance {request.instance_id!r} is still in use by another member",
             )
-        member = replace(holder, member_id=request.member_id, epoch=0, epoch_before=0)
+        return self._replace(holder, request.member_id)
+
+    def _replace(self, holder: Member, member_id: MemberId) -> Member:
+        """Gives what a member has to the same one under another id."""
+        member = replace(holder, member_id=member_id, epoch=0, epoch_before=0, classic=None)
         self._drop(holder)
         self._put(member)
-        self._next.members[member.member_id] = member.kept()
+        self._next.members[member_id] = member.kept()
         return member
 
     def _update(self, member: Member, request: ConsumerBeat) -> bool:
@@ -312,9 +344,9 @@ class ConsumerGroup:
     def _leave(self, request: ConsumerBeat) -> ConsumerAnswer:
         member = self._members.get(request.member_id)
         if member is None:
-            raise _Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
+            raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
         if member.instance_id != request.instance_id:
-            raise _Refused(GroupError.UNKNOWN_MEMBER, "the member has another instance id")
+            raise Refused(GroupError.UNKNOWN_MEMBER, "the member has another instance id")
         if request.epoch == LEAVING_FOR_NOW and member.instance_id is not None:
             before = replace(member)
             member.epoch = LEAVING_FOR_NOW
@@ -327,8 +359,8 @@ class ConsumerGroup:
 
     def _refresh_topics(self) -> bool:
         """Looks at the topics again if they changed; whether that matters to this group."""
-        looked = self._subscriptions.refresh(self._members.values())
-        return looked and self._subscriptions.checksum != self._header.topics
+        self._subscriptions.refresh(self._members.values())
+        return self._subscriptions.checksum != self._header.topics
 
     def _retarget(self) -> None:
         """Computes what each member is to have in the end."""
@@ -449,7 +481,7 @@ class ConsumerGroup:
         self._subscriptions.changed()
         for kept in self._stored.values():
             member = Member.restored(kept)
-            member.session_ms = now_ms + self._settings.consumer_session_timeout_ms
+            self._renew(member, now_ms)
             if member.revoking:
                 member.revoke_ms = now_ms + member.rebalance_timeout_ms
             if member.pattern is not None:
@@ -473,4 +505,10 @@ class ConsumerGroup:
 
 
 def _failed(waiting: Answer, error: GroupError) -> Answer:
+    """The same request, answered with an error."""
+    answer = waiting.answer
+    if isinstance(answer, JoinAnswer):
+        return Answer(waiting.token, JoinAnswer(error, answer.member_id))
+    if isinstance(answer, SyncAnswer):
+        return Answer(waiting.token, SyncAnswer(error))
     return Answer(waiting.token, ConsumerAnswer(error))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dovetail.log.groups.assignors import Assignment
-from dovetail.log.groups.consumer_types import ConsumerMember
+from dovetail.log.groups.consumer_types import ClassicPart, ConsumerMember
 from dovetail.log.groups.types import InstanceId, MemberId
 
 NOTHING: Assignment = frozenset()
@@ -28,6 +28,8 @@ class Member:
     revoking: Assignment = NOTHING
     target: Assignment = NOTHING
 
+    classic: ClassicPart | None = None
+
     session_ms: float = 0.0
     #: When it must have given up what it has to; None if it has nothing to give up.
     revoke_ms: float | None = None
@@ -49,6 +51,7 @@ class Member:
             tuple(sorted(self.assigned)),
             tuple(sorted(self.revoking)),
             tuple(sorted(self.target)),
+            self.classic,
         )
 
     @classmethod
@@ -69,4 +72,5 @@ class Member:
             frozenset(kept.assigned),
             frozenset(kept.revoking),
             frozenset(kept.target),
+            kept.classic,
         )

@@ -1,7 +1,8 @@
 """What a coordinator does for groups of the new protocol (KIP-848); part of `coordinator`.
 
-A group is of one kind at a time. An empty one becomes the other kind when a member of that kind
-joins, and its numbers go on from where they were; one with members refuses the other kind.
+An empty group becomes the other kind when a member of that kind joins, and its numbers go on from
+where they were. A classic group with members becomes one of the new protocol, with its members in
+it, when it is stable; until then a member of the new protocol is asked to come again.
 """
 
 import asyncio
@@ -9,18 +10,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dovetail.clock import Clock
-from dovetail.log.groups.consumer_group import ConsumerGroup
 from dovetail.log.groups.consumer_types import (
     JOINING,
     ConsumerBeat,
     ConsumerDescription,
     ConsumerEffect,
     ConsumerPersist,
+    MemberFormats,
     TopicView,
 )
 from dovetail.log.groups.entries import GroupEntry, Replayed, group_record, member_records
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import StoredGroup
+from dovetail.log.groups.mixed_group import MixedGroup
 from dovetail.log.groups.types import (
     ConsumerAnswer,
     Effect,
@@ -30,6 +32,7 @@ from dovetail.log.groups.types import (
     GroupSettings,
     GroupSnapshot,
     MemberIdentity,
+    MemberIdSource,
 )
 from dovetail.log.groups.writer import JournalWriter
 
@@ -41,12 +44,16 @@ class Coordinating(Protocol):
     _clock: Clock
     _settings: GroupSettings
     _topics: TopicView
+    _formats: MemberFormats
+    _new_member_id: MemberIdSource
     _entries: dict[GroupId, GroupEntry]
     _closed: bool
 
     def refusal(self, group_id: GroupId) -> GroupError: ...
 
     def _entry(self, group_id: GroupId) -> GroupEntry: ...
+
+    def _new_mixed(self, group_id: GroupId, *, epoch: int) -> MixedGroup: ...
 
     def _perform(self, group_id: GroupId, effects: Sequence[Effect | ConsumerEffect]) -> None: ...
 
@@ -63,16 +70,22 @@ class ConsumerSide:
         group = None if entry is None else entry.group
         if group is None and request.epoch != JOINING:
             return ConsumerAnswer(GroupError.UNKNOWN_MEMBER, "there is no such group")
-        if isinstance(group, Group) and not group.is_empty:
-            return ConsumerAnswer(
-                GroupError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
-            )
+        if isinstance(group, Group) and not group.is_empty and request.epoch != JOINING:
+            return ConsumerAnswer(GroupError.UNKNOWN_MEMBER, "the group has no such member")
 
-        if not isinstance(group, ConsumerGroup):
-            entry = self._entry(group_id)
-            epoch = 0 if group is None else group.generation
-            group = ConsumerGroup(group_id, self._settings, self._topics, epoch=epoch)
-            entry.group = group
+        if not isinstance(group, MixedGroup):
+            made = self._new_mixed(group_id, epoch=0 if group is None else group.generation)
+            if group is not None and not group.is_empty:
+                kept = group.settled()
+                if kept is None:
+                    return ConsumerAnswer(
+                        GroupError.COORDINATOR_NOT_AVAILABLE, "the group is being rebalanced"
+                    )
+                if not made.adopt(kept, now_ms=self._clock.monotonic_ms()):
+                    return ConsumerAnswer(
+                        GroupError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
+                    )
+            self._entry(group_id).group = group = made
         waiting: asyncio.Future[ConsumerAnswer] = asyncio.get_running_loop().create_future()
         now_ms = self._clock.monotonic_ms()
         self._perform(group_id, group.beat(request, waiting, now_ms=now_ms))
@@ -85,7 +98,7 @@ class ConsumerSide:
         entry = self._entries.get(group_id)
         if who is None or not who.member_id or epoch < 0:
             return GroupError.NONE
-        if entry is None or not isinstance(entry.group, ConsumerGroup):
+        if entry is None or not isinstance(entry.group, MixedGroup):
             return GroupError.NONE
         now_ms = self._clock.monotonic_ms()
         return entry.group.commit_check(who, Generation(epoch), now_ms=now_ms)
@@ -93,17 +106,25 @@ class ConsumerSide:
     def described(self: Coordinating, group_id: GroupId) -> ConsumerDescription | None:
         """A group of the new protocol as it is."""
         entry = self._entries.get(group_id)
-        if entry is None or not isinstance(entry.group, ConsumerGroup):
+        if entry is None or not isinstance(entry.group, MixedGroup):
             return None
         return entry.group.described()
 
-    def _classic(self: Coordinating, group_id: GroupId, made: Group) -> Group | None:
-        """The group for members of the classic protocol; None if it has others."""
+    def _new_mixed(self: Coordinating, group_id: GroupId, *, epoch: int) -> MixedGroup:
+        return MixedGroup(
+            group_id,
+            self._settings,
+            self._topics,
+            formats=self._formats,
+            new_member_id=self._new_member_id,
+            epoch=epoch,
+        )
+
+    def _classic(self: Coordinating, group_id: GroupId, made: Group) -> Group | MixedGroup:
+        """The group for a member of the classic protocol: an empty one becomes classic."""
         entry = self._entry(group_id)
-        if isinstance(entry.group, Group):
+        if not entry.group.is_empty or isinstance(entry.group, Group):
             return entry.group
-        if not entry.group.is_empty:
-            return None
         kept = GroupSnapshot(
             Generation(entry.group.epoch), None, None, None, assigned=False, members=()
         )
@@ -120,7 +141,7 @@ class ConsumerSide:
             if isinstance(entry.group, Group):
                 entry.group.restore(stored.snapshot, now_ms=now_ms)
             return
-        group = ConsumerGroup(group_id, self._settings, self._topics)
+        group = self._new_mixed(group_id, epoch=0)
         group.restore(stored.snapshot, replayed.members.get(group_id, {}), now_ms=now_ms)
         entry.group = group
 
@@ -130,7 +151,7 @@ class ConsumerSide:
         stored = StoredGroup(effect.header, self._clock.wall_ms())
 
         def then(error: GroupError) -> None:
-            if self._closed or not isinstance(group, ConsumerGroup):
+            if self._closed or not isinstance(group, MixedGroup):
                 return
             if error is GroupError.NONE:
                 entry.stored = stored

@@ -44,6 +44,39 @@ class NoTopics:
         return ()
 
 
+class MemberFormats(Protocol):
+    """How members of the classic protocol write what they want and have; topics go by name."""
+
+    def subscription(
+        self, metadata: bytes
+    ) -> tuple[frozenset[str], frozenset[tuple[str, int]]] | None:
+        """The topics that a member wants and the partitions that it has; None: not a consumer's."""
+        ...
+
+    def assigned(self, assignment: bytes) -> frozenset[tuple[str, int]]:
+        """The partitions of an assignment."""
+        ...
+
+    def assignment(self, parts: Iterable[tuple[str, int]]) -> bytes:
+        """The assignment of these partitions."""
+        ...
+
+
+class NoFormats:
+    """Reads nothing: members of the classic protocol then cannot be in such a group."""
+
+    def subscription(
+        self, metadata: bytes
+    ) -> tuple[frozenset[str], frozenset[tuple[str, int]]] | None:
+        return None
+
+    def assigned(self, assignment: bytes) -> frozenset[tuple[str, int]]:
+        return frozenset()
+
+    def assignment(self, parts: Iterable[tuple[str, int]]) -> bytes:
+        return b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerBeat:
     """A member's heartbeat. None means: as it was when it was last told."""
@@ -74,6 +107,14 @@ class ConsumerHeader(msgspec.Struct, frozen=True, array_like=True):
     topics: int
 
 
+class ClassicPart(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a member besides if it speaks the classic protocol."""
+
+    session_timeout_ms: int
+    #: The assignor that it offered first; nobody runs it, but its client wants to hear it.
+    protocol: str
+
+
 class ConsumerMember(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of a member; it is stored in this order."""
 
@@ -92,6 +133,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, array_like=True):
     assigned: tuple[tuple[str, int], ...]
     revoking: tuple[tuple[str, int], ...]
     target: tuple[tuple[str, int], ...]
+    classic: ClassicPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ from dovetail.log.groups.consumer_side import ConsumerSide
 from dovetail.log.groups.consumer_types import (
     ConsumerEffect,
     ConsumerPersist,
+    MemberFormats,
+    NoFormats,
     NoTopics,
     TopicView,
 )
@@ -88,6 +90,7 @@ class GroupCoordinator(ConsumerSide):
         new_member_id: MemberIdSource = random_member_id,
         topics_of: SubscriptionReader = no_subscription,
         topics: TopicView | None = None,
+        formats: MemberFormats | None = None,
     ) -> None:
         self._writer = JournalWriter(journal)
         self._clock = clock
@@ -95,6 +98,7 @@ class GroupCoordinator(ConsumerSide):
         self._new_member_id = new_member_id
         self._topics_of = topics_of
         self._topics = topics or NoTopics()
+        self._formats = formats or NoFormats()
         self._entries: dict[GroupId, GroupEntry] = {}
         self._ends = Endings(self._writer, lambda group_id: self._perform(group_id, ()))
         self._loaded = False
@@ -182,8 +186,6 @@ class GroupCoordinator(ConsumerSide):
         if error is not _OK:
             return JoinAnswer(error, request.member_id)
         group = self._classic(group_id, self._new_group(group_id))
-        if group is None:
-            return JoinAnswer(GroupError.INCONSISTENT_PROTOCOL, request.member_id)
         waiting: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
         self._perform(group_id, group.join(request, waiting, now_ms=self._now_ms()))
         return await waiting
@@ -197,8 +199,6 @@ class GroupCoordinator(ConsumerSide):
         entry = self._entries.get(group_id)
         if error is not _OK or entry is None:
             return SyncAnswer(GroupError.UNKNOWN_MEMBER if error is _OK else error)
-        if not isinstance(entry.group, Group):
-            return SyncAnswer(GroupError.UNKNOWN_MEMBER)
         waiting: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
         self._perform(group_id, entry.group.sync(request, waiting, now_ms=self._now_ms()))
         return await waiting
@@ -212,7 +212,7 @@ class GroupCoordinator(ConsumerSide):
             # Clients do not expect "loading" here; their session starts anew after it anyway.
             return _OK
         entry = self._entries.get(group_id)
-        if error is not _OK or entry is None or not isinstance(entry.group, Group):
+        if error is not _OK or entry is None:
             return GroupError.UNKNOWN_MEMBER if error is _OK else error
         return entry.group.heartbeat(who, generation, now_ms=self._now_ms())
 
@@ -222,7 +222,7 @@ class GroupCoordinator(ConsumerSide):
         """Members leave, each with its own outcome."""
         error = self.refusal(group_id)
         entry = self._entries.get(group_id)
-        if error is not _OK or entry is None or not isinstance(entry.group, Group):
+        if error is not _OK or entry is None:
             answer = GroupError.UNKNOWN_MEMBER if error is _OK else error
             return tuple(LeaveOutcome(who, answer) for who in members)
         outcomes, effects = entry.group.leave(members, now_ms=self._now_ms())

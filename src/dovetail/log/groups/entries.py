@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from dovetail.log.groups.consumer_group import ConsumerGroup
 from dovetail.log.groups.consumer_types import ConsumerMember
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import (
@@ -23,6 +22,7 @@ from dovetail.log.groups.journal import (
     encode_member,
     encode_offset,
 )
+from dovetail.log.groups.mixed_group import MixedGroup
 from dovetail.log.groups.offsets import OffsetTable
 from dovetail.log.groups.pending import PendingTable
 from dovetail.log.groups.types import CommittedOffset, GroupId, MemberId, PartitionKey
@@ -32,7 +32,7 @@ from dovetail.log.groups.types import CommittedOffset, GroupId, MemberId, Partit
 class GroupEntry:
     """A group and its positions."""
 
-    group: Group | ConsumerGroup
+    group: Group | MixedGroup
     offsets: OffsetTable = field(default_factory=OffsetTable)
     pending: PendingTable = field(default_factory=PendingTable)
     #: What the journal has of the group itself.
@@ -88,7 +88,7 @@ def live_records(entries: Mapping[GroupId, GroupEntry]) -> Iterable[JournalRecor
     for group_id, entry in entries.items():
         if entry.stored is not None:
             yield group_record(group_id, entry.stored)
-        if isinstance(entry.group, ConsumerGroup):
+        if isinstance(entry.group, MixedGroup):
             yield from member_records(group_id, entry.group.stored_members())
         for partition, committed in entry.offsets.fetch().items():
             yield offset_record(group_id, partition, committed)

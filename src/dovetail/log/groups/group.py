@@ -90,6 +90,12 @@ class Group(GroupJoining):
             self.state = GroupState.PREPARING_REBALANCE
             self._join_deadline_ms = now_ms + self._rebalance_timeout_ms()
 
+    def settled(self) -> GroupSnapshot | None:
+        """The group as it is stored, if it is stable and nothing is on its way."""
+        if self.state is not GroupState.STABLE or self._writes or self._deferred:
+            return None
+        return self._snapshot({m.member_id: m.assignment for m in self._members.values()})
+
     def unsaved_snapshot(self) -> GroupSnapshot | None:
         """The emptied group, if storing it failed; to be stored with what comes next.
 

@@ -11,6 +11,7 @@ from functools import partial
 from dovetail.clock import Clock
 from dovetail.errors import TopicUnknown
 from dovetail.log.coordinators import AGAIN_MS, Coordinators
+from dovetail.log.groups.consumer_types import MemberFormats
 from dovetail.log.groups.coordinator import GroupCoordinator
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC
 from dovetail.log.groups.types import (
@@ -58,6 +59,7 @@ class GroupRegistry:
         *,
         partitions: int,
         topics_of: SubscriptionReader,
+        formats: MemberFormats | None = None,
     ) -> None:
         """`partitions` is for the groups' topic, should it not exist yet."""
         self.settings = settings
@@ -67,7 +69,12 @@ class GroupRegistry:
             topic=GROUPS_TOPIC,
             partitions=partitions,
             make=lambda journal: GroupCoordinator(
-                journal, clock, settings, topics_of=topics_of, topics=LogTopics(log)
+                journal,
+                clock,
+                settings,
+                topics_of=topics_of,
+                topics=LogTopics(log),
+                formats=formats,
             ),
         )
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)

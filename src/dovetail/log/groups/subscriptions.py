@@ -6,12 +6,13 @@ Topics come, grow and go; they are looked at again when their version or a subsc
 import zlib
 from collections.abc import Iterable
 
-from dovetail.log.groups.assignors import Counts
+from dovetail.log.groups.assignors import Counts, Part
 from dovetail.log.groups.consumer_member import Member
 from dovetail.log.groups.consumer_types import TopicView
 from dovetail.log.groups.topic_patterns import TopicPattern
 
 _NEVER = -1
+CHECKSUM_OF_NOTHING = zlib.crc32(b"[]")
 
 
 class Subscriptions:
@@ -23,6 +24,8 @@ class Subscriptions:
         #: The id and the partitions of each topic that somebody is subscribed to, by name.
         self._facts: dict[str, tuple[str, int]] = {}
         self._patterns: dict[str, tuple[TopicPattern, frozenset[str]]] = {}
+        #: Another number when the topics or their partitions are others.
+        self.checksum = CHECKSUM_OF_NOTHING
 
     def learn(self, pattern: str) -> None:
         """Makes a pattern known. Raises `InvalidInput`."""
@@ -33,10 +36,10 @@ class Subscriptions:
         """Other topics count from now on."""
         self._seen_version = _NEVER
 
-    def refresh(self, members: Iterable[Member]) -> bool:
+    def refresh(self, members: Iterable[Member]) -> None:
         """Looks at the topics again if that is due."""
         if self._seen_version == self._topics.version:
-            return False
+            return
         self._seen_version = self._topics.version
         known = list(members)
         names = {name for member in known for name in member.names}
@@ -51,12 +54,7 @@ class Subscriptions:
 
         facts = {name: self._topics.facts(name) for name in names}
         self._facts = {name: found for name, found in facts.items() if found is not None}
-        return True
-
-    @property
-    def checksum(self) -> int:
-        """Another number when the topics or their partitions are others."""
-        return zlib.crc32(repr(sorted(self._facts.items())).encode())
+        self.checksum = zlib.crc32(repr(sorted(self._facts.items())).encode())
 
     @property
     def names(self) -> frozenset[str]:
@@ -74,7 +72,16 @@ class Subscriptions:
             names = member.names | self._patterns[member.pattern][1]
         return frozenset(self._facts[name][0] for name in names if name in self._facts)
 
+    def ids(self, parts: Iterable[tuple[str, int]]) -> frozenset[Part]:
+        """Partitions by the ids of their topics; those of unknown topics are left out."""
+        found = set()
+        for name, number in parts:
+            facts = self._topics.facts(name)
+            if facts is not None:
+                found.add((facts[0], number))
+        return frozenset(found)
 
-def checksum_of_nothing() -> int:
-    """That of a group without topics."""
-    return zlib.crc32(b"[]")
+    def named(self, parts: Iterable[Part]) -> list[tuple[str, int]]:
+        """Partitions by the names of their topics; those of topics that are gone are left out."""
+        names = {topic_id: name for name, (topic_id, _) in self._facts.items()}
+        return [(names[topic], number) for topic, number in sorted(parts) if topic in names]

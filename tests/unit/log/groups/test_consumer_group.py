@@ -23,6 +23,7 @@ from dovetail.log.groups.types import (
     Generation,
     GroupError,
     GroupId,
+    GroupSettings,
     GroupState,
     InstanceId,
     JoinRequest,
@@ -31,6 +32,7 @@ from dovetail.log.groups.types import (
     MemberProtocol,
     OffsetCommit,
     PartitionKey,
+    SyncRequest,
 )
 
 GROUP = GroupId("g")
@@ -203,7 +205,7 @@ async def test_an_empty_group_changes_its_protocol() -> None:
     )
     joining = asyncio.create_task(serving.join(GROUP, joined))
     await asyncio.sleep(0)
-    assert (await told(serving, "one")).error is GroupError.GROUP_ID_NOT_FOUND
+    assert (await told(serving, "one")).error is GroupError.COORDINATOR_NOT_AVAILABLE
     for _ in range(100):
         serving.tick()
         if joining.done():
@@ -301,3 +303,119 @@ def test_every_partition_has_one_reader(
     if len(set(subscribed.values())) == 1:
         sizes = [len(assignment) for assignment in given_out.values()]
         assert max(sizes) - min(sizes) <= 1
+
+
+class Formats:
+    """Topics and partitions as text: `a b|a:0 a:1`."""
+
+    def subscription(
+        self, metadata: bytes
+    ) -> tuple[frozenset[str], frozenset[tuple[str, int]]] | None:
+        topics, bar, owned = metadata.decode().partition("|")
+        return (frozenset(topics.split()), self.assigned(owned.encode())) if bar else None
+
+    def assigned(self, assignment: bytes) -> frozenset[tuple[str, int]]:
+        pairs = (one.split(":") for one in assignment.decode().split())
+        return frozenset((topic, int(number)) for topic, number in pairs)
+
+    def assignment(self, parts: Any) -> bytes:
+        return " ".join(f"{topic}:{number}" for topic, number in parts).encode()
+
+
+class ClassicMember:
+    """A member of the classic protocol, as far as a test drives it."""
+
+    def __init__(self, serving: GroupCoordinator, member_id: str, generation: int) -> None:
+        self.serving = serving
+        self.who = MemberIdentity(MemberId(member_id))
+        self.generation = Generation(generation)
+        self.has: frozenset[tuple[str, int]] = frozenset()
+
+    async def join(self, *, eager: bool) -> None:
+        owned = b"" if eager else Formats().assignment(sorted(self.has))
+        protocols = (MemberProtocol("range", b"a b|" + owned),)
+        request = JoinRequest(self.who.member_id, "consumer", protocols, 10_000, 10_000)
+        joined = await self.serving.join(GROUP, request)
+        assert (joined.error, joined.leader) == (GroupError.NONE, "")
+        self.generation = joined.generation
+        synced = await self.serving.sync(GROUP, SyncRequest(self.who, self.generation))
+        self.has = Formats().assigned(synced.assignment)
+
+    async def beat(self) -> GroupError:
+        return await self.serving.heartbeat(GROUP, self.who, self.generation)
+
+
+async def classic_group(journal: MemoryGroupJournal) -> tuple[GroupCoordinator, ClassicMember]:
+    """A stable classic group of one member that has everything."""
+    serving = GroupCoordinator(
+        journal,
+        SystemClock(),
+        GroupSettings(initial_rebalance_delay_ms=0),
+        topics=Topics(),
+        formats=Formats(),
+    )
+    serving._loaded = True
+    request = JoinRequest(
+        MemberId(""),
+        "consumer",
+        (MemberProtocol("range", b"a b|"),),
+        10_000,
+        10_000,
+        member_id_required=False,
+    )
+    joining = asyncio.create_task(serving.join(GROUP, request))
+    while not joining.done():
+        await asyncio.sleep(0)
+        serving.tick()
+    joined = await joining
+    everything = b"a:0 a:1 a:2 b:0"
+    member = ClassicMember(serving, joined.member_id, joined.generation)
+    assignments = ((joined.member_id, everything),)
+    synced = await serving.sync(GROUP, SyncRequest(member.who, joined.generation, assignments))
+    member.has = Formats().assigned(synced.assignment)
+    assert len(member.has) == 4
+    return serving, member
+
+
+@pytest.mark.parametrize("eager", [True, False])
+async def test_a_live_classic_group_moves(eager: bool) -> None:
+    """K9: the new member gets nothing before the old one gave it up; the old one hears of it by
+    its heartbeat and goes on under its id; a crash in between changes nothing."""
+    journal = MemoryGroupJournal()
+    serving, old = await classic_group(journal)
+    new = await told(serving, "new")
+    assert (new.error, new.assignment) == (GroupError.NONE, frozenset())
+    assert new.epoch > old.generation
+    key = PartitionKey("a", 0)
+    committed = await serving.commit(GROUP, old.who, old.generation, {key: OffsetCommit(4)})
+    assert committed[key] is GroupError.NONE
+
+    following = GroupCoordinator(journal, SystemClock(), topics=Topics(), formats=Formats())
+    await following.load(journal.replay())
+    old.serving = following
+    assert await old.beat() is GroupError.REBALANCE_IN_PROGRESS
+    await old.join(eager=eager)
+    while await old.beat() is GroupError.REBALANCE_IN_PROGRESS:
+        await old.join(eager=eager)
+    assert len(old.has) == 2
+    share = await told(following, "new", new.epoch)
+    assert len(share.assignment or ()) == 2
+    late = await following.commit(GROUP, old.who, Generation(1), {key: OffsetCommit(5)})
+    assert late[key] is GroupError.ILLEGAL_GENERATION
+
+    await told(following, "new", -1)
+    assert await old.beat() is GroupError.REBALANCE_IN_PROGRESS
+    await old.join(eager=eager)
+    assert len(old.has) == 4
+    outcomes = await following.leave(GROUP, [old.who])
+    assert outcomes[0].error is GroupError.NONE
+    assert [group.state for group in following.groups()] == [GroupState.EMPTY]
+
+
+async def test_who_is_no_consumer_is_left_alone() -> None:
+    """K9: a group of another protocol type does not become one of consumers, and goes on."""
+    serving, old = await classic_group(MemoryGroupJournal())
+    serving._entries[GROUP].group.protocol_type = "connect"  # type: ignore[misc]
+    assert (await told(serving, "new")).error is GroupError.GROUP_ID_NOT_FOUND
+    assert await old.beat() is GroupError.NONE
+    assert (await told(serving, "new", 5)).error is GroupError.UNKNOWN_MEMBER
