@@ -11,6 +11,7 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     member.py             one member, and how members choose a protocol; pure
     consumer_group.py     the new protocol (KIP-848), with its promises; pure
     mixed_group.py        members of the classic protocol in it, so that a live group can move; pure
+    consumer_batch.py     changes of it that are stored together
     consumer_member.py    one member of it
     consumer_types.py     its words
     subscriptions.py      the topics that its members are subscribed to; pure

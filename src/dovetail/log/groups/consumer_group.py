@@ -25,12 +25,13 @@ Not here: the classic protocol (`group.py`), positions, and how all of it is sto
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import msgspec
 
 from dovetail.errors import InvalidInput
 from dovetail.log.groups.assignors import ASSIGNORS, Assignment, Part, Subscriber
+from dovetail.log.groups.consumer_batch import Batch, failed
 from dovetail.log.groups.consumer_member import NOTHING, Member
 from dovetail.log.groups.consumer_types import (
     JOINING,
@@ -62,20 +63,6 @@ from dovetail.log.groups.types import (
 )
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Changes that are stored together, and who waits for that."""
-
-    members: dict[MemberId, ConsumerMember | None] = field(default_factory=dict)
-    header: bool = False
-    waiting: list[Answer] = field(default_factory=list)
-    sent: ConsumerHeader | None = None
-
-    @property
-    def empty(self) -> bool:
-        return not self.members and not self.header
-
-
 class Refused(Exception):
     """Why a heartbeat is not taken."""
 
@@ -105,8 +92,8 @@ class ConsumerGroup:
         self._stored_header = self._header
         self._stored: dict[MemberId, ConsumerMember] = {}
         self._unsure: set[MemberId] = set()
-        self._next = _Batch()
-        self._writing: _Batch | None = None
+        self._next = Batch()
+        self._writing: Batch | None = None
         self._effects: list[ConsumerEffect] = []
 
     # --- what others ask of every kind of group -------------------------------------------------
@@ -183,7 +170,7 @@ class ConsumerGroup:
     def end(self, error: GroupError) -> Sequence[ConsumerEffect]:
         """The group is deleted or moves away: whoever waits is answered with `error`."""
         batches = [self._next] if self._writing is None else [self._writing, self._next]
-        return [_failed(one, error) for batch in batches for one in batch.waiting]
+        return [failed(one, error) for batch in batches for one in batch.waiting]
 
     # --- heartbeats -----------------------------------------------------------------------------
 
@@ -469,8 +456,8 @@ class ConsumerGroup:
             return self._drain()
 
         self._unsure |= batch.members.keys() | self._next.members.keys()
-        self._effects += [_failed(one, error) for one in (*batch.waiting, *self._next.waiting)]
-        self._next = _Batch()
+        self._effects += [failed(one, error) for one in (*batch.waiting, *self._next.waiting)]
+        self._next = Batch()
         self._return(now_ms)
         return self._drain()
 
@@ -492,9 +479,9 @@ class ConsumerGroup:
         """Begins to store what changed, unless something is being stored."""
         if self._writing is None and self._next.empty:
             self._effects += self._next.waiting
-            self._next = _Batch()
+            self._next = Batch()
         elif self._writing is None:
-            batch, self._next = self._next, _Batch()
+            batch, self._next = self._next, Batch()
             for member_id in self._unsure - batch.members.keys():
                 batch.members[member_id] = self._stored.get(member_id)
             batch.sent = self._header
@@ -502,13 +489,3 @@ class ConsumerGroup:
             self._effects.append(ConsumerPersist(self._header, batch.members))
         effects, self._effects = self._effects, []
         return effects
-
-
-def _failed(waiting: Answer, error: GroupError) -> Answer:
-    """The same request, answered with an error."""
-    answer = waiting.answer
-    if isinstance(answer, JoinAnswer):
-        return Answer(waiting.token, JoinAnswer(error, answer.member_id))
-    if isinstance(answer, SyncAnswer):
-        return Answer(waiting.token, SyncAnswer(error))
-    return Answer(waiting.token, ConsumerAnswer(error))
