@@ -7,11 +7,14 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
+from tests.compat.test_transactions import committed
 from tests.network_links import CLIENT
 from tests.process.checker import Workload, check_all
 from tests.process.direct_reader import DirectReader, fetch_request, fetched_end
+from tests.process.transformer import Transformer
 
 from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec.apis import ApiKey
@@ -94,6 +97,31 @@ def test_any_one_process_dies_and_nothing_is_lost(cluster: ClusterProcesses) -> 
     await_takeover(cluster, "dying", owner)
     workload.wait_for(workload.acknowledged_count + 500)
     judge(workload, cluster)
+
+
+def test_transactions_survive_the_death_of_brokers(cluster: ClusterProcesses) -> None:
+    """K8: consumed, transformed and produced exactly once while brokers die and come back."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("from", 1), NewTopic("into", PARTITIONS)])["into"].result(30)
+    source = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
+    wanted = [f"{number}".encode() for number in range(300)]
+    for value in wanted:
+        source.produce("from", value, partition=0)
+    assert source.flush(30) == 0
+
+    transformer = Transformer(cluster.bootstrap, "from", "into", partitions=PARTITIONS)
+    transformer.start()
+    for name in [*cluster.brokers]:
+        transformer.wait_for(transformer.done + 30)
+        cluster.kill(name)
+        transformer.wait_for(transformer.done + 30)
+        cluster.restart(name)
+    transformer.wait_for(len(wanted))
+    transformer.finish()
+
+    found = committed(cluster.bootstrap, "into", PARTITIONS)
+    assert found == sorted(wanted), f"{len(found)} of {len(wanted)}; {transformer.failures}"
+    assert "met a defect" not in cluster.log()
 
 
 def test_replicas_are_the_storage_nodes(cluster: ClusterProcesses) -> None:
