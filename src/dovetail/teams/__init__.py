@@ -21,6 +21,7 @@ a second master can neither lose nor double one (`chains`). Repeated job ids are
     team.py          a team: name, function, policy                                         pure
     connectors.py    where results go next: pipe, spray, route                              pure
     graph.py         a pipeline, checked when it is built                                   pure
+    context.py       what a function can learn about its job                                pure
     types.py         do the results of one function fit the next?                           pure
     picture.py       a pipeline as text and as SVG                                          pure
     codecs.py        payloads to bytes and back: JSON, MessagePack, Arrow, raw              pure
@@ -44,6 +45,7 @@ a second master can neither lose nor double one (`chains`). Repeated job ids are
     metrics.py       the driver's metrics
 """
 
+from dovetail.teams.context import JobContext
 from dovetail.teams.frontend import FrontEnd, JobFailed
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import Failure, FailureKind, Outcome, Reject
@@ -54,6 +56,7 @@ __all__ = [
     "Failure",
     "FailureKind",
     "FrontEnd",
+    "JobContext",
     "JobFailed",
     "Outcome",
     "Pipeline",

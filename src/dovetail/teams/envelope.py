@@ -61,6 +61,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     attempts: int = 0
     not_before_ms: int = 0
     traceparent: bytes | None = None
+    #: Headers of other producers, which its function may want to see.
+    foreign: tuple[Header, ...] = ()
 
     @property
     def key(self) -> bytes:
@@ -111,7 +113,12 @@ def job_of(
         attempts=number_in(known.get(ATTEMPTS)),
         not_before_ms=number_in(known.get(NOT_BEFORE)),
         traceparent=known.get(TRACEPARENT),
+        foreign=tuple(one for one in known.items() if not _is_own(one[0])),
     )
+
+
+def _is_own(name: str) -> bool:
+    return name == TRACEPARENT or name.startswith("dovetail-")
 
 
 def place_of(topic: str, partition: int, offset: int) -> str:

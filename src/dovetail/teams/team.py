@@ -21,6 +21,7 @@ from dovetail.teams.connectors import (
     ConnectorOptions,
     Transform,
 )
+from dovetail.teams.context import wants_context
 from dovetail.teams.outcome import RECORD_BYTES_MAX
 
 #: A name becomes part of names of topics (249 characters at most) and of groups.
@@ -228,6 +229,11 @@ class Team:
             raise InvalidInput(
                 f"team {self.name!r}: concurrency is for functions of one payload; a function of "
                 f"kind {self.kind.value!r} takes a whole batch and can be concurrent itself"
+            )
+        if self.kind is not WorkKind.ITEM and wants_context(self.work):
+            raise InvalidInput(
+                f"team {self.name!r}: a function of kind {self.kind.value!r} takes many jobs at "
+                "once and gets no context; take kind 'item'"
             )
         if self.kind is not WorkKind.ITEM and inspect.isasyncgenfunction(self.work):
             raise InvalidInput(f"team {self.name!r}: work must not be an async generator")

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pytest
 from tests.crew_run import run_crew
 
+from dovetail.errors import InvalidInput
+from dovetail.teams.context import JobContext
 from dovetail.teams.envelope import Job, JobId, job_of, key_of
 from dovetail.teams.graph import Pipeline, Stage
 from dovetail.teams.outcome import REASON_CHARACTERS_MAX, DeadLetter, FailureKind, Reject
@@ -305,6 +307,28 @@ def test_what_follows_from_a_stored_result_is_made_without_the_function() -> Non
     assert isinstance(fresh, Done)
     assert isinstance(again, Done)
     assert [one.payload for one in (*fresh.forwards, *again.forwards)] == [b"202", b"10"]
+
+
+def told(job: int, context: JobContext) -> list[object]:
+    if context.attempt < 3:
+        raise RuntimeError("once more")
+    left_s = context.deadline_s - time.time()
+    return [context.job_id, context.attempt, context.headers["tenant"].decode(), 0 < left_s <= 1]
+
+
+async def told_async(job: int, context: JobContext) -> list[object]:
+    return told(job, context)
+
+
+@pytest.mark.parametrize(("function", "concurrency"), [(told, 1), (told, 3), (told_async, 3)])
+def test_a_function_learns_about_its_job(function: Callable[..., Any], concurrency: int) -> None:
+    """F75, T16: id, attempt, headers of its producer, and until when it may run."""
+    headers = [("tenant", b"blue"), ("dovetail-parent", b"p")]
+    given = job_of(place="", key=b"order-7", value=b"1", headers=headers)
+    with worker_of(function, attempts=3, concurrency=concurrency) as worker:
+        assert results(worker.run([given])) == [b'["order-7",3,"blue",true]']
+    with pytest.raises(InvalidInput, match="gets no context"):
+        Team("t", lambda jobs, context: jobs, kind="batch")
 
 
 def test_pandas_functions() -> None:

@@ -260,7 +260,8 @@ class Crew:
             job, stored = self._jobs[number]
             size += len(job.payload)
             slot = worker.take(number, alone=chunk.alone)
-            frame.append((number, slot, job.key, job.payload, job.traceparent, stored))
+            about = (self._plan.attempt(number), job.foreign)
+            frame.append((number, slot, job.key, job.payload, job.traceparent, stored, *about))
         self._plan.returned(left)
         worker.chunk_begins(len(frame))
         # If it is gone, its pipe says so at the next look.

@@ -63,6 +63,10 @@ class JobPlan:
         self._attempts[number] = attempts
         self._waiting.append(number)
 
+    def attempt(self, number: int) -> int:
+        """Which attempt at a job the next one is, counted from 1."""
+        return self._attempts[number] + 1
+
     @property
     def finished(self) -> bool:
         """Whether all jobs have ended."""

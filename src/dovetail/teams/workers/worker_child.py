@@ -24,6 +24,8 @@ from dovetail import tracing
 from dovetail.background import keep_thread, start_task, start_thread
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable
+from dovetail.teams.context import JobContext, wants_context
+from dovetail.teams.envelope import id_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.team import WorkKind
 from dovetail.teams.types import item_type, payload_type
@@ -100,12 +102,26 @@ def _with_span(sized: SizedReply) -> SizedReply:
     return (*reply, (tracing.traceparent() or "").encode()), size
 
 
+def _call_of(stage: Stage) -> Callable[[GivenJob], Any]:
+    """Calls the function with the payload of a job, and with its context if it wants that."""
+    work, decode = stage.work, stage.codec.decoder(payload_type(stage.work))
+    if not wants_context(work):
+        return lambda job: work(decode(job.payload))
+
+    def call(job: GivenJob) -> Any:
+        deadline_s = time.time() + stage.policy.timeout_ms / 1000
+        context = JobContext(id_of(job.key), job.attempt, dict(job.headers), deadline_s)
+        return work(decode(job.payload), context)
+
+    return call
+
+
 class _OneByOne:
     """Plain functions, one after the other; the parent watches the time."""
 
     def __init__(self, stage: Stage, report: Report) -> None:
-        self._stage, self._work, self._report = stage, stage.work, report
-        self._decode = stage.codec.decoder(payload_type(stage.work))
+        self._stage, self._report = stage, report
+        self._call = _call_of(stage)
         self._outcomes = Outcomes(stage)
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
@@ -128,9 +144,9 @@ class _OneByOne:
             return self._outcomes.again(job)
         try:
             if job.traceparent is None or not tracing.is_on():
-                return self._outcomes.of(job, self._work(self._decode(job.payload)))
+                return self._outcomes.of(job, self._call(job))
             with _span(self._stage, job):
-                return _with_span(self._outcomes.of(job, self._work(self._decode(job.payload))))
+                return _with_span(self._outcomes.of(job, self._call(job)))
         except BaseException as error:  # noqa: BLE001 - sys.exit() of a function is its failure
             return failed(job.number, error)
 
@@ -216,7 +232,7 @@ class _Coroutines:
 
     def __init__(self, stage: Stage, report: Report) -> None:
         self._stage, self._report = stage, report
-        self._decode = stage.codec.decoder(payload_type(stage.work))
+        self._call = _call_of(stage)
         self._outcomes = Outcomes(stage)
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
@@ -248,18 +264,15 @@ class _Coroutines:
         try:
             async with asyncio.timeout(timeout_ms / 1000) as limit:
                 if job.traceparent is None or not tracing.is_on():
-                    return self._outcomes.of(job, await self._result(job))
+                    return self._outcomes.of(job, await self._call(job))
                 with _span(self._stage, job):
-                    return _with_span(self._outcomes.of(job, await self._result(job)))
+                    return _with_span(self._outcomes.of(job, await self._call(job)))
         except TimeoutError as error:
             if limit.expired():
                 return overdue(job.number, timeout_ms)
             return failed(job.number, error)
         except BaseException as error:  # noqa: BLE001 - as above
             return failed(job.number, error)
-
-    async def _result(self, job: GivenJob) -> Any:
-        return await self._stage.work(self._decode(job.payload))
 
 
 class _Batches:

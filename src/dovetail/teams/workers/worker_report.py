@@ -1,6 +1,7 @@
 """What a worker's process and its parent tell each other.
 
-    frames in    [[number, slot, key, payload, traceparent, stored], ...]     one chunk of jobs
+    frames in    [[number, slot, key, payload, traceparent, stored, attempt, headers], ...]
+                                                                              one chunk of jobs
     frames out   [[number, result, [[target, key, payload, ms], ...]], ...]   results, followed by
                                                           the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
@@ -62,6 +63,8 @@ class GivenJob(msgspec.Struct, array_like=True, frozen=True, gc=False):
     payload: bytes
     traceparent: bytes | None
     stored: bool
+    attempt: int
+    headers: tuple[tuple[str, bytes], ...]
 
 
 class Report:
