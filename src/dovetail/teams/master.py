@@ -11,7 +11,8 @@ master that wakes up can neither repeat nor contradict what its successor did.
 
 A standby has its Spark session started and runs a small query on it again and again, so that Python
 workers are forked, modules imported and classes loaded. Once is not enough: Spark ends Python
-workers that were idle for a minute.
+workers that were idle for a minute. It takes part in the election before it is warm: on a full
+cluster that query waits for the slots of the very master that it may have to replace.
 """
 
 import asyncio
@@ -43,8 +44,9 @@ _log = get_logger("teams")
 #: Between two warm-up queries: less than the minute after which Spark ends idle workers.
 WARM_S = 40.0
 
-#: Called with an event and the term: `standby` (warm, waits), `candidate` (the master is silent),
-#: `master` (elected), `started` (its queries run), `lost` (not the master any more).
+#: Called with an event and the term: `standby` (waits), `warm` (Spark's workers are loaded),
+#: `candidate` (the master is silent), `master` (elected), `started` (its tasks are handed out),
+#: `lost` (not the master any more).
 OnEvent = Callable[[str, int], None]
 
 
@@ -98,12 +100,12 @@ class Master:
         self._bootstrap, self._checkpoint, self._config = bootstrap, checkpoint, config
         self._on_event = on_event or (lambda _event, _term: None)
         self._reporter = reporter
+        self._warm = False
         #: The engine, while this is the master.
         self.engine: Engine | None = None
 
     async def run(self) -> None:
         """Takes part until it is cancelled. Raises what ended the member or the engine."""
-        await asyncio.to_thread(warm_up, self._spark)
         async with self._member as member:
             self._on_event("standby", 0)
             self._report_standby()
@@ -149,11 +151,14 @@ class Master:
 
     async def _keep_warm(self) -> None:
         while True:
-            await asyncio.sleep(WARM_S)
             try:
                 await asyncio.to_thread(warm_up, self._spark)
+                if not self._warm:
+                    self._warm = True
+                    self._on_event("warm", 0)
             except Exception as error:  # noqa: BLE001 - if Spark is gone, the takeover will fail
                 _log.warning("warm-up failed", reason=str(error)[:500])
+            await asyncio.sleep(WARM_S)
 
     def _on_change(self, status: MemberStatus) -> None:
         if status.role is Role.CANDIDATE:
