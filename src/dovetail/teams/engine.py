@@ -10,9 +10,10 @@ another driver with the same checkpoint continues where this one was killed (`ch
 nothing is lost or doubled; `master` says who may run). The checkpoint holds what names the chains.
 
 The tasks run until they are ended: by `stop`, or because there is more to hand out, when an input
-topic has grown or Spark has other slots than before. Tasks that fail are restarted after a pause,
-because most failures are transient: a broker restarts, an executor is lost. `TeamProgress` reports
-failures, and after `FAILURES_MAX` of them without any progress in between the engine ends.
+topic has grown or Spark has other slots than before, or fewer than it says. Tasks that fail are
+restarted after a pause, because most failures are transient: a broker restarts, an executor is
+lost. `TeamProgress` reports failures, and after `FAILURES_MAX` of them without any progress in
+between the engine ends.
 """
 
 import random
@@ -78,8 +79,9 @@ class _Running:
 class _Tasks:
     """A job of Spark: all tasks of the pipeline, on a thread that waits for their end."""
 
-    def __init__(self, spark: "SparkSession", frame: "DataFrame", name: str) -> None:
+    def __init__(self, spark: "SparkSession", frame: "DataFrame", *, name: str, count: int) -> None:
         self._context, self._frame, self._name = spark.sparkContext, frame, name
+        self.count = count
         self.started_s = time.monotonic()
         self.error: str | None = None
         self._thread = start_thread(self._run, name="teams/tasks", of=name)
@@ -96,6 +98,13 @@ class _Tasks:
     def over(self) -> bool:
         """Whether they have ended."""
         return not self._thread.is_alive()
+
+    def running(self) -> int:
+        """How many of them Spark runs now; the others wait for slots."""
+        tracker = self._context.statusTracker()
+        infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._name)]
+        stages = [tracker.getStageInfo(one) for info in infos if info for one in info.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def stop(self) -> None:
         """Ends them; what they have not finished is done by others."""
@@ -135,6 +144,8 @@ class Engine:
         self._changing = threading.Lock()
         self._tasks: _Tasks | None = None
         self._plan: dict[str, object] = {}
+        #: Tasks that Spark turned out to run at once, if it has fewer slots for us than it says.
+        self._slots_max: int | None = None
         self._begin_again_s = self._positions_at_s = self._planned_at_s = 0.0
         self._courier = Courier(pipeline.name, self._brokers) if pipeline.has_delays else None
         #: Looks up what is to be served; guarded by `_changing` once the engine has started.
@@ -318,8 +329,7 @@ class Engine:
     def _begin(self) -> None:
         """Hands out the partitions: as many tasks as Spark has slots, each with its part."""
         shares = [share for one in self._running for share in self._shares(one)]
-        slots = self._spark.sparkContext.defaultParallelism
-        count = max(1, min(slots, len(shares)))
+        count = max(1, min(self._slots(), self._slots_max or len(shares), len(shares)))
         lease = Lease(
             {number: shares[number::count] for number in range(count)},
             self._brokers,
@@ -329,7 +339,12 @@ class Engine:
         self._planned_at_s = time.monotonic()
         rows = self._spark.range(0, count, numPartitions=count)
         name = f"teams of {self._pipeline.name} {uuid.uuid4().hex[:8]}"
-        self._tasks = _Tasks(self._spark, rows.mapInArrow(lease, TASKS_SQL), name)
+        frame = rows.mapInArrow(lease, TASKS_SQL)
+        self._tasks = _Tasks(self._spark, frame, name=name, count=count)
+
+    def _slots(self) -> int:
+        """How many tasks Spark can run at once, as it says."""
+        return int(self._spark.sparkContext.defaultParallelism)
 
     def _shares(self, one: _Running) -> list[Share]:
         assert one.chain is not None
@@ -351,8 +366,7 @@ class Engine:
 
     def _wanted(self) -> dict[str, object]:
         """What the hand-out depends on."""
-        slots = self._spark.sparkContext.defaultParallelism
-        return {"slots": slots} | {one.stage.team: one.numbers for one in self._running}
+        return {"slots": self._slots()} | {one.stage.team: one.numbers for one in self._running}
 
     def _look(self) -> None:
         """Restarts what has ended, and hands out anew what has changed."""
@@ -366,7 +380,7 @@ class Engine:
             self._note_failure(error)
             return
 
-        if now_s - self._tasks.started_s > _STEADY_S:
+        if self._is_steady(self._tasks):
             for one in self._running:
                 one.meter.failures, one.meter.last_error = 0, ""
         if now_s - self._planned_at_s > _PLAN_S:
@@ -389,10 +403,21 @@ class Engine:
                 one.numbers = tuple(there[one.stage.topics.input])
         except DovetailError:
             return
-        if self._wanted() != self._plan and self._tasks is not None:
-            _log.info("partitions are handed out anew", pipeline=self._pipeline.name)
-            self._tasks.stop()
-            self._tasks, self._begin_again_s = None, 0.0
+        tasks = self._tasks
+        assert tasks is not None, "they run"
+        if self._wanted() != self._plan:
+            self._slots_max = None
+        elif 0 < (running := tasks.running()) < tasks.count and self._is_steady(tasks):
+            # Others use the slots: those that run take over what the others would never get.
+            self._slots_max = running
+        else:
+            return
+        _log.info("partitions are handed out anew", pipeline=self._pipeline.name)
+        tasks.stop()
+        self._tasks, self._begin_again_s = None, 0.0
+
+    def _is_steady(self, tasks: _Tasks) -> bool:
+        return time.monotonic() - tasks.started_s > _STEADY_S
 
     def _note_failure(self, error: str) -> None:
         reason, now_s = error[:2000], time.monotonic()

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from dovetail.errors import DovetailError, ProducerFenced, Unavailable
-from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition, name_of
 from dovetail.settings.tracing import TracingSettings
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import Fetched, Reader
@@ -114,7 +114,7 @@ class Serving:
         #: Read, and not taken yet; behind them the input goes on.
         self._backlog: deque[Record] = deque()
         self._read_to = 0
-        self._retry_input_s = 0.0
+        self._retry_input_s = self._input_by_s = 0.0
         self._input_since_s: float | None = None
         self._send_at_s: float | None = None
         self._committed: Snapshot | None = None
@@ -251,10 +251,13 @@ class Serving:
             if asked >= 0 and asked in ready:
                 self._read(self._input.take(self._read_to))
                 self._input_since_s = None
+            elif asked >= 0 and now_s > self._input_by_s:
+                raise Unavailable(f"{name_of(self._share.input)}: no answer in time")
             if self._input.fileno() < 0 and self._wants_more and now_s >= self._retry_input_s:
                 self._input.ask(self._read_to, wait_ms=_POLL_WAIT_MS)
+                self._input_by_s = now_s + self._client.request_s
                 if self._input.fileno() < 0:
-                    raise Unavailable(f"{self._share.input}: no connection to its leader")
+                    raise Unavailable(f"{name_of(self._share.input)}: no connection to its leader")
         except Unavailable:
             self._input.drop()
             self._client.forget_leaders()

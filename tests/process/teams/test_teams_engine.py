@@ -30,6 +30,7 @@ from dovetail.kafka.client.client import client_of
 from dovetail.spark import session
 from dovetail.spark.archive import topic_frame
 from dovetail.teams import FrontEnd, JobFailed, create_topics
+from dovetail.teams import engine as engine_module
 from dovetail.teams.engine import Engine
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.outcome import FailureKind
@@ -195,6 +196,22 @@ def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_pat
         assert priced["total"] == 2899, "done before: looked up, not done again"
         with pytest.raises(JobFailed, match="after 2 attempts: exception: KeyError"):
             front.ask(SAMPLE["order-4"], "order-4", timeout_s=STEP_S_MAX)
+
+
+def test_slots_that_others_use_leave_no_partition_unserved(
+    spark: "SparkSession", node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T15: Spark says that it runs five tasks at once, and runs two; all partitions are served."""
+    monkeypatch.setattr(Engine, "_slots", lambda _: 5)
+    monkeypatch.setattr(engine_module, "_STEADY_S", 1.0)
+    pipeline = Pipeline("slots", Team("only", lambda job: job, workers=5))
+    create_topics(pipeline, node.bootstrap)
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        ids = front.submit_many(range(100))
+        with Engine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine:
+            engine.drain(timeout_s=STEP_S_MAX)
+        found = Counter(one.id for one in front.results(idle_s=1))
+    assert found == Counter(ids)
 
 
 def test_a_delay_between_teams_goes_through_a_timeline(
