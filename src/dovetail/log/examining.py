@@ -1,9 +1,9 @@
 """Batches from outside are examined before they are appended, and stay in order.
 
 A plain batch is examined at once: that takes microseconds. One that must be inflated, that is very
-large, or that the topic's settings say more about (`admission.py`), goes through a thread, and so does every batch for
-the same partition that comes while one is there: the thread takes them in turn, so that none
-overtakes another, and its answers come to the event loop in turn too.
+large, or that the topic's settings say more about (`admission.py`), goes through a thread, and so
+does every batch for the same partition that comes while one is there: the thread takes them in
+turn, so that none overtakes another, and its answers come to the event loop in turn too.
 """
 
 import asyncio
