@@ -1,7 +1,7 @@
 """What a topic's settings say of a batch from outside; pure.
 
 Most topics say nothing, and their batches are stored as they came (`TopicConfig.examines`). The
-others pay for what they ask: a batch is decompressed to look at its records, or to compress it anew.
+others pay for what they ask: a batch is decompressed to look at its records, or compressed anew.
 """
 
 from dovetail.errors import BatchTooLarge, InvalidTimestamp, TooFewCopies
