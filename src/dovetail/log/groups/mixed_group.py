@@ -36,7 +36,6 @@ from dovetail.log.groups.types import (
     JoinAnswer,
     JoinRequest,
     LeaveOutcome,
-    MemberId,
     MemberIdentity,
     MemberIdSource,
     SyncAnswer,
@@ -105,9 +104,6 @@ class MixedGroup(ConsumerGroup):
         """A member joins, for the first time or again; it hears at once that another leads."""
         try:
             self._answer(token, self._join(request, now_ms))
-        except _IdRequired as required:
-            answer = JoinAnswer(required.error, required.member_id)
-            self._effects.append(Answer(token, answer))
         except Refused as refused:
             self._effects.append(Answer(token, JoinAnswer(refused.error, request.member_id)))
         return self._drain()
@@ -138,22 +134,24 @@ class MixedGroup(ConsumerGroup):
         )
 
     def _joining(self, request: JoinRequest) -> tuple[Member, bool]:
-        """The member that joins, and whether the group knew it."""
+        """The member that joins, and whether the group knew it.
+
+        One without an id is taken at once. One whose id is unknown was removed, and may believe
+        that it still has what others have now: it has to hear that first.
+        """
         holder = None if request.instance_id is None else self._holder(request.instance_id)
         if request.member_id == NO_MEMBER:
             made = self._new_member_id(request.instance_id or request.client_id)
             if holder is not None:  # It was restarted.
                 return self._replace(holder, made), True
-            if request.instance_id is None and request.member_id_required:
-                raise _IdRequired(made)
             return Member(made, request.instance_id), False
 
         if holder is not None and holder.member_id != request.member_id:
             raise Refused(GroupError.FENCED_INSTANCE, "another member has this instance id")
         member = self._members.get(request.member_id)
-        if member is not None:
-            return member, True
-        return Member(request.member_id, request.instance_id), False
+        if member is None:
+            raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
+        return member, True
 
     def sync(
         self, request: SyncRequest, token: object, *, now_ms: float
@@ -232,11 +230,3 @@ class MixedGroup(ConsumerGroup):
         member = self._members.get(who.member_id)
         known = member is not None and member.classic is not None
         return GroupError.NONE if known else GroupError.UNKNOWN_MEMBER
-
-
-class _IdRequired(Refused):
-    """A member has to join again with this id."""
-
-    def __init__(self, member_id: MemberId) -> None:
-        super().__init__(GroupError.MEMBER_ID_REQUIRED, "join again with the id")
-        self.member_id = member_id
