@@ -58,16 +58,21 @@ def resources(
     topics: Iterable[str] | None,
     timelines: Iterable[str] | None,
     groups: Iterable[str] | None,
+    transactional_ids: Iterable[str] | None = None,
     cluster: bool,
 ) -> list[Resource]:
     """What a rule is about. Raises `InvalidInput` if that is nothing."""
     named = [("topic", name) for name in topics or ()]
     named += [("timeline", name) for name in timelines or ()]
     named += [("group", name) for name in groups or ()]
+    named += [("transactional_id", name) for name in transactional_ids or ()]
     if cluster:
         named.append(("cluster", CLUSTER_NAME))
     if not named:
-        raise InvalidInput("say what the rule is about: --topic, --timeline, --group or --cluster")
+        raise InvalidInput(
+            "say what the rule is about: --topic, --timeline, --group, --transactional-id or "
+            "--cluster"
+        )
     return named
 
 

@@ -332,6 +332,30 @@ def test_positions_want_a_rule(as_user: Any, dovetail: Any) -> None:
     assert grace.produce("graces") == ""
 
 
+def test_transactional_ids_want_a_rule(as_user: Any, dovetail: Any) -> None:
+    """K8, R4: to find its coordinator, to begin, and to write in its name."""
+    dovetail("user", "set", "trudy", given=f"{PASSWORD}\n")
+    dovetail("topic", "create", "paid")
+    dovetail("access", "allow", "trudy", "write", "--topic", "paid")
+    trudy = as_user("trudy")
+
+    def transact() -> None:
+        producer = Producer({**trudy.config, "transactional.id": "till-1", "log_level": 0})
+        producer.init_transactions(DEADLINE_S)
+        producer.begin_transaction()
+        producer.produce("paid", b"one")
+        producer.commit_transaction(DEADLINE_S)
+
+    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        transact()
+    dovetail("access", "allow", "trudy", "write", "--transactional-id", "till*")
+    transact()
+    assert "transactional_id" in dovetail("access", "list")
+    dovetail("access", "remove", "trudy", "write", "--transactional-id", "till*")
+    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        transact()
+
+
 def test_rules_are_listed_and_removed(as_user: Any, dovetail: Any) -> None:
     """R4, U4: the command line; only admins may change who may do what."""
     dovetail("user", "set", "carol", given=f"{PASSWORD}\n")

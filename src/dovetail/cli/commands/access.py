@@ -37,6 +37,10 @@ TimelinesOption = Annotated[
 GroupsOption = Annotated[
     list[str] | None, typer.Option("--group", metavar="GROUP", help="Group, as --topic.")
 ]
+IdsOption = Annotated[
+    list[str] | None,
+    typer.Option("--transactional-id", metavar="ID", help="Transactional id, as --topic."),
+]
 ClusterOption = Annotated[
     bool, typer.Option("--cluster", help="The cluster: users, rules, new topics.")
 ]
@@ -57,12 +61,15 @@ def allow(
     topics: TopicsOption = None,
     timelines: TimelinesOption = None,
     groups: GroupsOption = None,
+    ids: IdsOption = None,
     cluster: ClusterOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
     """Allow a user to do something. Whoever may read or write also sees that it exists."""
-    on = admin.resources(topics=topics, timelines=timelines, groups=groups, cluster=cluster)
+    on = admin.resources(
+        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
+    )
     rules = admin.rules_for(user, operations, on, permission="allow")
     admin.add_rules(kafka_of(ctx, bootstrap, timeout), rules)
     note(f"{plural(len(rules), 'rule')} added")
@@ -76,12 +83,15 @@ def deny(
     topics: TopicsOption = None,
     timelines: TimelinesOption = None,
     groups: GroupsOption = None,
+    ids: IdsOption = None,
     cluster: ClusterOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
     """Deny a user something, whatever other rules allow."""
-    on = admin.resources(topics=topics, timelines=timelines, groups=groups, cluster=cluster)
+    on = admin.resources(
+        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
+    )
     rules = admin.rules_for(user, operations, on, permission="deny")
     admin.add_rules(kafka_of(ctx, bootstrap, timeout), rules)
     note(f"{plural(len(rules), 'rule')} added")
@@ -113,12 +123,15 @@ def remove(
     topics: TopicsOption = None,
     timelines: TimelinesOption = None,
     groups: GroupsOption = None,
+    ids: IdsOption = None,
     cluster: ClusterOption = False,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
     """Remove rules, those that allow and those that deny, as they were given."""
-    on = admin.resources(topics=topics, timelines=timelines, groups=groups, cluster=cluster)
+    on = admin.resources(
+        topics=topics, timelines=timelines, groups=groups, transactional_ids=ids, cluster=cluster
+    )
     rules = admin.rules_for(user, operations, on, permission="any")
     removed = admin.remove_rules(kafka_of(ctx, bootstrap, timeout), rules)
     note(f"{plural(removed, 'rule')} removed")

@@ -35,4 +35,6 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "offset.metadata.max.bytes": str(limits.offset_metadata_bytes_max),
         "offsets.retention.minutes": str(limits.offsets_retention_ms // 60_000),
         "process.roles": "broker",
+        "transaction.max.timeout.ms": str(backend.transactions.settings.timeout_ms_max),
+        "transactional.id.expiration.ms": str(backend.transactions.settings.id_expiry_ms),
     }

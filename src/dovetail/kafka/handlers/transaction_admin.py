@@ -11,6 +11,7 @@ from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.transaction_codes import coordinator_of, transaction_code
+from dovetail.log.transactions.registry import TRANSACTIONS_TOPIC
 from dovetail.log.transactions.types import Place, TransactionError, TransactionState
 from dovetail.record_batch import Marker
 
@@ -164,7 +165,11 @@ async def write_markers(
         for topic in one.topics:
             places = [Place(topic.name, number) for number in topic.partition_indexes]
             codes = [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(places)
-            if allowed:
+            if allowed and (marker.producer_id < 0 or marker.producer_epoch < 0):
+                codes = [ErrorCode.INVALID_REQUEST] * len(places)
+            elif allowed and topic.name == TRANSACTIONS_TOPIC:
+                codes = [ErrorCode.INVALID_TOPIC_EXCEPTION] * len(places)
+            elif allowed:
                 outcomes = await backend.transactions.end_here(marker, places)
                 codes = [_marker_code(outcome) for outcome in outcomes]
             topics.append(_marked(topic.name, places, codes))

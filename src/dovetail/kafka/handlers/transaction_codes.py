@@ -4,6 +4,7 @@ from dovetail.access import Kind, Operation
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.log.transactions.coordinator import TransactionCoordinator
+from dovetail.log.transactions.registry import ID_CHARACTERS_MAX
 from dovetail.log.transactions.types import TransactionError
 
 _CODES: dict[TransactionError, ErrorCode] = {
@@ -33,6 +34,6 @@ def coordinator_of(
     """The coordinator of a transactional id, or why it is not asked."""
     if not call.access.allows(operation, Kind.TRANSACTIONAL_ID, transactional_id):
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    if not transactional_id:
+    if not 0 < len(transactional_id) <= ID_CHARACTERS_MAX:
         return ErrorCode.INVALID_REQUEST
     return backend.transactions.of(transactional_id) or ErrorCode.NOT_COORDINATOR

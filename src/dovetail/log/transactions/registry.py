@@ -6,7 +6,7 @@ How coordinators come and go is in `log/coordinators.py`.
 from collections.abc import Iterator
 
 from dovetail.clock import Clock
-from dovetail.errors import NotOwner
+from dovetail.errors import InvalidInput, NotOwner
 from dovetail.log.coordinators import Coordinators
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.service import Log
@@ -19,6 +19,9 @@ from dovetail.log.transactions.types import Identity, Place, TransactionError, r
 from dovetail.log.transactions.verification import Verification
 
 TRANSACTIONS_TOPIC = "__dovetail_transactions"
+
+#: Longest transactional id; what the protocol's older versions could carry.
+ID_CHARACTERS_MAX = 32_767
 
 
 class TransactionRegistry:
@@ -88,6 +91,12 @@ class TransactionRegistry:
         Returns the number of the transaction. Raises `ProducerFenced`, `TransactionRefused`,
         `TransactionBusy`, `NotOwner` or `Unavailable`.
         """
+        if not (
+            request.producer_id >= 0
+            and request.epoch >= 0
+            and 0 < len(request.transactional_id) <= ID_CHARACTERS_MAX
+        ):
+            raise InvalidInput("a transactional id, a producer id and an epoch are needed")
         owner = self.owner_of(request.transactional_id)
         if owner == self._node_id:
             return await self.admit(request)
