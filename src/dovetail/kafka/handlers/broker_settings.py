@@ -15,6 +15,12 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
     topics = {key.broker: defaults[name] for name, key in sorted(CONFIG_KEYS.items()) if key.broker}
     limits = backend.groups.settings
     here = backend.brokers().get(backend.node_id)
+    transactions = backend.transactions.settings
+    of_transactions = {
+        "transaction.max.timeout.ms": str(transactions.timeout_ms_max),
+        "transactional.id.expiration.ms": str(transactions.id_expiry_ms),
+    }
+
     return {
         **topics,
         "advertised.listeners": f"PLAINTEXT://{here.host}:{here.port}" if here else "",
@@ -35,6 +41,5 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "offset.metadata.max.bytes": str(limits.offset_metadata_bytes_max),
         "offsets.retention.minutes": str(limits.offsets_retention_ms // 60_000),
         "process.roles": "broker",
-        "transaction.max.timeout.ms": str(backend.transactions.settings.timeout_ms_max),
-        "transactional.id.expiration.ms": str(backend.transactions.settings.id_expiry_ms),
+        **of_transactions,
     }

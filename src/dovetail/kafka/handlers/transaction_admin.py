@@ -161,6 +161,7 @@ async def write_markers(
             one.coordinator_epoch,
             _NO_NUMBER,
         )
+
         topics = []
         for topic in one.topics:
             places = [Place(topic.name, number) for number in topic.partition_indexes]
