@@ -210,11 +210,12 @@ async def test_what_was_leased_first_leaves_first(
     lease = PostgresStore.lease
 
     async def slow_once(store: PostgresStore, *given: Any, **named: Any) -> LeaseResult:
+        ids: list[MessageId] = []
+        answers.append(ids)
         result = await lease(store, *given, **named)
-        ids = [leased.id for part in result.leased for leased in part]
+        ids += [leased.id for part in result.leased for leased in part]
         if len(ids) == ASK_MAX:
-            answers.append(ids)
-            number = len(answers)
+            number = sum(len(each) == ASK_MAX for each in answers)
             if number == 2:
                 await second.wait()
             elif number == 3:
@@ -238,7 +239,7 @@ async def test_what_was_leased_first_leaves_first(
                 await asyncio.sleep(0.01)
     await door.stop()
     assert second.is_set(), "two were under way at once"
-    assert seen[:3] == answers[:3]
+    assert seen[:3] == [ids for ids in answers if len(ids) == ASK_MAX][:3]
 
 
 async def test_a_broker_with_a_wrong_clock_stops_and_says_so(
