@@ -211,7 +211,8 @@ class Pause(Request, frozen=True):
 class Report(Request, frozen=True):
     """How a client is: what it did since the last report, and its clock against ours.
 
-    `latency_ms` is the time from here to there; `offset_ms` their clock less ours.
+    `latency_ms` is the time from here to there; `offset_ms` their clock less ours; `free` is how
+    many messages a consumer's handlers could begin with now.
     """
 
     session: _Session
@@ -221,6 +222,7 @@ class Report(Request, frozen=True):
     latency_ms: float
     offset_ms: float
     uncertain_ms: float
+    free: _Count = 0
 
 
 class Reported(Answer, frozen=True):

@@ -106,6 +106,7 @@ class Requests(Operating):
             consumer.latency_ms = max(0.0, message.latency_ms)
             consumer.leased = max(0, consumer.leased - message.handled - message.failed)
             running.loader.on_latency(name, message.latency_ms)
+            running.loader.on_free(name, message.free)
             consumer.busy = message.busy
             if message.handled or message.failed:
                 gate = self._context.health.consumers(running.record.name)

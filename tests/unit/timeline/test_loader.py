@@ -1,8 +1,16 @@
 """The loader, event by event."""
 
 from dovetail.timeline.engine.assignment import Member
-from dovetail.timeline.engine.loader import LEAD_MS_MAX, LEAD_MS_MIN, NEVER_MS, Lead, Loader, Plan
-from dovetail.timeline.engine.window import Windows
+from dovetail.timeline.engine.loader import (
+    ANYBODY_LOOK_MS,
+    LEAD_MS_MAX,
+    LEAD_MS_MIN,
+    NEVER_MS,
+    Lead,
+    Loader,
+    Plan,
+)
+from dovetail.timeline.engine.window import Attendee, Windows
 from dovetail.timeline.message import Leased, MessageId, Version
 from dovetail.timeline.stores.protocol import LeaseResult
 
@@ -286,3 +294,29 @@ def test_who_took_nothing_for_a_window_and_could_take_nothing_is_busy() -> None:
     made.offer("a", 1)
     (able,) = made.attendees()
     assert not able.busy
+
+
+def test_who_can_only_let_messages_wait_is_not_idle_and_takes_nothing_from_others() -> None:
+    """B21, F30: credit may be for messages that wait for a handler; only one whose handlers could
+    begin counts as idle, and helps out."""
+    loader = Loader(Windows("ranges", buckets=8, window_ms=100), overtake_ms=500, poll_ms=0)
+    names = ("busy", "full", "free")
+    for name in names:
+        loader.join(Member(name), lease_ms=1_000)
+        loader.offer(name, 0 if name == "busy" else 2)
+    loader.on_window([Attendee(Member(name)) for name in names], now_ms=0)
+    loader.on_free("full", 0)
+    loader.on_free("free", 1)
+    for consumer in loader._consumers.values():
+        consumer.more = False
+    loader._next_ms = NEVER_MS
+    plan = loader.plan(now_ms=ANYBODY_LOOK_MS)
+    assert plan is not None
+    helping = [ask for ask in plan.asks if (ask.low, ask.high) == (0, 8)]
+    assert [ask.consumer for ask in helping] == ["free"]
+    loader.attendees()
+    assert {each.member.id: each.idle for each in loader.known()} == {
+        "busy": False,
+        "full": False,
+        "free": True,
+    }

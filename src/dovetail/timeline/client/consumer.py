@@ -479,8 +479,9 @@ class Consumer:
     async def _report(self) -> None:
         while True:
             handled, failed = self.handled - self._reported[0], self.failed - self._reported[1]
+            free = max(0, self._options.handled_at_once - len(self._leases))
             request = self._node.report(
-                self._session, handled=handled, failed=failed, busy=self.busy
+                self._session, handled=handled, failed=failed, busy=self.busy, free=free
             )
             try:
                 answer = await self._commands.ask(request, frames.Reported, changes=False)

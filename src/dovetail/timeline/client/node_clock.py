@@ -25,12 +25,15 @@ class NodeClock:
         #: Whether anything is known of the node's clock.
         self.compared = False
 
-    def report(self, session: int, *, handled: int, failed: int, busy: bool) -> Report:
+    def report(
+        self, session: int, *, handled: int = 0, failed: int = 0, busy: bool = False, free: int = 0
+    ) -> Report:
         """A report to send at once; its answer has the node's time."""
         self._sent_ms = self._clock.wall_ms()
         self._began_ms = self._clock.monotonic_ms()
         uncertain_ms = self.latency_ms
-        return Report(session, handled, failed, busy, self.latency_ms, self.offset_ms, uncertain_ms)
+        measured = (self.latency_ms, self.offset_ms, uncertain_ms)
+        return Report(session, handled, failed, busy, *measured, free)
 
     def on_answer(self, node_ms: int, *, trusted: bool) -> None:
         """The last report was answered; `trusted` unless the node says that its clock is off."""

@@ -212,7 +212,7 @@ class Timeline:
     async def _compare(self, session: int) -> None:
         self._report_next_ms = self._clock.monotonic_ms() + REPORT_MS
         async with self._comparing:
-            request = self._node.report(session, handled=0, failed=0, busy=False)
+            request = self._node.report(session)
             answer = await self._link.ask(request, frames.Reported, changes=False)
             self._node.on_answer(answer.now_ms, trusted=answer.trusted)
             self.signals = answer.signals

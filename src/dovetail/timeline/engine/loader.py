@@ -86,6 +86,9 @@ class _Consumer:
     asked: int = 0
     #: Milliseconds from a push to its arrival, as the consumer measured.
     latency_ms: float = 0.0
+    #: Messages that its handlers could begin with, as it last said; the rest of its credit is for
+    #: messages that wait there. None if it has not said.
+    free: int | None = None
     #: Whether there may be more for it than was asked for.
     more: bool = True
     #: Whether the last answer was full, so that the next one probably is too.
@@ -201,11 +204,17 @@ class Loader:
         if found is not None:
             found.latency_ms = max(0.0, latency_ms)
 
+    def on_free(self, consumer: str, free: int) -> None:
+        """A consumer's handlers could begin with so many messages now."""
+        found = self._consumers.get(consumer)
+        if found is not None:
+            found.free = free
+
     def attendees(self) -> list[Attendee]:
         """The consumers here, as the next assignment sees them; begins their window anew."""
         for consumer in self._consumers.values():
             consumer.busy = not (consumer.able or consumer.served or consumer.credit > 0)
-            consumer.idle = consumer.credit > 0 and not consumer.served
+            consumer.idle = bool(consumer.free) and consumer.credit > 0 and not consumer.served
             consumer.able = consumer.served = False
         return self.known()
 
@@ -295,7 +304,7 @@ class Loader:
             return _ask(consumer, share.primary, now_ms + 2 * self.lead.ms), False
         if consumer.asked:
             return None
-        if anybody:
+        if anybody and consumer.free != 0:
             self._anybody_ms = now_ms + ANYBODY_LOOK_MS
             everything = BucketSet(0, self.windows.assignment.buckets)
             return _ask(consumer, everything, now_ms - ANYBODY_MS), True
