@@ -3,6 +3,7 @@
     body, value, payload    any bytes; text in their place is encoded (`encoded`)
     header                  a name without NUL, and any bytes (`check_header`)
     key, id                 text that every store takes: 1 to 255 characters, no NUL (`check_key`)
+    group                   text without NUL (`check_group`)
     topic                   Kafka's names: letters, digits, '.', '_' and '-' (`check_topic`)
     reason                  whatever an exception says, made readable (`described`, `readable`)
 
@@ -30,6 +31,10 @@ Key = Annotated[
 #: Kafka's limit, and one of file systems less a suffix for the partition.
 TOPIC_CHARACTERS_MAX: Final = 249
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+#: Names of groups are shown in lists and metrics; longer ones are data.
+GROUP_CHARACTERS_MAX: Final = 1000
+#: Longest text in a request of Kafka's protocol, which counts it in 16 bits with a sign.
+KAFKA_TEXT_BYTES_MAX: Final = 32_767
 #: How much of a refused value an error message shows.
 _SHOWN_MAX = 80
 
@@ -54,6 +59,18 @@ def check_topic(name: object) -> str:
             "and . _ -"
         )
     return str(name)
+
+
+def check_group(name: object) -> str:
+    """The name of a consumer group, as C clients take it. Raises `InvalidInput`."""
+    fits = isinstance(name, str) and 0 < len(name) <= GROUP_CHARACTERS_MAX and "\0" not in name
+    if not isinstance(name, str) or not fits:
+        raise InvalidInput(
+            f"{shown(name)} cannot name a group: use 1 to {GROUP_CHARACTERS_MAX} characters "
+            "without NUL"
+        )
+    encoded(name, "name of a group")
+    return name
 
 
 def check_header(name: object) -> str:

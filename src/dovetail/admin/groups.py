@@ -22,10 +22,10 @@ from msgspec import Struct
 from dovetail.admin.kafka import Kafka, Metadata, Partition
 from dovetail.admin.positions import Bounds, Position, all_bounds_of, bounds_of, resolve
 from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
+from dovetail.foreign import check_group
 
 #: What a broker answers about a group that it does not know.
 _UNKNOWN_STATES = frozenset({"dead", "unknown"})
-_NAME_CHARACTERS_MAX = 1_000
 
 
 class GroupPartition(Struct, frozen=True):
@@ -268,7 +268,7 @@ def delete_group(kafka: Kafka, name: str) -> None:
 
 def _describe(kafka: Kafka, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
-        _check_name(name)
+        check_group(name)
     if not names:
         return {}
     found = kafka.try_each(
@@ -323,9 +323,3 @@ def _exists(description: Any) -> bool:
 
 def _state_of(description: Any) -> str:
     return str(description.state.name).lower().replace("_", " ")
-
-
-def _check_name(name: str) -> None:
-    """The client takes names as text without an end in the middle."""
-    if not name or "\0" in name or len(name) > _NAME_CHARACTERS_MAX:
-        raise InvalidInput("a group's name has 1 to 1000 characters, none of them zero")

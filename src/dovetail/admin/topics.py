@@ -20,6 +20,7 @@ from msgspec import Struct
 from dovetail.admin.kafka import Kafka, PartitionMetadata, check_not_internal, is_internal
 from dovetail.admin.positions import Bounds, bounds_of
 from dovetail.errors import InvalidInput
+from dovetail.foreign import check_topic
 
 
 class TopicSummary(Struct, frozen=True):
@@ -129,6 +130,7 @@ def create_topic(
 
     Raises `TopicExists`, `InvalidInput`, `Uncertain`.
     """
+    check_topic(topic)
     new = NewTopic(
         topic, num_partitions=partitions or -1, replication_factor=-1, config=dict(config)
     )

@@ -44,7 +44,7 @@ from dovetail.errors import (
     Throttled,
     Unavailable,
 )
-from dovetail.foreign import encoded
+from dovetail.foreign import KAFKA_TEXT_BYTES_MAX, encoded
 from dovetail.supervision import current
 from dovetail.wire.connection import SCRATCH_BYTES
 from dovetail.wire.login import NOBODY, ClientLogin, conversation
@@ -55,8 +55,6 @@ _LENGTH_BYTES = 4
 _CORRELATION_BYTES = 4
 _CORRELATION_MASK = 0x7FFFFFFF
 
-#: What the header of a request has room for, which counts it in 16 bits with a sign.
-CLIENT_ID_BYTES_MAX = 32_767
 #: Length of the frame, api key, version, correlation id, length of the client id.
 _HEADER = struct.Struct("!ihhih")
 
@@ -146,7 +144,7 @@ class Peer:
         self._host = host
         self._port = port
         self._greeting = greeting
-        self._client_id = encoded(client_id, "client id", bytes_max=CLIENT_ID_BYTES_MAX)
+        self._client_id = encoded(client_id, "client id", bytes_max=KAFKA_TEXT_BYTES_MAX)
         self.settings = settings
         self._rng = rng
         self._loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from dovetail.addresses import Address
 from dovetail.errors import DovetailError, TopicUnknown, Unavailable, Uncertain
+from dovetail.foreign import KAFKA_TEXT_BYTES_MAX, encoded
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
@@ -104,6 +105,7 @@ class KafkaClient:
         With `create`, a topic that is not there is made if the broker does so by itself.
         """
         wanted = None if topics is None else sorted(set(topics))
+        _check("name of a topic", *(wanted or ()))
         answer = self.retried(lambda: self._metadata(wanted, create=create), timeout_s=timeout_s)
         return {
             str(topic.name): sorted(p.partition_index for p in topic.partitions)
@@ -149,6 +151,8 @@ class KafkaClient:
         if not positions:
             return
         texts = metadata or {}
+        _check("group id", group)
+        _check("metadata of a position", *texts.values())
         topics = tuple(
             m.OffsetCommitRequestTopic(
                 name=topic,
@@ -175,6 +179,7 @@ class KafkaClient:
 
     def committed(self, group: str) -> dict[Partition, tuple[int, str]]:
         """The positions that are stored for a group, each with its metadata."""
+        _check("group id", group)
         request = m.OffsetFetchRequest(group_id=group, topics=None)
 
         def attempt() -> dict[Partition, tuple[int, str]]:
@@ -347,3 +352,9 @@ def _list_offsets_topics(
         )
         for topic, numbers in _by_topic(partitions).items()
     )
+
+
+def _check(what: str, *texts: str) -> None:
+    """Raises `InvalidInput` for what no request has room for: a broker would only hang up."""
+    for text in texts:
+        encoded(text, what, bytes_max=KAFKA_TEXT_BYTES_MAX)
