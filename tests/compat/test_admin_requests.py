@@ -70,6 +70,36 @@ def test_a_busy_client_waits(raw: RawClient, bootstrap: str, new_name: Callable[
     set_quota(raw, client_id, "request_percentage", None)
 
 
+@pytest.mark.usefixtures("node_only")
+def test_settings_say_where_they_come_from(
+    raw: RawClient, topic_maker: TopicMaker, new_name: Callable[[], str]
+) -> None:
+    """K12, K13: a topic's own value before the broker's default; groups and brokers have theirs."""
+    topic = topic_maker(retention_ms="5000")
+
+    def described(kind: int, name: str, *keys: str) -> Any:
+        wanted = m.DescribeConfigsRequestResource(
+            resource_type=kind, resource_name=name, configuration_keys=keys or None
+        )
+        (found,) = raw.ask(
+            m.DescribeConfigsRequest(resources=(wanted,), include_synonyms=True)
+        ).results
+        assert found.error_code == ErrorCode.NONE, found
+        return {one.name: one for one in found.configs}
+
+    own = described(2, topic, "retention.ms", "segment.ms")
+    assert [(s.name, s.source) for s in own["retention.ms"].synonyms] == [
+        ("retention.ms", 1),
+        ("log.retention.ms", 5),
+    ]
+    assert [s.name for s in own["segment.ms"].synonyms] == ["log.roll.ms"]
+    assert described(32, new_name()).keys() == {
+        "consumer.heartbeat.interval.ms",
+        "consumer.session.timeout.ms",
+    }
+    assert described(4, "", "num.partitions")["num.partitions"].value == "1"
+
+
 def test_partitions_are_described_page_by_page(raw: RawClient, topic_maker: TopicMaker) -> None:
     """K13: every partition once, whatever the page; a topic that is not there has its error."""
     topics = sorted(topic_maker(partitions=n) for n in (3, 2))

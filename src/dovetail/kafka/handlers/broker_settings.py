@@ -43,3 +43,12 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "process.roles": "broker",
         **of_transactions,
     }
+
+
+def group_settings(backend: Backend) -> dict[str, str]:
+    """Kafka's settings of a group: here all groups have the node's."""
+    limits = backend.groups.settings
+    return {
+        "consumer.heartbeat.interval.ms": str(limits.consumer_heartbeat_interval_ms),
+        "consumer.session.timeout.ms": str(limits.consumer_session_timeout_ms),
+    }

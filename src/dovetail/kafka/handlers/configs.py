@@ -11,7 +11,7 @@ from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
-from dovetail.kafka.handlers.broker_settings import kafka_settings
+from dovetail.kafka.handlers.broker_settings import group_settings, kafka_settings
 from dovetail.log.topic_settings import CONFIG_KEYS, ConfigType, config_key
 
 _TOPIC = 2
@@ -40,7 +40,7 @@ async def describe_configs(
         code, message = ErrorCode.NONE, None
         configs: tuple[m.DescribeConfigsResponseConfig, ...] = ()
         try:
-            configs = _describe(backend, call, resource, document=request.include_documentation)
+            configs = _describe(backend, call, resource, request)
         except DovetailError as error:
             code, message = code_of(error), str(error)
         results.append(
@@ -59,13 +59,14 @@ def _describe(
     backend: Backend,
     call: Call,
     resource: m.DescribeConfigsRequestResource,
-    *,
-    document: bool,
+    request: m.DescribeConfigsRequest,
 ) -> tuple[m.DescribeConfigsResponseConfig, ...]:
     wanted = resource.configuration_keys
     if resource.resource_type == _TOPIC:
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.TOPIC, resource.resource_name)
         record = backend.log.topic(resource.resource_name)
+        defaults = backend.log.defaults.as_strings()
+        synonyms = request.include_synonyms
         return tuple(
             m.DescribeConfigsResponseConfig(
                 name=name,
@@ -73,9 +74,9 @@ def _describe(
                 read_only=False,
                 config_source=_SOURCE_TOPIC if name in record.config else _SOURCE_DEFAULT,
                 is_sensitive=False,
-                synonyms=(),
+                synonyms=_synonyms(name, record.config, defaults) if synonyms else (),
                 config_type=CONFIG_KEYS[name].type,
-                documentation=CONFIG_KEYS[name].doc if document else None,
+                documentation=CONFIG_KEYS[name].doc if request.include_documentation else None,
             )
             for name, value in backend.log.config(record).as_strings().items()
             if wanted is None or name in wanted
@@ -85,21 +86,43 @@ def _describe(
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.CLUSTER, CLUSTER_NAME)
         if resource.resource_name not in ("", str(backend.node_id)):
             raise InvalidInput(f"there is no broker {resource.resource_name!r}")
-        return tuple(
-            m.DescribeConfigsResponseConfig(
-                name=name,
-                value=value,
-                read_only=True,
-                config_source=_SOURCE_NODE,
-                is_sensitive=False,
-                synonyms=(),
-                config_type=ConfigType.STRING,
-            )
-            for name, value in (kafka_settings(backend) | backend.node_settings).items()
-            if wanted is None or name in wanted
-        )
-
+        return _of_the_node(kafka_settings(backend) | backend.node_settings, wanted)
+    if resource.resource_type == _CONSUMER_GROUP:
+        call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.GROUP, resource.resource_name)
+        return _of_the_node(group_settings(backend), wanted)
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
+
+
+def _of_the_node(
+    settings: dict[str, str], wanted: tuple[str, ...] | None
+) -> tuple[m.DescribeConfigsResponseConfig, ...]:
+    """Settings that stand in the node's settings file."""
+    return tuple(
+        m.DescribeConfigsResponseConfig(
+            name=name,
+            value=value,
+            read_only=True,
+            config_source=_SOURCE_NODE,
+            is_sensitive=False,
+            synonyms=(),
+            config_type=ConfigType.STRING,
+        )
+        for name, value in settings.items()
+        if wanted is None or name in wanted
+    )
+
+
+def _synonyms(
+    name: str, own: dict[str, str], defaults: dict[str, str]
+) -> tuple[m.DescribeConfigsResponseSynonym, ...]:
+    """Where a value could come from, the one that counts first: the topic, then the broker."""
+    by_default = m.DescribeConfigsResponseSynonym(
+        name=CONFIG_KEYS[name].broker or name, value=defaults[name], source=_SOURCE_DEFAULT
+    )
+    if name not in own:
+        return (by_default,)
+    of_topic = m.DescribeConfigsResponseSynonym(name=name, value=own[name], source=_SOURCE_TOPIC)
+    return of_topic, by_default
 
 
 async def list_config_resources(
@@ -211,7 +234,8 @@ def _changed(
     """The settings of a topic with the changes made."""
     if resource.resource_type != _TOPIC:
         raise _NotATopic(
-            "only topics can be changed here; a node's settings are in its settings file"
+            "only topics can be changed here; settings of brokers and groups are in the node's "
+            "settings file"
         )
     name = resource.resource_name
     call.access.demand(Operation.ALTER_CONFIGS, Kind.TOPIC, name)
