@@ -3,6 +3,9 @@
 Green on Apache Kafka too (COMPAT_BOOTSTRAP), but for the ones that kill the node.
 """
 
+import json
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterable
@@ -253,6 +256,41 @@ def test_what_is_open_and_what_is_decided_survive_kill_9(
     assert committed(node.bootstrap, topic, 3) == [b"a0", b"a1", b"a2"]
     producer.commit_transaction(WAIT_S)
     wait_for("both", lambda: len(committed(node.bootstrap, topic, 3)) == 6)
+
+
+def test_an_operator_finds_a_transaction_and_aborts_it(
+    bootstrap: str, topic_maker: TopicMaker
+) -> None:
+    """K8: from the command line; the producer is fenced, and readers go on."""
+    topic = topic_maker(partitions=1)
+    producer = transactional(bootstrap, topic)
+    producer.begin_transaction()
+    send(producer, topic, [b"hangs"], 1)
+
+    def dovetail(*words: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "dovetail", "transaction", *words]
+        done = subprocess.run(
+            [*command, "--bootstrap", bootstrap], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    listed = {one["id"]: one for one in json.loads(dovetail("list", "--json"))}
+    assert (listed[topic]["state"], listed[topic]["partitions"]) == ("Ongoing", [f"{topic}-0"])
+    assert "Ongoing" in dovetail("list")
+    dovetail("abort", topic)
+    wait_for("the abort", lambda: end_of_what_is_stable(bootstrap, topic) == 2)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(WAIT_S)
+    assert "is not known" in dovetail("abort", f"{topic}-other", code=3)
+
+
+def end_of_what_is_stable(bootstrap: str, topic: str) -> int:
+    client = KafkaClient(Brokers(bootstrap))
+    try:
+        return client.offsets({(topic, 0): LATEST}, committed=True)[topic, 0]
+    finally:
+        client.close()
 
 
 @pytest.mark.timeout(240)

@@ -5,6 +5,7 @@ cannot disagree. Answers are frozen structs, which the console encodes as they a
 
     kafka.py       the client: connects, asks, turns errors into ours; metadata: brokers and leaders
     topics.py      list, describe, create, alter and delete topics
+    transactions.py  list transactional ids, end a transaction that hangs
     groups.py      list, describe, reset and delete groups; the one rule for lag
     users.py       who can log in: list, set a password, delete
     access.py      what users may do: list, add and remove rules

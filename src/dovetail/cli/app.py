@@ -55,6 +55,9 @@ COMMANDS = {
     ),
     "topic": Entry(_DATA, "commands.topic app", "Topics: create, list, describe, alter, delete."),
     "group": Entry(_DATA, "commands.group app", "Consumer groups: list, describe (lag), reset."),
+    "transaction": Entry(
+        _DATA, "commands.transaction app", "Transactions: list, abort one that hangs."
+    ),
     "timeline": Entry(
         _DATA,
         "commands.timeline_operating app",

@@ -15,6 +15,7 @@ Use it:
     consume.py             `consume`: read records
     topic.py               `topic`: create, list, describe, alter, delete
     group.py               `group`: list, describe (lag), reset
+    transaction.py         `transaction`: list, abort
     timeline.py            `timeline`: create, list, describe, delete
     timeline_messages.py   `timeline`: schedule, peek, dead, replay, consume
     timeline_operating.py  `timeline`: alter, pause, resume, purge, schedules, discard

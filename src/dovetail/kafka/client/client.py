@@ -31,6 +31,9 @@ Partition = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
 
+#: What has a coordinator.
+_GROUP, _TRANSACTION = 0, 1
+
 #: A call is given up after so long, tries included; Kafka's default.api.timeout.ms.
 TIMEOUT_S = 60.0
 #: One answer may take so long before it is asked for again; Kafka's request.timeout.ms.
@@ -205,6 +208,40 @@ class KafkaClient:
 
         return self.retried(attempt, timeout_s=timeout_s)
 
+    def transactions(self) -> list[m.DescribeTransactionsResponseTransaction]:
+        """Every transactional id, from the brokers that coordinate them."""
+
+        def attempt() -> list[m.DescribeTransactionsResponseTransaction]:
+            found: list[m.DescribeTransactionsResponseTransaction] = []
+            for broker in self._metadata([], create=False).brokers:
+                connection = self._connection(Address(broker.host, broker.port))
+                request = m.ListTransactionsRequest(state_filters=(), producer_id_filters=())
+                listed = connection.call(ApiKey.LIST_TRANSACTIONS, request)
+                self._check(listed.error_code, "listing transactions")
+
+                ids = tuple(one.transactional_id for one in listed.transaction_states)
+                described = connection.call(
+                    ApiKey.DESCRIBE_TRANSACTIONS,
+                    m.DescribeTransactionsRequest(transactional_ids=ids),
+                )
+                found += [one for one in described.transaction_states if not one.error_code]
+            return found
+
+        return self.retried(attempt)
+
+    def take_over(self, transactional_id: str, *, timeout_ms: int) -> None:
+        """Fences every producer of a transactional id; what it has open is aborted."""
+        request = m.InitProducerIdRequest(
+            transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+        )
+
+        def attempt() -> None:
+            coordinator = self._coordinator(transactional_id, kind=_TRANSACTION)
+            answer = coordinator.call(ApiKey.INIT_PRODUCER_ID, request)
+            self._check(answer.error_code, f"taking over transactional id {transactional_id!r}")
+
+        self.retried(attempt)
+
     def borrow(self, partition: Partition) -> Connection:
         """A connection to who leads a partition, for the caller alone until it is given back."""
         address = self._leader(partition)
@@ -230,10 +267,10 @@ class KafkaClient:
         for connection in (*self._connections.values(), *self._idle):
             connection.close()
 
-    def _coordinator(self, group: str) -> Connection:
-        request = m.FindCoordinatorRequest(key=group)
+    def _coordinator(self, group: str, *, kind: int = _GROUP) -> Connection:
+        request = m.FindCoordinatorRequest(key=group, key_type=kind)
         answer = self._any(lambda connection: connection.call(ApiKey.FIND_COORDINATOR, request))
-        self._check(answer.error_code, f"finding the coordinator of group {group!r}")
+        self._check(answer.error_code, f"finding the coordinator of {group!r}")
         return self._connection(Address(answer.host, answer.port))
 
     def _metadata(self, wanted: list[str] | None, *, create: bool) -> m.MetadataResponse:

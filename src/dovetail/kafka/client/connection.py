@@ -27,6 +27,8 @@ VERSIONS = {
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.LIST_TRANSACTIONS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
 }
 
 #: A broker that is there answers a connection in milliseconds; another may be asked instead.
