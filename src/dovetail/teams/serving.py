@@ -193,7 +193,7 @@ class Serving:
 
     def due_s(self, now_s: float) -> float:
         """When to call `step` at the latest, on the clock that counts suspension."""
-        times = [self._committed_at_s + _SNAPSHOT_S]
+        times = [self._committed_at_s + (_RENEW_S if self._is_committed else _SNAPSHOT_S)]
         times += [due for lane in self._lanes.values() if (due := lane.due_s()) is not None]
         if self._send_at_s is not None:
             times.append(self._send_at_s)

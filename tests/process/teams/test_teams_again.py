@@ -6,6 +6,7 @@ Without Spark, on a real node, with a function that decides differently every ti
 import json
 import os
 import random
+import time
 import uuid
 from collections import Counter
 
@@ -187,3 +188,20 @@ def test_jobs_without_ids_are_each_their_own(node: RunningNode) -> None:
     leave(attempt)
     keys = [key for key, _, _ in read(node, topics.results)]
     assert keys == [f"{topics.input}-0-{n}".encode() for n in range(3)]
+
+
+def test_a_partition_without_jobs_wakes_its_task_once_a_second(node: RunningNode) -> None:
+    """T15: an idle team costs next to nothing; nothing is due that is not done."""
+    pipeline = Pipeline(f"i{uuid.uuid4().hex[:8]}", Team("a", int))
+    create_topics(pipeline, node.bootstrap)
+    with FrontEnd(pipeline, node.bootstrap) as front:
+        front.submit(1)
+    share = share_of(pipeline, "a", uuid.uuid4().hex)
+    attempt = attempt_at(node, share)
+    drive([attempt], lambda: committed(node, share) == 1)
+    begin, steps = time.monotonic(), 0
+    while time.monotonic() - begin < 2:
+        step([attempt], wait_s=1.0)
+        steps += 1
+    leave(attempt)
+    assert steps < 20
