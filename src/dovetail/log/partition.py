@@ -222,7 +222,8 @@ class Partition:
         ledger = self.open_ledgers[-1]
         item = InFlight(ledger, base_offset, header.offset_end, batch, future, append_time)
         ledger.index.note_batch(item.entry, header, len(batch))
-        ledger.index.note_aborted(aborted)
+        if aborted is not None:
+            ledger.index.note_aborted(aborted)
         self._send(item, batch)
         if ledger.index.wants_checkpoint:
             self._send_checkpoint(ledger)

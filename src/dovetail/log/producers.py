@@ -157,7 +157,8 @@ class ProducerTable:
             if known.batches:
                 expected = (known.batches[-1].sequence_last + 1) % _SEQUENCE_END
 
-        self._check_transaction(header)
+        if self._open or header.attributes & TRANSACTIONAL:
+            self._check_transaction(header)
         if header.base_sequence == expected:
             return None
 
@@ -174,8 +175,6 @@ class ProducerTable:
 
     def _check_transaction(self, header: BatchHeader) -> None:
         """Raises unless the batch belongs where it stands: in an open transaction, or in none."""
-        if not self._open and not header.attributes & TRANSACTIONAL:
-            return
         producer_id, epoch = header.producer_id, header.producer_epoch
         opened = self._open.get(producer_id)
         if not header.attributes & TRANSACTIONAL:
