@@ -122,27 +122,28 @@ def _same(job: str) -> str:
     return job
 
 
+@pytest.fixture(scope="module")
+def team(node: RunningNode) -> Iterator[tuple[FrontEnd, Consumer]]:
+    """A front end, and a reader of its team's jobs."""
+    topic = new_topic(node.bootstrap, partitions=1)
+    pipeline = Pipeline("foreign", Team("t", _same, input_topic=topic))
+    jobs = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "g"})
+    jobs.assign([TopicPartition(topic, 0, 0)])
+    with FrontEnd(pipeline, node.bootstrap, timeout_s=AT_ONCE_S) as front:
+        yield front, jobs
+    jobs.close()
+
+
 @foreign
 @each_of(WORST, payload="p", job_id="i")
 @given(payload=texts, job_id=texts)
-def test_jobs_of_teams(node: RunningNode, payload: str, job_id: str) -> None:
+def test_jobs_of_teams(team: tuple[FrontEnd, Consumer], payload: str, job_id: str) -> None:
     """R6: the id of a job and its payload arrive as they were submitted."""
-    topic = new_topic(node.bootstrap, partitions=1)
-    pipeline = Pipeline("foreign", Team("t", _same, input_topic=topic))
-    with FrontEnd(pipeline, node.bootstrap, timeout_s=AT_ONCE_S) as front, _refused():
+    front, jobs = team
+    with _refused():
         assert front.submit(payload, job_id) == job_id
         # An id made of a foreign key has its raw bytes as surrogates.
-        key, value = _only_record(node.bootstrap, topic)
-        assert key == job_id.encode(errors="surrogateescape")
-        assert value == msgspec.json.encode(payload)
-
-
-def _only_record(bootstrap: str, topic: str) -> tuple[bytes | None, bytes | None]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        found = consumer.poll(AT_ONCE_S)
-        assert found is not None
-        return found.key(), found.value()
-    finally:
-        consumer.close()
+        job = jobs.poll(AT_ONCE_S)
+        assert job is not None
+        assert job.key() == job_id.encode(errors="surrogateescape")
+        assert job.value() == msgspec.json.encode(payload)

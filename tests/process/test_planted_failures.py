@@ -73,6 +73,8 @@ from dovetail.teams.master import Master
 from dovetail.teams.reporter import Reporter
 from dovetail.teams.team import Team
 from dovetail.teams.workers.crew import Crew, Done
+from dovetail.timeline.client.message import Message
+from dovetail.timeline.running import RunningTimeline
 from dovetail.timeline.stores import _sqlite_thread
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -329,6 +331,25 @@ async def test_threads_that_write_answer_whoever_waits(
         producer.produce("planted", b"never stored")
         await asyncio.to_thread(producer.poll, 0)
         await _until(lambda: any("storage is out" in reason for reason in node.ready()[1]))
+
+
+async def test_a_defect_beside_a_lease_stops_no_timeline(
+    tmp_path: Path, planter: Planter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R5: timeline/store: what was leased is pushed, and so is all that is due after it."""
+    planter.in_call(monkeypatch, RunningTimeline, "_note_leased", name="timeline/store", times=1)
+    async with _node(tmp_path) as node, connect(node.endpoints.kafka) as client:
+        await client.timeline("planted").create()
+        bodies: list[bytes] = []
+
+        @client.consumer("planted", lease="2s")
+        async def handle(message: Message) -> None:
+            bodies.append(message.body)
+
+        await client.timeline("planted").schedule(b"first", delay="0s")
+        await planter.until_heard("timeline/store", 1)
+        await client.timeline("planted").schedule(b"second", delay="0s")
+        await _until(lambda: set(bodies) == {b"first", b"second"})
 
 
 # Clients

@@ -316,15 +316,14 @@ class RunningTimeline:
             self._pump()
             return
 
-        self._context.health.on_lease(self.record.name, good=True)
         took_ms = self._context.clock.monotonic_ms() - began_ms
         if before is not None:
             await asyncio.wait([before])
-        self._note_leased(result)
-
+        # First of all: a plan that nobody answers holds the room of its consumers for ever.
+        pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
+        self._context.health.on_lease(self.record.name, good=True)
         by_consumer = {consumer.member.id: consumer for consumer in self.consumers.values()}
         orphans: list[Release] = []
-        pushes = self.loader.on_leased(plan, result, took_ms=took_ms)
         for name, group in groupby(pushes, key=attrgetter("consumer")):
             consumer = by_consumer.get(name)
             if consumer is not None:
@@ -336,6 +335,7 @@ class RunningTimeline:
         if orphans:
             self._run(self._give_back(orphans))
         self._pump()
+        self._note_leased(result)
 
     async def leased(self) -> None:
         """Returns when what is being leased now has come, and waits for its time."""
