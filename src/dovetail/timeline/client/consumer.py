@@ -373,8 +373,8 @@ class Consumer:
             async with self._slots:
                 if self._stopping.is_set():
                     return
-                begun = await self._leases.fit(messages)
                 self._begun.add(asyncio.current_task())  # type: ignore[arg-type]
+                begun = await self._leases.fit(messages)
                 outcomes = await self._handler(begun)
 
         except asyncio.CancelledError:
