@@ -102,7 +102,8 @@ async def serve_web(
         )
     )
 
-    task = start_task(server.serve(sockets=[listener]), name="web/server", vital=True)
+    serving, of = server.serve(sockets=[listener]), f"port {port_bound}"
+    task = start_task(serving, name="web/server", of=of, vital=True)
     try:
         ended, _ = await first_of(asyncio.shield(task), server.listening.wait())
     except asyncio.CancelledError:

@@ -290,10 +290,12 @@ async def test_what_cannot_be_replaced_makes_the_node_unready(
     """R5: for good, by its name."""
     async with _node(tmp_path) as node:
         before = planter.heard[name]
-        await planter.where_it_waits(name, RuntimeError("where it waits"))
+        port = (node.endpoints.http or "").rpartition(":")[2]
+        task = f"web/server (port {port})" if name == "web/server" else name
+        await planter.where_it_waits(task, RuntimeError("where it waits"))
         await planter.until_heard(name, before + 1)
         planter.pass_time()
-        assert f"background work {name}: ended with RuntimeError: where it waits" in node.ready()[1]
+        assert f"background work {task}: ended with RuntimeError: where it waits" in node.ready()[1]
         assert _is_failing(node.registry, name)
 
 
