@@ -28,7 +28,7 @@ from dovetail.timeline import frames
 from dovetail.timeline.client.credit import OUTSTANDING, TAKE_MAX, Credit
 from dovetail.timeline.client.finished import REPORTING_MAX, Finished
 from dovetail.timeline.client.handler import BatchHandler, Handler, HandlerCall, Outcomes
-from dovetail.timeline.client.leases import Leases
+from dovetail.timeline.client.leases import Leases, cancel_soon
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link
 from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
@@ -169,7 +169,7 @@ class Consumer:
         """Waits for handlers that run; gives back, uncounted, what has not begun."""
         tasks = set(self._running.values())
         for task in tasks - self._begun:
-            _cancel(task)
+            cancel_soon(task)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=self._options.stop_ms / 1000)
             for task in late:
@@ -447,7 +447,7 @@ class Consumer:
         """Ends its handler; that of a batch goes on for the others in it."""
         task = self._running.get(message.handle)
         if task is not None and not self._options.batch:
-            _cancel(task)
+            cancel_soon(task)
 
     @property
     def busy(self) -> bool:
@@ -467,7 +467,7 @@ class Consumer:
         elif waiting:
             self._credit.fetch_ahead(False)
             for task in waiting:
-                _cancel(task)
+                cancel_soon(task)
             await self._commands.ask(frames.Pause(self._session), frames.Done)
 
     def _waiting(self, *, older_ms: int = 0) -> "set[asyncio.Task[None]]":
@@ -496,8 +496,3 @@ class Consumer:
                     await self._move(answer.signals.better)
                 await self._share(answer.signals.idle)
             await asyncio.sleep(SHARE_MS / 1000 if self._waiting() else REPORT_S)
-
-
-def _cancel(task: "asyncio.Task[None]") -> None:
-    """Cancels it after its first step: before that it would do nothing, and settle nothing."""
-    asyncio.get_running_loop().call_soon(task.cancel)

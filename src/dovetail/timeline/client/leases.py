@@ -141,3 +141,9 @@ class Leases:
         message.lease_lost = True
         _log.warning("lease lost", timeline=self._timeline, id=message.id, attempt=message.attempt)
         self._on_lost(message)
+
+
+def cancel_soon(task: "asyncio.Task[None]") -> None:
+    """Cancels a handler's task after its first step: before that it would never run, and its
+    message would neither be given back nor handled."""
+    asyncio.get_running_loop().call_soon(task.cancel)
