@@ -11,7 +11,7 @@ SOAK_MINUTES ?= 60
 help: ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/spark/_records.c
+.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/_record_check.c src/dovetail/spark/_records.c
 	@scripts/setup dev bench
 	@touch $@
 
