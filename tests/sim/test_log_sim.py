@@ -23,7 +23,7 @@ from tests.sim.world import (
     end_all_tasks,
 )
 
-from dovetail.errors import DiskFull, DovetailError, ProducerFenced
+from dovetail.errors import DiskFull, DovetailError, ProducerFenced, Unavailable
 from dovetail.log.partition import Partition
 from dovetail.log.reading import offset_for_time, read_from_storage, read_from_tail
 from dovetail.log.service import Log
@@ -116,16 +116,13 @@ class World:
         await log.start()
         if not log.topics():
             await log.create_topic("t", partitions=1)
-        while log.broken():
-            assert log.broken()["t", 0].retriable, log.broken()
-            await asyncio.sleep(1)
-        partition = log.partition("t", 0)
-        await self.check_read(partition)
+        await self.check_read(await served(log))
         goal = self.acknowledged + batches
         while self.acknowledged < goal:
+            partition = await served(log)
             await self.send_round(partition, min(goal, self.acknowledged + 10))
             partition.roll()
-        await self.check_read(partition)
+        await self.check_read(await served(log))
         await log.close()
 
     async def send_round(self, partition: Partition, goal: int) -> None:
@@ -192,6 +189,15 @@ class World:
             first = await offset_for_time(partition, 0)
             assert first is not None
             assert first.offset == partition.log_start
+
+
+async def served(log: Log) -> Partition:
+    """The partition, as soon as it is in service."""
+    while True:
+        assert all(error.retriable for error in log.broken().values()), log.broken()
+        with contextlib.suppress(Unavailable):
+            return log.partition("t", 0)
+        await asyncio.sleep(1)
 
 
 def run(seed: int) -> World:

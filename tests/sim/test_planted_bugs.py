@@ -91,10 +91,10 @@ def producers_forgotten_at_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new owner does not know what idempotent producers sent."""
 
     class Forgetful(ProducerTable):
-        def __init__(self, producers: object = None) -> None:
+        def __init__(self, *_: object) -> None:
             super().__init__()
 
-        def note(self, header: Any, *, now_ms: int) -> None:
+        def note(self, *_: object, **__: object) -> None:
             pass
 
     monkeypatch.setattr(ownership, "ProducerTable", Forgetful)

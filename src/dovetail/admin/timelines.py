@@ -71,7 +71,7 @@ class TimelineShown(Struct, frozen=True):
     consumers_suggested: int
     condition: str
     reasons: list[str]
-    config: dict[str, int | str]
+    config: dict[str, int | str | bool]
     consumer_list: list[ConsumerShown]
     schedules: list[ScheduleShown]
 

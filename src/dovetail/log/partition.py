@@ -296,6 +296,9 @@ class Partition:
 
     async def _mend(self, cause: DovetailError) -> None:
         """Takes the partition over anew, so that offsets follow what is stored."""
+        if self._rolling is not None:
+            # What it still has on its way to the chain would refuse the claim.
+            await asyncio.wait([self._rolling])
         try:
             taken = await take_over(
                 self.context.coordinator,

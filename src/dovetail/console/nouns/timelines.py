@@ -23,7 +23,7 @@ class TimelineNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A timeline to create, with settings of its own."""
 
     timeline: Name
-    config: Annotated[dict[str, int | str], Meta(max_length=50)] = {}
+    config: Annotated[dict[str, int | str | bool], Meta(max_length=50)] = {}
 
 
 async def list_timelines(desk: Desk, _: Asked[None, None]) -> TimelineList:
