@@ -73,7 +73,9 @@ CASES: list[tuple[Any, Any, Operation]] = [
 ]
 
 
-@pytest.mark.parametrize(("handler", "request_", "right"), CASES, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("handler", "request_", "right"), CASES, ids=[handler.__name__ for handler, _, _ in CASES]
+)
 async def test_who_may_nothing_is_told_so(handler: Any, request_: Any, right: Operation) -> None:
     """K13, R4: each wants the right over the cluster that Kafka wants, and asks for it first."""
     nobody = Nothing()
