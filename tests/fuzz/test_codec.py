@@ -97,8 +97,10 @@ def test_damaged_requests(data: st.DataObject) -> None:
     whole = unframed(encode_request(header_of(api, version), sample(api.request, version)))
     request = decoded_request(data.draw(damaged(bytes(whole))))
     if request is not None:
-        again = decode_request(unframed(encode_request(request.header, request.body)))
-        assert again == request
+        frame = unframed(encode_request(request.header, request.body))
+        again = decode_request(frame)
+        # Bytes, and not values: a float may be NaN, which equals nothing.
+        assert unframed(encode_request(again.header, again.body)) == frame
 
 
 @_MANY
@@ -112,7 +114,9 @@ def test_damaged_responses(data: st.DataObject) -> None:
         body = decode_response(header, memoryview(data.draw(damaged(bytes(whole)))))
     except ProtocolViolation:
         return
-    assert decode_response(header, unframed(encode_response(header, body))) == body
+    frame = unframed(encode_response(header, body))
+    again = decode_response(header, frame)
+    assert unframed(encode_response(header, again)) == frame
 
 
 @settings(_MANY, max_examples=300)
