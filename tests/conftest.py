@@ -82,6 +82,7 @@ class RunningNode:
         """Returns when the node serves."""
         line = self._first_line()
         if not line:
+            self.kill()
             raise AssertionError(f"the node did not start:\n{self.log()}")
         ready = json.loads(line)
         self.bootstrap = ready["kafka"]
@@ -133,7 +134,10 @@ class RunningNode:
     def wait(self) -> int:
         """Waits until it ends by itself; returns its exit code."""
         assert self._process is not None
-        return self._process.wait(timeout=START_SECONDS_MAX)
+        code = self._process.wait(timeout=START_SECONDS_MAX)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
 
     def _end(self, number: signal.Signals) -> int:
         if self._process is None:

@@ -36,7 +36,8 @@ TREE = {
 
 def _environment(**more: str) -> dict[str, str]:
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("DOVETAIL_", "OTEL_"))}
-    return {**plain, **more}
+    root = Path(__file__).parents[3]
+    return {**plain, **more, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
 
 
 @contextmanager

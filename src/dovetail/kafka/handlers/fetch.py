@@ -9,8 +9,9 @@ with its batches the transactions in them that were aborted, whose records it sk
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from dovetail.access import Access, Kind, Operation
@@ -81,8 +82,8 @@ class _Topic:
 
 def fetch(
     backend: Backend, call: Call, request: m.FetchRequest
-) -> m.FetchResponse | Coroutine[Any, Any, m.FetchResponse]:
-    """The answer, or that what has to read the storage or to wait for it."""
+) -> m.FetchResponse | Callable[[], Coroutine[Any, Any, m.FetchResponse]]:
+    """The answer, or what has to be begun to read the storage or to wait for it."""
     if request.session_epoch != NO_EPOCH or request.session_id != NO_SESSION:
         by_id = call.api_version >= _TOPIC_IDS_SINCE
         now_ms = backend.clock.monotonic_ms()
@@ -92,9 +93,9 @@ def fetch(
             return m.FetchResponse(error_code=session, responses=())
         if session is not None:
             found = _session_from_tail(backend, call.access, request, session)
-            return found or _session_later(backend, call.access, request, session)
-    return fetch_from_tail(backend, call.access, request) or fetch_later(
-        backend, call.access, request
+            return found or partial(_session_later, backend, call.access, request, session)
+    return fetch_from_tail(backend, call.access, request) or partial(
+        fetch_later, backend, call.access, request
     )
 
 

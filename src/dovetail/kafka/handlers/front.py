@@ -8,6 +8,7 @@ else is a coroutine, one at a time for a connection.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -156,7 +157,7 @@ class KafkaDispatch:
             return self._encode(_Asked(header, started, connection), _API_VERSIONS)
         if header.api_key in _SASL:
             body = decode_body(header, frame, body_start)
-            login = sasl(self._authenticator, connection, body)
+            login = partial(sasl, self._authenticator, connection, body)
             return self._later(_Asked(header, started, connection), login)
 
         access = self._access_of(header, connection)
@@ -190,13 +191,13 @@ class KafkaDispatch:
 
         handler = _HANDLERS[header.api_key]
         if header.api_key == ApiKey.LIST_OFFSETS:  # Changes nothing, and can take long.
-            return self._later(asked, handler(self._backend, call, body))
+            return self._later(asked, partial(handler, self._backend, call, body))
         # To its end, also if the client goes away: cancelled in the middle, it would leave the node
         # not knowing what it has changed. Until then its bytes count.
         task = start_task(
             handler(self._backend, call, body), name="kafka/request", of=handler.__name__
         )
-        return OrderedReply(self._later(asked, asyncio.shield(task)), task)
+        return OrderedReply(self._later(asked, partial(asyncio.shield, task)), task)
 
     def _access_of(self, header: RequestHeader, connection: Connection) -> Access:
         """What the client may do; asked before a body is decoded, which can cost seconds."""
@@ -221,8 +222,9 @@ class KafkaDispatch:
             )
         return refusal
 
-    async def _later(self, asked: _Asked, answer: Awaitable[Any]) -> list[Buffer]:
-        return self._encode(asked, await answer)
+    async def _later(self, asked: _Asked, begin: Callable[[], Awaitable[Any]]) -> list[Buffer]:
+        # Begun in here: a client that goes away at once leaves nothing that was never awaited.
+        return self._encode(asked, await begin())
 
     def _encode(self, asked: _Asked, body: Any) -> list[Buffer]:
         header = asked.header
