@@ -104,19 +104,19 @@ def test_transactions_survive_the_death_of_brokers(cluster: ClusterProcesses) ->
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("from", 1), NewTopic("into", PARTITIONS)])["into"].result(30)
     source = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
-    wanted = [f"{number}".encode() for number in range(300)]
-    for value in wanted:
-        source.produce("from", value, partition=0)
-    assert source.flush(30) == 0
-
+    wanted: list[bytes] = []
     transformer = Transformer(cluster.bootstrap, "from", "into", partitions=PARTITIONS)
     transformer.start()
     for name in [*cluster.brokers]:
-        transformer.wait_for(transformer.done + 30)
+        begun = len(wanted)
+        wanted += [f"{number}".encode() for number in range(begun, begun + 150)]
+        for value in wanted[begun:]:
+            source.produce("from", value, partition=0)
+        assert source.flush(30) == 0
+        transformer.wait_for(begun + 30)  # the rest is on its way when the broker dies
         cluster.kill(name)
-        transformer.wait_for(transformer.done + 30)
+        transformer.wait_for(len(wanted))
         cluster.restart(name)
-    transformer.wait_for(len(wanted))
     transformer.finish()
 
     found = committed(cluster.bootstrap, "into", PARTITIONS)

@@ -2,6 +2,10 @@
 
 It does what Kafka's documents tell applications to do: abort after what can be aborted, repeat a
 commit whose answer was lost, and begin with a new producer after everything else.
+
+Without progress it is given up and begun anew, as whoever supervises such an application does:
+librdkafka waits without end in `send_offsets_to_transaction` for a group's coordinator that has
+left the cluster (its issue 5511). The new life fences off the one that hangs.
 """
 
 import threading
@@ -11,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.error import KafkaError
 
 WAIT_S = 60.0
+_STILL_S = 8.0
 _AT_ONCE = 5
 
 
@@ -22,18 +27,27 @@ class Transformer:
         self._source = source
         self._target = target
         self._partitions = partitions
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._life = 0
         self._ended = threading.Event()
         self.done = 0
         self.failures: list[str] = []
 
     def start(self) -> None:
+        self._life += 1
+        self._thread = threading.Thread(target=self._run, args=(self._life,), daemon=True)
         self._thread.start()
 
     def wait_for(self, count: int) -> None:
         """Waits until so many records are done in this or earlier transactions."""
         deadline = time.monotonic() + WAIT_S
+        seen, since = self.done, time.monotonic()
         while self.done < count:
+            if self.done != seen:
+                seen, since = self.done, time.monotonic()
+            elif time.monotonic() - since > _STILL_S:
+                self.failures.append(f"no progress after {seen}")
+                self.start()
+                since = time.monotonic()
             assert time.monotonic() < deadline, f"{self.done} of {count} done: {self.failures[-3:]}"
             time.sleep(0.02)
 
@@ -42,8 +56,11 @@ class Transformer:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the application does not end"
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
+    def _lives(self, life: int) -> bool:
+        return life == self._life and not self._ended.is_set()
+
+    def _run(self, life: int) -> None:
+        while self._lives(life):
             consumer = Consumer(
                 {
                     "bootstrap.servers": self._bootstrap,
@@ -54,13 +71,13 @@ class Transformer:
                 }
             )
             try:
-                self._work(consumer)
+                self._work(consumer, life)
             except KafkaException as error:
                 self.failures.append(str(error))
             finally:
                 consumer.close()
 
-    def _work(self, consumer: Consumer) -> None:
+    def _work(self, consumer: Consumer, life: int) -> None:
         """One producer's life."""
         producer = Producer(
             {
@@ -75,7 +92,7 @@ class Transformer:
         consumer.assign([TopicPartition(self._source, 0, at)])
         self.done = at
 
-        while not self._ended.is_set():
+        while self._lives(life):
             messages = [one for one in consumer.consume(_AT_ONCE, 0.5) if one.error() is None]
             if not messages:
                 continue
