@@ -18,7 +18,7 @@ from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.transaction_codes import coordinator_of, transaction_code
 from dovetail.log.admission import admit
-from dovetail.log.examining import Store
+from dovetail.log.examining import Admit, Store
 from dovetail.log.open_ledger import Appended
 from dovetail.log.partition import Partition
 from dovetail.log.transactions.types import Identity, Place, TransactionError
@@ -95,8 +95,11 @@ class _Production:
             raise InvalidBatch(f"no records for {topic}-{partition.index}")
         config = found.config
         header = check_batch(partition.records, bytes_max=config.batch_bytes_max)
-        now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
-        said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
+
+        said: Admit | None = None
+        if config.examines:
+            now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
+            said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
         append: Store = found.append
         if self._request.transactional_id is not None or header.attributes & TRANSACTIONAL:
             append = self._in_transaction(found, Place(topic, partition.index), header)
@@ -104,7 +107,7 @@ class _Production:
             found,
             partition.records,
             header,
-            admit=said if config.examines else None,
+            admit=said,
             store=partial(self._store, append, topic),
         )
 
