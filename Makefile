@@ -6,12 +6,14 @@ SEEDS ?= 20000
 FUZZ_CASES ?= 20000
 SOAK_ROUNDS ?= 200
 SOAK_MINUTES ?= 60
+# Half of what a short-lived process costs is compiling, where Python may not keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## Show this help.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/_record_check.c src/dovetail/spark/_records.c
+.venv/ready: pyproject.toml constraints.txt scripts/setup setup.py src/dovetail/_record_check.c src/dovetail/log/compaction/_key_map.c src/dovetail/spark/_records.c
 	@scripts/setup dev bench
 	@touch $@
 
@@ -48,12 +50,17 @@ docs: .venv/ready ## The site of docs/, into site/; reads as plain Markdown too.
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
 	@echo "open site/index.html"
 
+.PHONY: wheel
+wheel: .venv/ready ## The distribution dovetailmq into dist/: a wheel with the compiled parts, and the sources.
+	@$(PY) -m build --outdir dist
+	@.venv/bin/python -m zipfile -l dist/dovetailmq-*.whl | grep -q '_record_check.*\.so' || { echo "the wheel has no compiled parts: is there a C compiler?"; exit 1; }
+
 .PHONY: bench
 bench: .venv/ready ## The figures of docs/benchmarks.md, against peers in the same run.
 	@scripts/system-packages redis-server:redis-server nats-server:nats-server beanstalkd:beanstalkd
 	@scripts/java
 	@PATH="$$PWD/.venv/bin:$$PATH:/usr/sbin"; export PATH; missed=0; \
-	for program in log cluster outbox stream assignments timeline pipeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
+	for program in log beside_kafka clients strangers cluster outbox stream assignments timeline pipeline; do $(PY) -m bench.$$program || missed=1; done; exit $$missed
 
 .PHONY: sim
 sim: .venv/ready ## Simulations with many seeds: make sim SEEDS=100000
@@ -65,11 +72,14 @@ soak: .venv/ready ## Long simulations, fuzz and kill runs: make soak SEEDS=50000
 	@SCENE_SEEDS=10 $(PY) -m pytest -q --timeout 0 tests/sim/test_broker_scenes.py
 	@FUZZ_CASES=$(FUZZ_CASES) $(PY) -m pytest -q --timeout 0 tests/fuzz
 	@LOAD_PAUSE_S=0 SOAK_ROUNDS=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_kill.py tests/process/test_cluster_matrix.py
+	@STRANGERS=1 $(PY) -m pytest -q --timeout 0 tests/compat/test_frameworks.py
 	@SPARK_DRIVER_KILLS=2 $(PY) -m pytest -q --timeout 0 tests/process/spark
 	@TEAM_JOBS=100000 TEAM_FAULTS=15 TEAM_BROKERS=3 TEAM_SPARK='local-cluster[2,1,1024]' $(PY) -m pytest -q -s tests/process/teams/test_teams_kills.py
 	@DEMO_MINUTES=3 DEMO_RATE=10 DEMO_CHAOS=relay,node,driver,worker,notifier,results,reminders $(PY) -m pytest -q --timeout 0 tests/process/demo
 	@FOREIGN_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/test_foreign_text.py tests/process/test_foreign_requests.py
 	@OUTBOX_EXAMPLES=$(SOAK_ROUNDS) $(PY) -m pytest -q --timeout 0 tests/process/outbox/test_outbox_property.py
 	@MODEL_EXAMPLES=$(SOAK_ROUNDS) BROKER_MESSAGES=20000 $(PY) -m pytest -q --timeout 0 tests/unit/timeline/test_store_model.py tests/unit/timeline/test_timeline_brokers.py
+	@UPGRADE_FROM=8fc62ae $(PY) -m pytest -q --timeout 0 tests/process/ops/test_upgrade.py
 	@$(PY) -m tests.soak --minutes $(SOAK_MINUTES)
+	@$(PY) -m bench.steady --minutes $(SOAK_MINUTES)
 	@TIMELINE_MESSAGES=100000 CLUSTER_MESSAGES=100000 DELETED_MESSAGES=1000000 $(PY) -m pytest -q --timeout 0 tests/process/timeline

@@ -1,4 +1,4 @@
-"""The two parts that are compiled: Kafka records to Arrow and back, and whether records are whole.
+"""The parts that are compiled: Kafka records to Arrow and back, whether records are whole, keys.
 
 Where there is no compiler the installation goes on without them, and Python does the same more
 slowly (`dovetail.spark.records`, `dovetail.record_batch`). Everything else about the package is in
@@ -15,4 +15,10 @@ def compiled(name: str) -> Extension:
     )
 
 
-setup(ext_modules=[compiled("dovetail.spark._records"), compiled("dovetail._record_check")])
+setup(
+    ext_modules=[
+        compiled("dovetail.spark._records"),
+        compiled("dovetail._record_check"),
+        compiled("dovetail.log.compaction._key_map"),
+    ]
+)

@@ -2,11 +2,16 @@
 
 log.py            the log of one node
 cluster.py        the cluster
+beside_kafka.py   one node and a cluster beside a real Apache Kafka
 timeline.py       timelines
 outbox.py         the outbox
 stream.py         the shared stream
 pipeline.py       Spark tables and teams
 assignments.py    the assignment of buckets at scale
+clients.py        many clients, idle and at work
+scale.py          what grows with partitions, topics, groups, clients ...
+steady.py         hours of the same load, and what a node holds meanwhile
+crowd.py          a hundred brokers and a hundred thousand partitions, simulated
 program.py        what every such program does: options, cases, table, JSON
 table.py          a measured value with its rule, as a table and as JSON
 run.py            what a case gets: rounds, folders, progress

@@ -34,7 +34,8 @@ class LocalCluster:
             brokers=brokers,
             storage=storage,
             etcd_members=etcd_members,
-            assignments=tuple(assignments),
+            # A database beside it would take its share of the processors.
+            assignments=("timeline.enabled=false", *assignments),
         )
         self.plan: Plan | None = None
 
@@ -51,7 +52,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Starts whatever does not run; returns when it is ready."""
-        self.plan = start_cluster(self._folder, self._wish, port=0, tell=lambda _: None)
+        self.plan = start_cluster(self._folder, self._wish, port=0, on_step=lambda _: None)
         self._wish = Wish(assignments=self._wish.assignments)
 
     @property

@@ -7,7 +7,7 @@ Exit code 0 if no line misses its rule, else 1. A peer that is not installed is 
 
 import sys
 
-from bench.cases import bandwidth, latency, startup, throughput
+from bench.cases import bandwidth, compaction, latency, share, startup, throughput, transactions
 from bench.program import Cases, main
 
 CASES: Cases = {
@@ -15,6 +15,9 @@ CASES: Cases = {
     "bandwidth": bandwidth.measure,
     "latency": latency.measure,
     "startup": startup.measure,
+    "compaction": compaction.measure,
+    "share": share.measure,
+    "transactions": transactions.measure,
 }
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Node:
         self._settings = settings or {}
         self._process: subprocess.Popen[str] | None = None
         self._measured: psutil.Process | None = None
-        self.bootstrap = ""
+        self.bootstrap = self.http = ""
 
     def __enter__(self) -> Self:
         self.start()
@@ -52,9 +52,16 @@ class Node:
         ready_s = time.perf_counter() - started
         if not line or ready_s > START_S_MAX:
             raise RuntimeError(f"the node is not ready after {ready_s:.0f} s: {_end_of(log_path)}")
-        self.bootstrap = json.loads(line)["kafka"]
+        ready = json.loads(line)
+        self.bootstrap, self.http = ready["kafka"], ready["http"]
         self._measured = psutil.Process(self._process.pid)
         return ready_s
+
+    @property
+    def pid(self) -> int:
+        """The process, which must be running."""
+        assert self._measured is not None
+        return int(self._measured.pid)
 
     def cpu_s(self) -> float:
         """Processor seconds that the node has used, user and system."""

@@ -7,12 +7,13 @@ Exit code 0 if no line misses its rule, else 1. PostgreSQL and the node sync eve
 
 import sys
 
-from bench.cases import outbox_drain, outbox_publish
+from bench.cases import outbox_drain, outbox_inbox, outbox_publish
 from bench.program import Cases, main
 
 CASES: Cases = {
     "publish": outbox_publish.measure_publish,
     "latency": outbox_publish.measure_latency,
+    "inbox": outbox_inbox.measure,
     "drain": outbox_drain.measure,
 }
 

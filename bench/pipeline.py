@@ -12,6 +12,9 @@ from bench.cases import (
     spark_records,
     spark_tables,
     spark_teams,
+    team_bulk,
+    team_demo,
+    team_driver,
     team_orders,
     team_takeover,
 )
@@ -24,6 +27,9 @@ CASES: Cases = {
     "latency": spark_latency.measure,
     "orders": team_orders.measure,
     "takeover": team_takeover.measure,
+    "driver": team_driver.measure,
+    "bulk": team_bulk.measure,
+    "demo": team_demo.measure,
 }
 
 if __name__ == "__main__":

@@ -7,13 +7,20 @@ Exit code 0 if no line misses its rule, else 1. A peer that is not installed is 
 
 import sys
 
-from bench.cases import timeline
+from bench.cases import timeline, timeline_beyond, timeline_idle
 from bench.program import Cases, main
 
 CASES: Cases = {
     "throughput": timeline.throughput,
     "late": timeline.late,
     "million": timeline.million,
+    "ordered": timeline_beyond.ordered,
+    "due": timeline_beyond.due,
+    "http": timeline_beyond.http,
+    "snapshot": timeline_beyond.snapshot,
+    "idle": timeline_idle.idle,
+    "reconnect": timeline_idle.reconnect,
+    "schedules": timeline_idle.schedules,
 }
 
 if __name__ == "__main__":

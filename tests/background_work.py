@@ -14,7 +14,7 @@ from typing import NamedTuple
 HOUSE = Path(__file__).parent.parent / "src" / "dovetail"
 
 _TASKS, _THREADS = {"start", "keep", "start_task", "keep_task"}, {"start_thread", "keep_thread"}
-STARTERS = {*_TASKS, *_THREADS, "Alarm"}
+STARTERS = {*_TASKS, *_THREADS, "Alarm", "later"}
 
 
 class Place(Enum):
@@ -34,6 +34,8 @@ class Place(Enum):
 
 #: Work that lasts, and where it runs. It is started again, unless `ENDS_WITH` has its name.
 LASTING = {
+    "accept": Place.NODE,
+    "broker/compaction": Place.NODE,
     "broker/hand-over": Place.NODE,
     "broker/repair": Place.NODE,
     "broker/upkeep": Place.NODE,
@@ -55,11 +57,13 @@ LASTING = {
     "election/shared-log": Place.LOG,
     "election/tick": Place.REPLICA,
     "election/watch-holder": Place.REPLICA,
+    "due/pump": Place.NODE,
     "log/adopt": Place.NODE,
     "log/decide": Place.NODE,
     "log/groups/forget-topic": Place.NODE,
     "log/groups/timer": Place.NODE,
     "log/reconsider": Place.NODE,
+    "log/share/locks": Place.NODE,
     "log/topic-work": Place.NODE,
     "log/transactions/end": Place.NODE,
     "log/transactions/timer": Place.NODE,
@@ -84,15 +88,20 @@ LASTING = {
     "teams/delays": Place.DRIVER,
     "teams/keep-warm": Place.DRIVER,
     "teams/reporter": Place.DRIVER,
+    "teams/team-master": Place.DRIVER,
     "teams/work": Place.WORKER,
     "timeline/catalog": Place.NODE,
     "timeline/clocks": Place.NODE,
+    "timeline/dead": Place.NODE,
     "timeline/pump": Place.NODE,
     "timeline/report": Place.NODE,
+    "timeline/tell": Place.NODE,
     "timeline/upkeep": Place.NODE,
+    "timeline/watch": Place.NODE,
     "timeline/window": Place.NODE,
     "timeline/write": Place.LONE_NODE,
     "web/server": Place.LONE_NODE,
+    "web/sweep": Place.NODE,
     "wire/connect": Place.CLIENT,
     "wire/deadlines": Place.CLIENT,
     "wire/probe": Place.NODE,
@@ -112,13 +121,18 @@ ENDS_WITH = {
 #: Work that comes to an end, and who hears of a failure.
 ENDING = {
     "ask": "the caller, from the task itself",
+    "due/store": "the producer, whose batch is refused",
     "client/ask": "the caller, from the task itself",
     "client/consumer": "`run` raises it, and `health` names the consumer",
+    "client/gather": "the alarm, which calls again",
     "client/handler": "the consumer, as a failed attempt",
     "client/leave": "nobody needs to: the connection is given up",
+    "cli/lead": "the command line, which raises it",
+    "cli/lead-command": "nobody needs to: the end of its pipe ends the command",
     "cli/display": "the user sees the last table; the teams go on",
     "cli/resolve-host": "the node warns of nothing; it serves all the same",
     "console/close-idle-client": "nobody needs to: the next use makes a new client",
+    "console/end-idle-client": "the alarm, which calls again",
     "coordination/etcd-read": "the watch, which goes on with another member",
     "coordination/etcd-watch": "the reader of the watch, who is started again",
     "election/append": "the election, as an append whose outcome is not known",
@@ -128,14 +142,23 @@ ENDING = {
     "election/send": "the election, which sends again",
     "election/trim": "the next record that makes the log too long",
     "election/wake": "those who wait are woken by the next change",
+    "kafka/close-refused": "the alarm, which calls again",
     "kafka/request": "the client, from the connection",
+    "log/brokers/leave": "nobody needs to: the broker is elsewhere",
+    "kafka/time-out": "the alarm, which calls again",
     "log/coordinators/close": "the clients of a coordinator, whose connections end",
     "log/coordinators/load": "`/readyz`, as a journal that cannot be read; it is read again",
     "log/groups/append": "the member of the group, as a coordinator that is not available",
+    "log/mend-again": "the alarm, which calls again",
     "log/ownership": "the partition is claimed again",
     "log/partition": "the partition is given up and taken over anew",
+    "log/share/bury": "nobody needs to: dead letters wait for the next write or owner",
+    "log/share/claim": "the member that fetches or acknowledges, from the task itself",
+    "log/share/write": "members whose acknowledgements wait; the next request claims anew",
+    "log/reopen": "the alarm, which calls again",
+    "log/roll-again": "the alarm, which calls again",
+    "log/transactions/add": "the producer, whose partitions are refused for now",
     "log/transactions/ask": "the producer, whose batch is refused for now",
-    "log/transactions/leave": "nobody needs to: the broker is elsewhere",
     "storage/deletions": "the storage node, which sweeps what no chain names",
     "storage/leave": "nobody needs to: the node has left",
     "storage/read": "the reader, who asks the next node",
@@ -149,8 +172,12 @@ ENDING = {
     "teams/replies": "nobody needs to: outcomes go with the next ones",
     "teams/tasks": "the engine, which starts the tasks again",
     "timeline/finish": "the next round of upkeep, which begins it again",
+    "timeline/empty-seat": "nobody needs to: the leases end by themselves",
     "timeline/store": "the timeline's next round of upkeep",
     "tracing/end": "nobody needs to: the process ends",
+    "wire/let-go": "the alarm, which calls again",
+    "web/meet": "nobody needs to: the connection is closed, and its client connects again",
+    "wire/meet": "nobody needs to: the connection is closed, and its client connects again",
 }
 
 

@@ -14,6 +14,9 @@ from dovetail.cli.app import COMMANDS, app
 from dovetail.cli.loading import load_command
 from dovetail.cli.outcome import ExitCode
 
+#: Typer has click's errors, and not under a public name.
+_USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+
 DOC = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 
 _EXIT_CODES = {
@@ -85,6 +88,26 @@ def whole_tree() -> Any:
     root: Any = typer.main.get_command(app)
     root.commands = {name: load_command(name, entry) for name, entry in COMMANDS.items()}
     return root
+
+
+def refusal(root: Any, words: list[str]) -> str | None:
+    """Why a command line is not understood; None if it is."""
+    context = root.make_context("dovetail", ["--help"], resilient_parsing=True)
+    command = root
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        found = command.commands.get(words[0])
+        if found is None:
+            return f"no command {words[0]!r}"
+        command, words = found, words[1:]
+    if hasattr(command, "commands"):
+        return None
+    try:
+        command.make_context(command.name, list(words), parent=context, resilient_parsing=False)
+    except typer.Exit:
+        return None
+    except _USAGE_ERROR as error:
+        return str(error.format_message())
+    return None
 
 
 def page() -> str:

@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import KafkaException
@@ -64,6 +65,7 @@ class ClusterProcesses:
         storage: int,
         etcd_members: int,
         settings: Mapping[str, str],
+        racks: Mapping[str, str],
     ) -> None:
         self.network = network
         self.etcd = _etcd(folder / "etcd", network, etcd_members)
@@ -86,6 +88,7 @@ class ClusterProcesses:
                     "kafka_advertised_host": listener.host,
                     "kafka_advertised_port": str(listener.port),
                     "http_port": str(http_listener.listen_port),
+                    "node_rack": racks.get(name, ""),
                 }
                 self.nodes[name] = RunningNode(folder / name, {**SETTINGS, **own, **settings})
 
@@ -318,9 +321,11 @@ def running_cluster(
     storage: int = 3,
     etcd_members: int = 1,
     network: str = "",
+    racks: Mapping[str, str] = MappingProxyType({}),
     **settings: str,
 ) -> Iterator[ClusterProcesses]:
-    """A cluster that serves. `network` is its kind, the best that works here if not given."""
+    """A cluster that serves. `network` is its kind, the best that works here if not given;
+    `racks` names the rack of each node that has one."""
     sizes = {"etcd": etcd_members, "storage": storage, "broker": brokers}
     names = [f"{kind}-{at}" for kind, count in sizes.items() for at in range(1, count + 1)]
     with open_network(names, kind=network) as made:
@@ -331,6 +336,7 @@ def running_cluster(
             storage=storage,
             etcd_members=etcd_members,
             settings=settings,
+            racks=racks,
         )
         try:
             cluster.start()
@@ -339,3 +345,20 @@ def running_cluster(
             cluster.end()
             # Shown beside a test that failed; the folders of tests do not stay for long.
             print(cluster.last_words())
+
+
+def running_timelines(
+    folder: Path, dsn: str
+) -> contextlib.AbstractContextManager[ClusterProcesses]:
+    """Three brokers that serve timelines from PostgreSQL; the log is there, with one copy."""
+    return running_cluster(
+        folder,
+        brokers=3,
+        storage=1,
+        network="proxies",
+        log_ensemble="1",
+        log_write_quorum="1",
+        log_ack_quorum="1",
+        timeline_store="postgres",
+        timeline_dsn=dsn,
+    )

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests import warm_python
 from tests.database_servers import maria_server, postgres_server  # noqa: F401 - fixtures
 from tests.stopping import pause_process
 
@@ -69,7 +70,7 @@ class RunningNode:
         }
         environment |= {f"DOVETAIL_{name.upper()}": v for name, v in self._settings.items()}
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(
+            self._process = warm_python.Popen(
                 [sys.executable, "-m", "dovetail", "up", "--json"],
                 env=environment,
                 cwd=self.data_dir.parent,

@@ -19,7 +19,7 @@ from dovetail.timeline.client import connect
 from dovetail.timeline.config import TimelineConfig
 
 #: Far above what anything here needs on a machine that does other work too.
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 60.0
 
 TOKEN = "correct-horse-battery-staple"
 

@@ -16,6 +16,8 @@ def run_crew(crew: Crew, given: list[Job], *, until: int = 0) -> list[Ended]:
         ended |= dict(crew.step(time.monotonic()))
         due_s = crew.due_s(now := time.monotonic())
         if crew.in_hand > until:
-            wait_s = None if due_s is None else max(0.0, due_s - now)
-            select.select(list(crew.filenos()), [], [], wait_s)
+            said = select.poll()
+            for one in crew.filenos():
+                said.register(one, select.POLLIN)
+            said.poll(None if due_s is None else max(0.0, due_s - now) * 1000)
     return [ended[number] for number in sorted(ended)]

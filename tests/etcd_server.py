@@ -29,7 +29,7 @@ from tests.stopping import pause_process
 from tests.tcp_proxy import HOST, Passage, Proxies
 
 #: How long a cluster may take to elect and to answer; far above what it needs.
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 #: Half of etcd's defaults: elections end sooner, and leases of one second are kept to.
 HEARTBEAT_MS = 50
 ELECTION_TIMEOUT_MS = 500

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 #: Longest wait for what was cancelled to end.
-CLOSE_SECONDS_MAX = 10
+CLOSE_SECONDS_MAX = 60
 #: Turns of the loop in which nothing new comes up: then nothing is left.
 _TURNS = 5
 

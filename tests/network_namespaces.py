@@ -113,7 +113,7 @@ class NamespaceNetwork:
 
     def close(self) -> None:
         if self._home >= 0:
-            _set_namespace(self._home)
+            set_namespace(self._home)
             os.close(self._home)
             self._home = -1
         for path in _FOLDER.glob(f"{self._stem}-*"):
@@ -131,12 +131,12 @@ class NamespaceNetwork:
     def _enter(self, name: str) -> None:
         descriptor = os.open(_FOLDER / self._namespace(name), os.O_RDONLY)
         try:
-            _set_namespace(descriptor)
+            set_namespace(descriptor)
         finally:
             os.close(descriptor)
 
 
-def _set_namespace(descriptor: int) -> None:
+def set_namespace(descriptor: int) -> None:
     """Moves this thread; others stay where they are."""
     if _libc.setns(descriptor, _CLONE_NEWNET) != 0:
         number = ctypes.get_errno()

@@ -16,7 +16,9 @@ connections: list[socket.socket] = []
 
 
 def tell(text: str) -> None:
-    print(text, flush=True)
+    # In one write: print has two where nothing is buffered, and threads speak at once.
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def listen_to(connection: socket.socket) -> None:

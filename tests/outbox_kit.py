@@ -25,6 +25,7 @@ from dovetail.outbox.schema import create_tables
 from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
+from dovetail.outbox.timeline_sender import TimelineSender
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
 
 #: Nothing here takes so long unless it hangs.
@@ -138,6 +139,7 @@ def a_worker(
     options = options or RelayOptions(lock_ms=LOCK_MS)
     store = Store(open_engine(url))
     sender = KafkaSender(Brokers(bootstrap), delivery_ms=options.delivery_ms)
+    timelines = TimelineSender(Brokers(bootstrap))
     worker = Worker(
         name or uuid.uuid4().hex[:12],
         store,
@@ -148,11 +150,13 @@ def a_worker(
         stopping=threading.Event(),
         woken=threading.Event(),
         on_step=on_step,
+        timelines=timelines,
     )
     try:
         yield worker
     finally:
         sender.close()
+        timelines.close()
         worker.close()
 
 

@@ -9,7 +9,7 @@ import signal
 import time
 from pathlib import Path
 
-STOP_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 60.0
 
 
 def pause_process(pid: int) -> None:

@@ -32,7 +32,7 @@ HOST = "127.0.0.1"
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
 #: Longest wait for an order to the loop.
-_ORDER_SECONDS_MAX = 10
+_ORDER_SECONDS_MAX = 60
 
 #: A way from one end to another, by their names.
 Link = tuple[str, str]

@@ -23,14 +23,14 @@ from bench.table import Line
 
 _EVERY_S = 0.005
 #: Records acknowledged behind the fault before the next one: the partition is well again.
-_WELL = 100
+WELL = 100
 #: What the issue asks for.
 _ALLOWED_S = 1.0
 _CLEAN_S_MAX = 0.5
 _KILLS = 20
 _STOPS = 10
 
-_WAITS = {
+WAITS = {
     "retry.backoff.ms": 20,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 100,
@@ -38,7 +38,7 @@ _WAITS = {
 }
 _NOTE = (
     "from outside: a producer that sends every 5 ms; the longest time without an acknowledgement. "
-    + ", ".join(f"{name}={value}" for name, value in _WAITS.items())
+    + ", ".join(f"{name}={value}" for name, value in WAITS.items())
 )
 
 
@@ -78,21 +78,21 @@ def _outages(
 ) -> list[float]:
     topic = client.create_topic(cluster.bootstrap, "failover")
     found = []
-    with _Probe(cluster.bootstrap, topic) as probe:
+    with Probe(cluster.bootstrap, topic) as probe:
         for at in range(times):
-            probe.await_acknowledged(_WELL)
+            probe.await_acknowledged(WELL)
             owner = cluster.owner(topic, 0)
             run.step(f"{what} of {owner}, {at + 1} of {times}")
             begun = time.perf_counter()
             hurt(owner)
-            probe.await_acknowledged(_WELL)
+            probe.await_acknowledged(WELL)
             found.append(probe.longest_silence(since=begun))
             run.note(f"  {what} of {owner}: {found[-1]:.2f} s")
             cluster.start()
     return found
 
 
-class _Probe:
+class Probe:
     """A producer in a thread; a context manager."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -102,7 +102,7 @@ class _Probe:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "log_level": 0,
-                **_WAITS,
+                **WAITS,
             }
         )
         self._topic = topic
@@ -112,7 +112,7 @@ class _Probe:
         self._failures: list[str] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> "_Probe":
+    def __enter__(self) -> "Probe":
         self._thread.start()
         return self
 

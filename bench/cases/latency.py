@@ -29,7 +29,7 @@ def measure(run: Run) -> list[Line]:
         sync_ms = min(sync_ms, disk.sync_ms(run.folder))
         with Node(run.folder / f"latency-{at}") as node:
             run.step(f"{messages:,} messages at {_RATE} a second")
-            found = _latencies(node.bootstrap, messages)[_WARM:]
+            found = latencies(node.bootstrap, messages)[_WARM:]
         best = min(best, (percentile(found, 50), percentile(found, 99)))
     return [
         Line(
@@ -52,7 +52,7 @@ def measure(run: Run) -> list[Line]:
     ]
 
 
-def _latencies(bootstrap: str, messages: int) -> list[float]:
+def latencies(bootstrap: str, messages: int) -> list[float]:
     """Milliseconds of each message, in order of arrival."""
     topic = client.create_topic(bootstrap, "latency")
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "latency"})

@@ -1,9 +1,11 @@
 """Draining: one worker beside the source's algorithm and the database's own limit; four workers."""
 
 import multiprocessing
+import multiprocessing.process
 import os
+import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -176,11 +178,25 @@ def _drained_in(url: str, bootstrap: str, workers: int) -> float:
         ready.acquire()
     started = time.perf_counter()
     go.set()
-    ends = [done.get() for _ in processes]
+    ends = [_end_of_one(processes, done) for _ in processes]
     for process in processes:
         process.join()
     _RELAY_CPU.append(sum(cpu_s for _, cpu_s in ends))
     return max(ended for ended, _ in ends) - started
+
+
+def _end_of_one(
+    processes: "Sequence[multiprocessing.process.BaseProcess]", done: object
+) -> tuple[float, float]:
+    """What the next relay says at its end. Raises if one died instead: it would say nothing."""
+    while True:
+        try:
+            found: tuple[float, float] = done.get(timeout=1.0)  # type: ignore[attr-defined]
+            return found
+        except queue.Empty:
+            failed = [process.exitcode for process in processes if process.exitcode]
+            if failed:
+                raise RuntimeError(f"a relay ended with exit code {failed[0]}") from None
 
 
 def _relay(

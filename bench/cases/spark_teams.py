@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CASE = "c teams"
 _UNIT = "jobs/s"
-_OF_PLAIN = 0.5
+_OF_PLAIN = 0.6
 _PROCESSES = 2
 #: One job in so many comes twice.
 _REPEATED = 20

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CASE = "e orders"
-_TIMES = 10.0
+_TIMES = 60.0
 _DONE_S_MAX = 300.0
 _NOTE = "every order through three teams; Celery: prefork with 2 processes, Redis without sync"
 

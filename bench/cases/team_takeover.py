@@ -7,33 +7,24 @@ Two drivers as processes on one checkpoint, elected by BULLY. Jobs come all the 
     start     to its queries running
     first     to the first result that was stored under its term
 
-The rule: all but `detect` within 8 s. The driver is killed with its Java and its Python workers, as
+The rule: all but `detect` within 2 s. The driver is killed with its Java and its Python workers, as
 a machine that is gone.
 """
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
-from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from bench.driver import Driver
 from bench.node import Node
-from bench.peers.server import free_port
 from bench.run import Run
 from bench.table import Line
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
 
 _CASE = "f takeover"
-_AFTER_DETECTION_S_MAX = 8.0
-_TIMEOUT_MS = 2_000
+_AFTER_DETECTION_S_MAX = 2.0
 #: Two Sparks start on two cores.
 _STEP_S_MAX = 300.0
 _SUBMIT_EVERY_S = 0.1
@@ -48,70 +39,14 @@ def same(job: int) -> int:
 takeover = Pipeline("takeover", Team("only", same))
 
 
-class Driver:
-    """`dovetail pipeline run --standby` in a process of its own."""
-
-    def __init__(self, node: Node, folder: Path) -> None:
-        port = free_port()
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
-        environment |= {
-            "DOVETAIL_STREAM_ALGORITHM": "BULLY",
-            "DOVETAIL_STREAM_ENDPOINT_HOST_AND_PORT": f"127.0.0.1:{port}",
-            "DOVETAIL_STREAM_SHARED_SECRET": "a secret that both of them know",
-            "DOVETAIL_STREAM_TIMEOUT_MS": str(_TIMEOUT_MS),
-        }
-        command = ["pipeline", "run", f"{__name__}:takeover", "--standby", "--json"]
-        command += ["--master", "local[1]", "--checkpoint", str(folder / "checkpoint")]
-        self._log_path = folder / f"driver-{port}.log"
-        with self._log_path.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail", *command, "--bootstrap", node.bootstrap],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        self._told: queue.Queue[tuple[str, float]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            document: dict[str, Any] = json.loads(line)
-            if "state" in document:
-                self._told.put((document["state"], time.time()))
-
-    def wait(self, *states: str, wait_s: float = _STEP_S_MAX) -> tuple[str, float]:
-        """Which of these it told first, and when. Raises `TimeoutError`."""
-        deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline:
-            try:
-                told = self._told.get(timeout=0.5)
-            except queue.Empty:
-                if self._process.poll() is not None:
-                    break
-                continue
-            if told[0] in states:
-                return told
-        raise TimeoutError(f"no {states}: {self._log_path.read_text()[-1500:]}")
-
-    def kill(self) -> float:
-        """kill -9 for the driver, its Java and its workers; returns when."""
-        at = time.time()
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        return at
-
-
 def measure(run: Run) -> list[Line]:
     folder = run.folder.absolute() / "takeover"
     folder.mkdir()
     with Node(run.folder / "takeover-node") as node:
         create_topics(takeover, node.bootstrap)
         run.step("two drivers start")
-        drivers = [Driver(node, folder) for _ in range(2)]
+        spec = f"{__name__}:takeover"
+        drivers = [Driver(node, folder, spec, standby=True) for _ in range(2)]
         try:
             return _measure(run, node, drivers)
         finally:

@@ -32,10 +32,14 @@ MILLION = 1_000_000
 # Ours
 
 
-async def insert(d: Dovetail, name: str, *, messages: int, due_ms: int = 0) -> float:
-    """Messages a second."""
+async def insert(
+    d: Dovetail, name: str, *, messages: int, due_ms: int = 0, order_keys: int = 0
+) -> float:
+    """Messages a second; with so many order keys, in turn."""
     timeline = d.timeline(name)
-    batch = [NewMessage(due_ms or int(time.time() * 1000), BODY)] * BATCH
+    at_ms = due_ms or int(time.time() * 1000)
+    keys = [f"key-{at % order_keys}" if order_keys else None for at in range(BATCH)]
+    batch = [NewMessage(at_ms, BODY, order_key=key) for key in keys]
     left = messages // BATCH
     started = time.perf_counter()
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ def find_program(name: str) -> str:
     return found
 
 
+def unpack(packed: Path, folder: Path) -> None:
+    """The files of a tar, in a folder. Python before 3.11.4 knows no filter."""
+    safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    with tarfile.open(packed) as archive:
+        archive.extractall(folder, **safely)  # type: ignore[arg-type]
+
+
 def free_port() -> int:
     """A port that nobody listens on at the moment."""
     with socket.socket() as probe:
@@ -38,7 +46,7 @@ def running(command: Sequence[str], *, port: int, log_path: Path) -> Iterator[No
     with log_path.open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        _wait_for_port(process, port, log_path)
+        wait_for_port(process, port, log_path)
         yield
     finally:
         process.terminate()
@@ -49,8 +57,15 @@ def running(command: Sequence[str], *, port: int, log_path: Path) -> Iterator[No
             process.wait()
 
 
-def _wait_for_port(process: "subprocess.Popen[bytes]", port: int, log_path: Path) -> None:
-    deadline = time.monotonic() + START_S_MAX
+def wait_for_port(
+    process: "subprocess.Popen[bytes]",
+    port: int,
+    log_path: Path,
+    *,
+    seconds_max: float = START_S_MAX,
+) -> None:
+    """Returns when somebody listens. Raises `PeerMissing` with the end of what the server said."""
+    deadline = time.monotonic() + seconds_max
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()

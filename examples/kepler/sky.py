@@ -63,4 +63,4 @@ if __name__ == "__main__":
         front.submit(TABLE.read_text())
         for team in ("suns", "others"):
             for outcome in front.results(team, idle_s=20):
-                print(front.decoded(outcome))
+                print(outcome.result)

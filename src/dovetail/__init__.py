@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dovetail.timeline import connect, connect_blocking
 
-__all__ = ["__version__", "connect", "connect_blocking"]
+__all__ = ["DISTRIBUTION", "__version__", "connect", "connect_blocking"]
 
 __version__ = "0.1.0"
+
+#: What `pip install` calls us: the package index has another project under the name of the import.
+DISTRIBUTION = "dovetailmq"
 
 
 def __getattr__(name: str) -> object:

@@ -113,7 +113,32 @@ static PyObject *check(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* The number of the first record without a key; -1 if all have one. The records are whole. */
+static PyObject *first_keyless(PyObject *self, PyObject *args) {
+    Py_buffer given;
+    Py_ssize_t start;
+    long long count, found = -1;
+    if (!PyArg_ParseTuple(args, "y*nL", &given, &start, &count)) return NULL;
+    if (start >= 0 && start <= given.len) {
+        const uint8_t *data = given.buf;
+        Cursor records = {data + start, data + given.len};
+        for (long long number = 0; number < count && found < 0; number++) {
+            int64_t length, skipped, key;
+            if (read_number(&records, &length) < 0 || length < 1) break;
+            if (length > records.end - records.at) break;
+            Cursor record = {records.at + 1, records.at + length};
+            records.at = record.end;
+            if (read_number(&record, &skipped) < 0 || read_number(&record, &skipped) < 0) break;
+            if (read_number(&record, &key) < 0) break;
+            if (key < 0) found = number;
+        }
+    }
+    PyBuffer_Release(&given);
+    return PyLong_FromLongLong(found);
+}
+
 static PyMethodDef methods[] = {
+    {"first_keyless", first_keyless, METH_VARARGS, "The first record without a key, or -1."},
     {"check", check, METH_VARARGS, "Raises ValueError unless `count` records are there and whole."},
     {NULL, NULL, 0, NULL},
 };

@@ -2,7 +2,9 @@
 
     start_task, start_thread    work that comes to an end; an unexpected failure is its end
     keep_task, keep_thread      work that lasts; an unexpected failure starts it again, with backoff
-    Alarm                       a callback at a later time; one that fails is called again
+    Alarm, later                a callback at a later time; one that fails is called again
+    watch_loop                  callbacks of the loop that nobody else hears of
+    on_signals                  what a signal has the process do, beside what it does
 
 Promises: an unexpected failure of any of them, of whatever class, is logged with the name, counted,
 and reported to the supervisor of whoever started it (`supervision.py`), which says so where
@@ -14,19 +16,19 @@ Names are words of the code (`room/work`); `of` says which one, where there are 
 `tests/background_work.py` lists them all, with what a failure of each means.
 """
 
+import _thread
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from types import FrameType
 from typing import Any, TypeVar
 
 from dovetail.supervision import Supervisor, Work, current
 
 T = TypeVar("T")
 Expected = tuple[type[BaseException], ...]
-
-#: The interpreter is about to end, or the loop: nobody restarts anything then.
-_ENDS: Expected = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
 _tasks: set[asyncio.Task[Any]] = set()
 
@@ -79,7 +81,7 @@ async def _keep(
         try:
             return await make()
         except BaseException as error:
-            if isinstance(error, (*_ENDS, *expected)) or is_cancelled():
+            if isinstance(error, expected) or is_over(error):
                 raise
             pause_s = supervisor.note(what, error, ran_s=time.monotonic() - began_s)
         await asyncio.sleep(pause_s)
@@ -98,6 +100,20 @@ def is_cancelled() -> bool:
     """Whether this task itself is to end, and not only something that it awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def is_over(error: BaseException) -> bool:
+    """Whether what this task met is its own end: the interpreter is about to end, somebody cancels
+    it, or its coroutine is being closed. All else came out of something that it awaited."""
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return True
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return True
+    # A coroutine that is closed, as that of a task which the end of its loop left over, runs in no
+    # task.
+    return task is None or task.cancelling() > 0
 
 
 def start_thread(body: Callable[[], object], *, name: str, of: str = "") -> threading.Thread:
@@ -143,6 +159,8 @@ _ENDED.set()
 class Alarm:
     """A callback that is called once, at a later time, and again later if it fails."""
 
+    __slots__ = ("_callback", "_delay_s", "_handle", "_supervisor", "_what")
+
     def __init__(self, callback: Callable[[], object], *, name: str, of: str = "") -> None:
         self._callback = callback
         self._what = Work(name, of)
@@ -179,6 +197,49 @@ class Alarm:
             pause_s = self._supervisor.note(self._what, error, ran_s=self._delay_s)
             if not self.is_set:
                 self.set(pause_s)
+
+
+def later(delay_s: float, callback: Callable[[], object], *, name: str, of: str = "") -> Alarm:
+    """Calls back once after `delay_s`, unless the alarm that it returns is cancelled."""
+    alarm = Alarm(callback, name=name, of=of)
+    alarm.set(delay_s)
+    return alarm
+
+
+def watch_loop(supervisor: Supervisor) -> None:
+    """Has the running loop report its callbacks that fail, such as those that threads hand in."""
+
+    def on_report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        # Others are about a transport, which has an owner: a client may be the cause.
+        if "handle" in context and isinstance(error, Exception):
+            supervisor.note(Work("loop/callback", str(context.get("message"))), error, ran_s=0.0)
+        else:
+            loop.default_exception_handler(context)
+
+    asyncio.get_running_loop().set_exception_handler(on_report)
+
+
+def on_signals(act: Callable[[int], None], *numbers: int) -> None:
+    """Has `act` called with the number of each of these signals, in a thread of its own.
+
+    A handler itself runs in the middle of whatever the main thread does: if that is `Event.wait`,
+    the thread holds the lock that `Event.set` takes, and both stand still for ever. For the same
+    reason it is no thread of `threading`, which takes locks to start one.
+    """
+    supervisor = current()
+
+    def run(number: int) -> None:
+        try:
+            act(number)
+        except BaseException as error:  # noqa: BLE001 - nobody else would hear of it
+            supervisor.note(Work("signal", signal.Signals(number).name), error, ran_s=0.0)
+
+    def handle(number: int, _: FrameType | None) -> None:
+        _thread.start_new_thread(run, (number,))
+
+    for number in numbers:
+        signal.signal(number, handle)
 
 
 async def first_of(*awaited: Awaitable[object]) -> tuple[bool, ...]:

@@ -51,3 +51,23 @@ class ManualClock:
     def jump_wall(self, delta_ms: int) -> None:
         """Moves only the wall clock, in either direction, as an operator or NTP would."""
         self._wall_ms += delta_ms
+
+
+class UnhurriedTime:
+    """The time of day for what expires: a wall clock that is set ahead makes nothing old at once.
+
+    It follows the wall clock, and goes at most twice as fast as time does: a jump of eight days has
+    its full effect after eight days, and so has the end of a suspended machine's sleep.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.wall_ms(), clock.monotonic_ms()
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        last_ms, asked_ms = self._last
+        now_ms = self._clock.monotonic_ms()
+        last_ms = min(self._clock.wall_ms(), last_ms + 2 * int(now_ms - asked_ms))
+        self._last = last_ms, now_ms
+        return last_ms

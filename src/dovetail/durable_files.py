@@ -4,13 +4,15 @@ import os
 from pathlib import Path
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replaces the file: after a crash at any line it is the old one or the new one, and whole.
 
-    It is there after a power cut when this returns. Raises `OSError`.
+    It is there after a power cut when this returns, with this `mode` less what the process masks.
+    Raises `OSError`.
     """
     draft = path.with_name(path.name + ".draft")
-    with draft.open("wb") as file:
+    draft.unlink(missing_ok=True)
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -8,9 +8,11 @@
     │   │   ├── ChecksumMismatch   a record batch that changed on its way
     │   │   ├── BatchTooLarge      a record batch above the topic's limit
     │   │   └── InvalidTimestamp   a record of a time that the topic does not accept
-    │   └── OffsetOutOfRange       a position that the partition does not hold
+    │   ├── OffsetOutOfRange       a position that the partition does not hold
+    │   └── PolicyViolation        what the topic's settings rule out
     ├── NotFound                   it does not exist, or not any more
     │   ├── TopicUnknown
+    │   │   └── TopicIdUnknown     also if another topic has the name now
     │   ├── LedgerUnknown
     │   └── EntryUnknown
     ├── Exists                     the name is taken
@@ -22,6 +24,7 @@
     │   ├── SequenceGap            an idempotent producer skipped a batch
     │   ├── ProducerFenced         an older producer epoch writes
     │   └── TransactionRefused     it is not part of a transaction that goes on
+    │       └── TransactionMapping   the transactional id belongs to another producer
     ├── Unavailable                try again later                              (retriable)
     │   ├── DiskFull
     │   ├── TooFewCopies           a record would have fewer copies than the topic demands
@@ -81,12 +84,20 @@ class OffsetOutOfRange(InvalidInput):
     """A position that the partition does not hold."""
 
 
+class PolicyViolation(InvalidInput):
+    """What the topic's settings rule out."""
+
+
 class NotFound(DovetailError):
     """It does not exist, or not any more."""
 
 
 class TopicUnknown(NotFound):
     """No such topic or partition."""
+
+
+class TopicIdUnknown(TopicUnknown):
+    """No topic has this id: it was deleted, and another may have its name now."""
 
 
 class LedgerUnknown(NotFound):
@@ -136,6 +147,10 @@ class ProducerFenced(Refused):
 
 class TransactionRefused(Refused):
     """It is not part of a transaction that goes on."""
+
+
+class TransactionMapping(TransactionRefused):
+    """The transactional id belongs to another producer."""
 
 
 class Unavailable(DovetailError):

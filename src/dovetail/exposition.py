@@ -3,10 +3,14 @@ series about background work, which every process has.
 
 One daemon thread answers `/metrics`, in the format that the scraper asks for. A scrape never waits
 for the process's work, and the work never waits for a scrape.
+
+A node has tens of thousands of series that seldom change. `Rendered` ones bring their text along,
+and `render` puts it between what the library writes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Thread
+from typing import Final, cast
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -16,14 +20,48 @@ from prometheus_client import (
     start_http_server,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from dovetail.addresses import Address
 from dovetail.errors import Unavailable
 from dovetail.supervision import Supervisor
 
+#: The last line of a page of OpenMetrics.
+_END: Final = b"# EOF\n"
+
 # When a series began is of no use here, and doubles the page.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Rendered(Metric):
+    """Series that are text already, in the lines that both formats share; it has no samples."""
+
+    def __init__(self, name: str, about: str, labels: Sequence[str], lines: str) -> None:
+        super().__init__(name, about, "gauge")
+        self._labelnames = tuple(labels)
+        self.text = f"# HELP {name} {about}\n# TYPE {name} gauge\n{lines}".encode()
+
+
+class _Families:
+    """What a registry had, for an encoder that asks a registry."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The page of a registry in the format that a scraper accepts, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    families = list(registry.collect())
+    rendered = b"".join(family.text for family in families if isinstance(family, Rendered))
+    others = _Families(family for family in families if not isinstance(family, Rendered))
+    page = encode(cast("CollectorRegistry", others))
+    rest = page.removesuffix(_END)
+    return rest + rendered + page[len(rest) :], content_type
 
 
 class BackgroundCollector(Collector):

@@ -48,8 +48,19 @@ CODEC_MASK = 0x07
 APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+#: The base timestamp says when the batch's tombstones, or its marker, may go (KIP-534); times of
+#: records are counted from it as from any other.
+DELETE_HORIZON = 0x40
 
 NO_PRODUCER = -1
+
+#: These are of brokers' own producers. Those that brokers hand out are counted from 0 on, and above
+#: are the ids that teams and Spark queries choose for themselves, which clients must send.
+BROKER_PRODUCER_IDS = 1 << 62
+_BROKER_PRODUCER_IDS_END = BROKER_PRODUCER_IDS + (1 << 10)
+
+#: The producer of all records that became due (node/due).
+DUE_PRODUCER_ID = BROKER_PRODUCER_IDS + 11
 
 #: Sequence numbers are 31 bits and begin again at 0.
 SEQUENCE_END = 1 << 31
@@ -73,6 +84,17 @@ class StoredRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    #: As they lie there; `read_headers` reads them.
+    raw_headers: bytes = b"\0"
+
+
+class OpenRecord(NamedTuple):
+    """A record with everything in it; `raw` are its bytes in the batch, with their length."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    raw: bytes
 
 
 class Marker(NamedTuple):
@@ -150,6 +172,8 @@ def check_batch(batch: memoryview, *, bytes_max: int) -> BatchHeader:
         raise InvalidBatch(f"compression codec {header.attributes & CODEC_MASK} is unknown")
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         raise InvalidBatch(f"producer {header.producer_id} sends no sequence or epoch")
+    if BROKER_PRODUCER_IDS <= header.producer_id < _BROKER_PRODUCER_IDS_END:
+        raise InvalidBatch(f"producer id {header.producer_id} is one of brokers; ask for an id")
     return header
 
 
@@ -174,14 +198,24 @@ def recompressed(
 ) -> tuple[memoryview, BatchHeader]:
     """The same records under another codec. Raises `InvalidBatch` if they do not inflate."""
     plain = bytes(inflate(batch[HEADER_BYTES:], header.attributes & CODEC_MASK))
-    records = deflate(plain, codec, level)
-    header = header._replace(
-        length=HEADER_BYTES - _LENGTH_FROM + len(records),
-        attributes=header.attributes & ~CODEC_MASK | codec,
-    )
+    header = header._replace(attributes=header.attributes & ~CODEC_MASK | codec)
+    made, header = resealed(header, deflate(plain, codec, level))
+    return memoryview(made), header
+
+
+def resealed(header: BatchHeader, records: bytes) -> tuple[bytearray, BatchHeader]:
+    """A batch of this header and other records, as its codec has them."""
+    header = header._replace(length=HEADER_BYTES - _LENGTH_FROM + len(records))
     covered = _COVERED.pack(*header[5:])
     header = header._replace(checksum=crc32c(records, crc32c(covered)))
-    return memoryview(bytearray(_FRONT.pack(*header[:5]) + covered + records)), header
+    return bytearray(_FRONT.pack(*header[:5]) + covered + records), header
+
+
+def empty_batch(first_offset: int, offset_end: int, *, leader_epoch: int) -> bytearray:
+    """A batch without records, so that readers find the way across offsets that are gone."""
+    delta = offset_end - first_offset - 1
+    header = BatchHeader(first_offset, 0, leader_epoch, 2, 0, 0, delta, -1, -1, -1, -1, -1, 0)
+    return resealed(header, b"")[0]
 
 
 def seal(
@@ -218,8 +252,9 @@ def build_batch(
     producer_epoch: int = -1,
     sequence: int = -1,
     attributes: int = 0,
+    codec: int = 0,
 ) -> bytes:
-    """One uncompressed batch. The same records and numbers make the same bytes."""
+    """One batch. The same records, numbers and codec make the same bytes."""
     base = records[0].timestamp
     parts: list[bytes] = []
     for delta, (timestamp, key, value, headers) in enumerate(records):
@@ -237,11 +272,11 @@ def build_batch(
         parts += (varint(len(record)), record)
 
     return seal(
-        b"".join(parts),
+        deflate(b"".join(parts), codec),
         len(records),
         base_timestamp=base,
         timestamp_max=max(record.timestamp for record in records),
-        codec=attributes,
+        codec=attributes | codec,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         sequence=sequence,
@@ -309,7 +344,39 @@ def decode_batch(batch: Buffer) -> Iterator[StoredRecord]:
             raise InvalidBatch(f"a record {offset_delta} behind the first of {header.record_count}")
         if not -(2**63) <= timestamp < 2**63:
             raise InvalidBatch(f"a record has the timestamp {timestamp}")
-        yield StoredRecord(header.base_offset + offset_delta, timestamp, key, value)
+        yield StoredRecord(header.base_offset + offset_delta, timestamp, key, value, data[at:end])
+        at = end
+
+
+def read_headers(raw: bytes) -> list[tuple[str, bytes | None]]:
+    """The headers of a record; a name that is not UTF-8 is made so. Raises `InvalidBatch`."""
+    found = []
+    count, at = read_varint(raw, 0)
+    for _ in range(count):
+        name, at = _read_bytes(raw, at)
+        value, at = _read_bytes(raw, at)
+        found.append(((name or b"").decode(errors="replace"), value))
+    return found
+
+
+def open_records(batch: Buffer, header: BatchHeader) -> Iterator[OpenRecord]:
+    """The records of a batch that was checked, with their headers. Raises `InvalidBatch`, also for
+    the name of a header that is not UTF-8: it could not be written again."""
+    data = bytes(inflate(memoryview(batch)[HEADER_BYTES:], header.attributes & CODEC_MASK))
+    at = 0
+    for _ in range(header.record_count):
+        start = at
+        length, at = read_varint(data, at)
+        end = at + length
+        _, at = read_varint(data, at + 1)
+        _, at = read_varint(data, at)
+        key, at = _read_bytes(data, at)
+        value, at = _read_bytes(data, at)
+
+        headers = read_headers(data[at:end])
+        if any("\N{REPLACEMENT CHARACTER}" in name for name, _ in headers):
+            raise InvalidBatch("the name of a header is not UTF-8")
+        yield OpenRecord(key, value, headers, data[start:end])
         at = end
 
 
@@ -339,6 +406,9 @@ def _sized(value: bytes | None) -> bytes:
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """A number as records hold it, and where it ends. Raises `InvalidBatch` if it is cut off."""
+    # Nearly all of them have one byte.
+    if at < len(data) and (byte := data[at]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -347,6 +417,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
+            if value >> 64:
+                raise InvalidBatch(f"the number in front of byte {at} has more than 64 bits")
             return (value >> 1) ^ -(value & 1), at
         shift += 7
 

@@ -55,6 +55,25 @@ def _skip(record: bytes, at: int, *, least: int = -1) -> int:
     return at + max(length, 0)
 
 
+def plain_first_keyless(data: Buffer, start: int, count: int) -> int:
+    """The number of the first of some whole records that has no key; -1 if all have one."""
+    view = bytes(memoryview(data)[start:])
+    at = 0
+    for number in range(count):
+        length, at = read_varint(view, at)
+        _, key_at = read_varint(view, at + 1)
+        _, key_at = read_varint(view, key_at)
+        if read_varint(view, key_at)[0] < 0:
+            return number
+        at += length
+    return -1
+
+
+try:
+    from dovetail._record_check import first_keyless
+except ImportError:
+    first_keyless = plain_first_keyless
+
 try:
     from dovetail._record_check import check
 except ImportError:
@@ -64,11 +83,19 @@ else:
     COMPILED = True
 
 
-def check_records(batch: memoryview, header: BatchHeader) -> None:
-    """Raises `InvalidBatch` unless the records are whole; a compressed batch is inflated for it."""
+def check_records(batch: memoryview, header: BatchHeader, *, keyed: bool = False) -> None:
+    """Raises `InvalidBatch` unless the records are whole; a compressed batch is inflated for it.
+
+    With `keyed`, as topics that are compacted ask for, also unless each of them has a key.
+    """
     codec = header.attributes & CODEC_MASK
     data: Buffer = inflate(batch[HEADER_BYTES:], codec) if codec else batch
     try:
-        check(data, 0 if codec else HEADER_BYTES, header.record_count)
+        check(data, start := 0 if codec else HEADER_BYTES, header.record_count)
     except ValueError as error:
         raise InvalidBatch(f"the batch holds what is not a record: {error}") from error
+    if keyed and (number := first_keyless(data, start, header.record_count)) >= 0:
+        raise InvalidBatch(
+            f"record {number} of the batch has no key, and the topic is compacted "
+            "(cleanup.policy=compact): give each record a key"
+        )

@@ -247,5 +247,5 @@ def _provider(settings: "TracingSettings", service: str) -> "tuple[TracerProvide
 def _extra_missing(error: ModuleNotFoundError) -> InvalidSetting:
     return InvalidSetting(
         f"tracing.enabled is true, and {error.name} is not installed; "
-        "pip install 'dovetail[tracing]', or set tracing.enabled = false"
+        "pip install 'dovetailmq[tracing]', or set tracing.enabled = false"
     )

@@ -1,6 +1,11 @@
 """A web server inside somebody else's event loop: it takes no signals, and reports when it listens.
 
 It is uvicorn. Whoever starts it ends it, and decides what it serves and at which address.
+
+A connection counts from the moment the system has accepted it. It is the client's *turn* until its
+request is there with its body, and while it does not read its answer. A turn has an end, and one
+connection too many costs the longest turn its place. So whoever connects and says nothing, or half
+of something, keeps nobody out: probes are answered, and file handles stay free for the rest.
 """
 
 import asyncio
@@ -11,10 +16,13 @@ from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dovetail.accepting import Acceptor
 from dovetail.addresses import Address
-from dovetail.background import first_of, start_task
+from dovetail.background import Alarm, first_of, start_task
 from dovetail.errors import InvalidSetting, Unavailable
+from dovetail.tls_files import TlsFiles
 
 _Message = MutableMapping[str, Any]
 #: A web application: Starlette, or what wraps one.
@@ -26,21 +34,150 @@ Asgi = Callable[
 #: Largest header block. Scrapes and members of a stream send under 1 KiB.
 HEADER_BYTES_MAX = 16 * 1024
 
+#: How long a client's turn may take: a request of 1 MiB, or reading 64 KiB of an answer.
+TURN_S_MAX = 15.0
+
+#: How long a client may take to agree on TLS.
+HANDSHAKE_S_MAX = 10.0
+
+#: How often turns that take too long are looked for.
+_SWEEP_S = 1.0
+
+
+class _Seat(H11Protocol):
+    """One connection, from the moment it was accepted."""
+
+    def __init__(self, house: "_Server") -> None:
+        super().__init__(house.config, house.server_state, house.lifespan.state)
+        self._house = house
+        #: When the client's turn began, if it is its turn.
+        self.turn_s = self.loop.time()
+        #: Until TLS is agreed on.
+        self.meeting: asyncio.Task[None] | None = None
+        self.met = False
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether it is the client's turn."""
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return bool(cycle.more_body or self.flow.write_paused)
+
+    def close(self) -> None:
+        """Closes at once. It counts no more: its transport is gone in the next turn of the loop."""
+        self._house.part(self)
+        if self.met:
+            self.transport.abort()
+        elif self.meeting is not None:
+            self.meeting.cancel()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.met = True
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._house.part(self)
+
+    def on_response_complete(self) -> None:
+        self.turn_s = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self.turn_s = self.loop.time()
+        super().pause_writing()
+
 
 class _Server(uvicorn.Server):
-    """uvicorn without signals, which reports when it listens."""
+    """uvicorn without signals, with seats, which reports when it listens."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listener: socket.socket,
+        *,
+        seats_max: int,
+        files: TlsFiles | None,
+    ) -> None:
         super().__init__(config)
+        self._files = files
         self.listening = asyncio.Event()
+        self._listener = listener
+        self._seats_max = seats_max
+        self._seats: set[_Seat] = set()
+        self._acceptor = Acceptor(self._on_accepted)
+        self._sweeper = Alarm(self._sweep, name="web/sweep")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            await self._stop_accepting()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        self.servers = []
+        self._acceptor.adopt(self._listener)
+        if self._files is not None:
+            self._files.keep([self.config.ssl])
+        self._sweep()
+        self.started = True
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._stop_accepting()
+        await super().shutdown(sockets)
+
+    async def _stop_accepting(self) -> None:
+        self._sweeper.cancel()
+        await self._acceptor.close()
+        for seat in tuple(self._seats):
+            if not seat.met:
+                seat.close()
+
+    def part(self, seat: _Seat) -> None:
+        """Counts a connection out."""
+        self._seats.discard(seat)
+
+    def _on_accepted(self, accepted: socket.socket) -> None:
+        seat = _Seat(self)
+        self._seats.add(seat)
+
+        def end(_: object) -> None:
+            # Also if it was cancelled before it began.
+            if not seat.met:
+                accepted.close()
+                self.part(seat)
+
+        seat.meeting = start_task(self._meet(seat, accepted), name="web/meet")
+        seat.meeting.add_done_callback(end)
+        if len(self._seats) > self._seats_max:
+            waiting = (one for one in self._seats if one.awaits_client)
+            min(waiting, key=lambda one: one.turn_s).close()
+
+    async def _meet(self, seat: _Seat, accepted: socket.socket) -> None:
+        """Agrees on TLS, if that is to be, and hands the socket over."""
+        tls = self.config.ssl
+        with contextlib.suppress(OSError):  # It speaks no TLS, or is gone again.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: seat,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_S_MAX,
+            )
+
+    def _sweep(self) -> None:
+        if self._files is not None:
+            self._files.look()
+        since_s = asyncio.get_running_loop().time() - TURN_S_MAX
+        for seat in tuple(self._seats):
+            if seat.awaits_client and seat.turn_s < since_s:
+                seat.close()
+        self._sweeper.set(_SWEEP_S)
 
 
 class WebServer:
@@ -71,7 +208,7 @@ async def serve_web(
     host: str,
     port: int,
     *,
-    requests_concurrent_max: int,
+    connections_max: int,
     stop_grace_s: int,
     hint: str,
     certificate: str = "",
@@ -82,6 +219,7 @@ async def serve_web(
     Raises `Unavailable`, with the `hint` what to do, if the address cannot be taken, and
     `InvalidSetting` if the certificate cannot be used.
     """
+    files = TlsFiles(certificate, key) if certificate else None
     _check_certificate(certificate, key)
     listener = _listen(host, port, hint)
     port_bound: int = listener.getsockname()[1]
@@ -94,15 +232,17 @@ async def serve_web(
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=requests_concurrent_max,
             timeout_graceful_shutdown=stop_grace_s,
             h11_max_incomplete_event_size=HEADER_BYTES_MAX,
             ssl_certfile=certificate or None,
             ssl_keyfile=key or None,
-        )
+        ),
+        listener,
+        seats_max=connections_max,
+        files=files,
     )
 
-    serving, of = server.serve(sockets=[listener]), f"port {port_bound}"
+    serving, of = server.serve(), f"port {port_bound}"
     task = start_task(serving, name="web/server", of=of, vital=True)
     try:
         ended, _ = await first_of(asyncio.shield(task), server.listening.wait())

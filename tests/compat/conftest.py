@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat import jvm
 from tests.compat.drivers import registry
 from tests.compat.drivers.base import Driver
 from tests.compat.proxy import Proxy
@@ -132,6 +133,13 @@ def proxied(request: pytest.FixtureRequest) -> Iterator[Proxied]:
     proxy.forward_to(direct)
     yield Proxied(proxy, direct, node)
     proxy.close()
+
+
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kafka Streams, Connect, MirrorMaker and a real Kafka, with the applications of this suite."""
+    project = Path(__file__).parent / "strangers"
+    return jvm.build(project, tmp_path_factory.mktemp("strangers"))
 
 
 @pytest.fixture

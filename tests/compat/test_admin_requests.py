@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from tests.compat.raw import RawClient
 from tests.compat.server import TopicMaker
 
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.record_batch import encode_batch
 
 
 @pytest.fixture
@@ -93,9 +95,10 @@ def test_settings_say_where_they_come_from(
         ("log.retention.ms", 5),
     ]
     assert [s.name for s in own["segment.ms"].synonyms] == ["log.roll.ms"]
-    assert described(32, new_name()).keys() == {
+    assert described(32, new_name()).keys() >= {
         "consumer.heartbeat.interval.ms",
         "consumer.session.timeout.ms",
+        "share.record.lock.duration.ms",
     }
     assert described(4, "", "num.partitions")["num.partitions"].value == "1"
 
@@ -159,6 +162,81 @@ def test_positions_by_topic_id(
         assert [(t.topic_id, t.partitions[0].committed_offset) for t in found.topics] == [
             (known, 7)
         ]
+
+
+def test_produce_by_topic_id(raw: RawClient, topic_maker: TopicMaker, bootstrap: str) -> None:
+    """K1, K13: Produce 13 names topics by id, and stores nothing in one that was made anew."""
+    topic = topic_maker()
+    asked = m.MetadataRequest(topics=(m.MetadataRequestTopic(name=topic),))
+    known, unknown = raw.ask(asked).topics[0].topic_id, bytes(range(16))
+
+    def write(*topic_ids: bytes, partition: int = 0) -> dict[bytes, tuple[int, int]]:
+        batch = bytes(encode_batch([(None, b"x")], timestamp=1))
+        answer = raw.ask(
+            m.ProduceRequest(
+                acks=-1,
+                timeout_ms=30_000,
+                topic_data=tuple(
+                    m.ProduceRequestTopic(
+                        topic_id=each,
+                        partition_data=(m.ProduceRequestPartition(index=partition, records=batch),),
+                    )
+                    for each in topic_ids
+                ),
+            ),
+            13,
+        )
+        rows = [(one.topic_id, one.partition_responses[0]) for one in answer.responses]
+        return {topic_id: (row.error_code, row.base_offset) for topic_id, row in rows}
+
+    refused = (int(ErrorCode.UNKNOWN_TOPIC_ID), -1)
+    assert write(known, unknown) == {known: (0, 0), unknown: refused}
+    assert write(b"\0" * 16) == {b"\0" * 16: refused}
+    missing = (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), -1)
+    assert write(known, partition=7) == {known: missing}
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(60)
+    for _ in range(200):
+        made = admin.create_topics([NewTopic(topic, 1)])[topic]
+        if made.exception(60) is None:
+            break
+        time.sleep(0.05)
+    assert made.exception(60) is None
+    assert write(known) == {known: refused}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ids"),
+    [
+        (None, ["a.one", "a.two", "b"]),
+        ("", ["a.one", "a.two", "b"]),
+        (r"a\..*", ["a.one", "a.two"]),
+        ("one", []),
+        ("b|a.one", ["a.one", "b"]),
+        ("(", None),
+    ],
+)
+def test_transactions_are_listed_by_a_pattern(
+    raw: RawClient, bootstrap: str, new_name: Callable[[], str], pattern: str | None, ids: Any
+) -> None:
+    """K8, K13: ListTransactions 2; an expression matches a whole id, and a wrong one is told."""
+    prefix = "listed."
+    for name in ("a.one", "a.two", "b"):
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": prefix + name})
+        producer.init_transactions(60)
+    asked = prefix + pattern.replace("|", f"|{prefix}") if pattern else pattern
+    request = m.ListTransactionsRequest(
+        state_filters=(), producer_id_filters=(), transactional_id_pattern=asked
+    )
+    answer = raw.ask(request, 2)
+    if ids is None:
+        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        return
+    assert answer.error_code == ErrorCode.NONE
+    found = [one.transactional_id for one in answer.transaction_states]
+    listed = sorted(name for name in found if name.startswith(prefix))
+    assert listed == [prefix + name for name in ids]
 
 
 def _await_coordinator(raw: RawClient, group: str) -> int:
@@ -253,3 +331,39 @@ def test_a_consumer_of_many_partitions_names_them_once(
     assert [p.partition_index for t in found.responses for p in t.partitions] == [7]
     assert ask(first.session_id, 4, ()).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert ask(first.session_id + 1, 1, ()).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("version", [10, 11, 12, 13])
+def test_an_unknown_id_is_told_in_every_version(bootstrap: str, version: int) -> None:
+    """K1, F88: also in those whose answers have no room for a topic without a name."""
+    wanted = m.MetadataRequestTopic(name=None, topic_id=b"\x07" * 16)
+    with RawClient(bootstrap) as client:
+        answer = client.ask(m.MetadataRequest(topics=(wanted,)), version)
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.UNKNOWN_TOPIC_ID]
+
+
+@pytest.mark.usefixtures("node_only")
+def test_a_broker_shows_its_rack_and_serves_consumers_of_any(
+    node_factory: Callable[..., Any], new_name: Callable[[], str]
+) -> None:
+    """L16: Metadata and DescribeCluster tell it; a consumer of another rack reads from the leader,
+    as it does from Kafka unless a replica selector is configured there."""
+    bootstrap, topic = node_factory(node_rack="zone-a").bootstrap, new_name()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"here")
+    assert producer.flush(30) == 0
+
+    with RawClient(bootstrap) as raw:
+        (broker,) = raw.ask(m.MetadataRequest(topics=())).brokers
+        (described,) = raw.ask(
+            m.DescribeClusterRequest(include_cluster_authorized_operations=False)
+        ).brokers
+        assert broker.rack == described.rack == "zone-a"
+
+    given = {"bootstrap.servers": bootstrap, "group.id": topic, "client.rack": "zone-b"}
+    reader = Consumer(given)
+    reader.assign([TopicPartition(topic, 0, 0)])
+    found = reader.poll(30)
+    reader.close()
+    assert found is not None
+    assert found.value() == b"here"

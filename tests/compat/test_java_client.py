@@ -3,36 +3,24 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.compat import jvm
+from tests.compat.drivers import kafkajs
+from tests.compat.jvm import BUILD_SECONDS_MAX
 
 PROJECT = Path(__file__).resolve().parent / "java"
-#: Time for Maven to fetch the client and its own plugins, once.
-BUILD_SECONDS_MAX = 180
+ROOT = PROJECT.parent.parent.parent
 RUN_SECONDS_MAX = 60
 
 
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled scenario, beside the client's libraries."""
-    for program in ("java", "javac", "mvn"):
-        if shutil.which(program) is None:
-            pytest.skip(f"the Java client needs the program {program}")
-    folder = tmp_path_factory.mktemp("java")
-    goal = ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    fetch = ["mvn", "-q", "-B", "-f", str(PROJECT / "pom.xml"), *goal]
-    sources = map(str, sorted(PROJECT.glob("*.java")))
-    compile_ = ["javac", "-nowarn", "-cp", f"{folder}/*", "-d", str(folder), *sources]
-    for words in (fetch, compile_):
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=BUILD_SECONDS_MAX, check=False
-        )
-        if words is fetch and done.returncode != 0:
-            pytest.skip(f"Maven could not fetch the Java client: {done.stdout[-500:]}")
-        assert done.returncode == 0, done.stderr
-    return folder
+    return jvm.build(PROJECT, tmp_path_factory.mktemp("java"))
 
 
 @pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
@@ -65,10 +53,65 @@ def test_java_consumers_of_the_new_group_protocol(
     run(classes, "GroupScenario", address, new_name())
 
 
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_java_share_consumers_and_their_administration(
+    request: pytest.FixtureRequest, classes: Path, new_name: Callable[[], str]
+) -> None:
+    """K10, K13: accept, release, reject, renew; and what `kafka-share-groups.sh` asks: described,
+    listed, moved, offsets and groups deleted."""
+    address = os.environ.get("COMPAT_BOOTSTRAP")
+    if address is None:
+        make = request.getfixturevalue("node_factory")
+        address = make(groups_share_heartbeat_interval_ms="200ms").bootstrap
+    run(classes, "ShareScenario", address, new_name())
+
+
+@pytest.mark.usefixtures("node_only")
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_java_producers_send_records_that_are_due_later(
+    bootstrap: str, classes: Path, new_name: Callable[[], str]
+) -> None:
+    """K11: by time and by delay, idempotent and in transactions; what cannot be is refused."""
+    run(classes, "DueScenario", bootstrap, new_name())
+
+
+@pytest.mark.usefixtures("node_only")
+@pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)
+def test_the_example_of_due_messages_works_with_four_clients(bootstrap: str, classes: Path) -> None:
+    """K11: `examples/due`: each program delays a message, and the reader shows all of them."""
+    modules = {**os.environ, "NODE_PATH": str(kafkajs.PROJECT / "node_modules")}
+    programs = {
+        "python": [sys.executable, "-m", "examples.due.remind"],
+        "java": ["java", "-cp", f"{classes}/*", "examples/due/Remind.java"],
+    }
+    if shutil.which("kcat"):
+        programs["kcat"] = ["examples/due/remind.sh"]
+    if shutil.which("npm"):
+        kafkajs.install()
+        programs["kafkajs"] = ["node", "examples/due/remind.js"]
+    read = [sys.executable, "-m", "examples.due.read", "--bootstrap", bootstrap]
+    with subprocess.Popen(
+        [*read, "--count", str(len(programs))], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        for name, words in programs.items():
+            done = subprocess.run(
+                [*words, f"by {name}", "100ms", bootstrap],
+                cwd=ROOT,
+                env=modules,
+                capture_output=True,
+                text=True,
+                timeout=RUN_SECONDS_MAX,
+                check=False,
+            )
+            assert done.returncode == 0, f"{name}: {done.stderr}"
+        said = [reader.stdout.readline() for _ in programs]
+    late = {line.partition(" (")[0]: line for line in said}
+    assert sorted(late) == sorted(f"by {name}" for name in programs)
+    assert not [line for line in said if "(-" in line], "one came early"
+
+
 def run(classes: Path, scenario: str, *arguments: str) -> None:
-    words = ["java", "-cp", f"{classes}/*:{classes}", scenario, *arguments]
-    done = subprocess.run(
-        words, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "done"
+    said = jvm.run(classes, scenario, *arguments, seconds_max=RUN_SECONDS_MAX)
+    assert said.strip() == "done"

@@ -17,7 +17,7 @@ from tests.compat.server import Node
 from tests.conftest import RunningNode
 
 PARTITIONS = 4
-WAIT_S = 30
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

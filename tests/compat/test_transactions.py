@@ -4,7 +4,6 @@ Green on Apache Kafka too (COMPAT_BOOTSTRAP), but for the ones that kill the nod
 """
 
 import json
-import subprocess
 import sys
 import time
 import uuid
@@ -22,6 +21,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from tests import warm_python
 from tests.compat.drivers.base import wait_for
 from tests.compat.server import Node, TopicMaker
 from tests.compat.test_java_client import classes, run  # noqa: F401 - a fixture
@@ -31,7 +31,7 @@ from dovetail.kafka.client.client import LATEST, KafkaClient
 from dovetail.spark.decoder import to_arrow
 from dovetail.spark.fetching import fetch
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def transactional(bootstrap: str, name: str, *, timeout_ms: int = 60_000) -> Producer:
@@ -269,7 +269,7 @@ def test_an_operator_finds_a_transaction_and_aborts_it(
 
     def dovetail(*words: str, code: int = 0) -> str:
         command = [sys.executable, "-m", "dovetail", "transaction", *words]
-        done = subprocess.run(
+        done = warm_python.run(
             [*command, "--bootstrap", bootstrap], capture_output=True, text=True, check=False
         )
         assert done.returncode == code, done.stderr

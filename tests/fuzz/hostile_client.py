@@ -26,7 +26,7 @@ from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.record_batch import encode_batch
 
 #: Whatever is waited for comes within this, or never.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 #: Random cases of each test; `make soak` sets more.
 FUZZ_CASES = int(os.environ.get("FUZZ_CASES", "200"))
@@ -118,7 +118,7 @@ def produce_request(
     )
     return m.ProduceRequest(
         acks=acks,
-        timeout_ms=10_000,
+        timeout_ms=50_000,
         topic_data=(m.ProduceRequestTopic(name=topic, partition_data=(data,)),),
     )
 
@@ -230,7 +230,8 @@ class Watch:
             outcome = caller.produce(SCRATCH, sent)
             assert outcome.error_code == 0
             got = fetched(caller, SCRATCH, 0, offset=outcome.base_offset)
-            assert got[61:] == sent[61:]
+            # What others wrote meanwhile may lie behind it.
+            assert got[61 : len(sent)] == sent[61:]
 
     @contextlib.contextmanager
     def undisturbed(

@@ -31,7 +31,9 @@ def value_of(partition: int, number: int) -> bytes:
 class Workload:
     """Produces in a thread until told to stop; counts what was acknowledged."""
 
-    def __init__(self, bootstrap: str, topic: str, *, partitions: int) -> None:
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int, keys: int = 0) -> None:
+        """With `keys`, number n has key n modulo that; else none has a key."""
+        self.keys = keys
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -86,6 +88,7 @@ class Workload:
                     self._producer.produce(
                         self.topic,
                         value_of(partition, number),
+                        key=str(number % self.keys) if self.keys else None,
                         partition=partition,
                         on_delivery=self._on_delivery,
                     )
@@ -158,3 +161,19 @@ def check(workload: Workload, bootstrap: str, partition: int) -> int:
         assert offset in (number, -1), f"{where}: {number} was acknowledged at {offset}"
         assert number < len(found), f"{where}: acknowledged record {number} is lost"
     return len(found)
+
+
+def check_compacted(workload: Workload, bootstrap: str) -> int:
+    """The last record of each key is there with its offset, and nothing that was not sent."""
+    count = 0
+    for partition in range(workload.partitions):
+        found = read_all(bootstrap, workload.topic, partition)
+        offsets = [offset for offset, _ in found]
+        assert offsets == sorted(set(offsets)), f"partition {partition}: out of order"
+        for offset, value in found:
+            assert value == value_of(partition, offset), f"offset {offset} was changed or moved"
+        sent = workload.sent[partition]
+        lost = {*range(max(0, sent - workload.keys), sent)} - {*offsets}
+        assert not lost, f"partition {partition}: the last record of a key is lost: {lost}"
+        count += len(found)
+    return count

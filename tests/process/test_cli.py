@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests import warm_python
 
 from dovetail.cli.outcome import ExitCode
 
@@ -41,7 +42,7 @@ class CommandLine:
         self._folder = folder
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return warm_python.Popen(
             [sys.executable, "-c", "from dovetail.cli import main; main()", *arguments],
             env=self._environment,
             cwd=self._folder,

@@ -7,9 +7,10 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import AcknowledgeType, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
+from tests.compat import test_share_groups as share
 from tests.compat.test_transactions import committed
 from tests.network_links import CLIENT
 from tests.process.checker import Workload, check_all
@@ -122,6 +123,38 @@ def test_transactions_survive_the_death_of_brokers(cluster: ClusterProcesses) ->
     found = committed(cluster.bootstrap, "into", PARTITIONS)
     assert found == sorted(wanted), f"{len(found)} of {len(wanted)}; {transformer.failures}"
     assert "met a defect" not in cluster.log()
+
+
+def test_share_groups_survive_the_death_of_a_broker(cluster: ClusterProcesses) -> None:
+    """K10: owner, coordinator or both die: what was accepted is not delivered again, and what
+    somebody had is."""
+    names = [f"queue-{number}" for number in range(3)]
+    for name in names:
+        share.make_topic(cluster, name, {})
+        share.produce(cluster, name, *[b"%d" % number for number in range(10)])
+    holders = []
+    for name in names:
+        holder = share.explicit(cluster, name)
+        for message in share.read(holder, 10):
+            if (message.offset() or 0) % 2 == 0:
+                holder.acknowledge(message, AcknowledgeType.ACCEPT)
+        assert all(error is None for error in holder.commit_sync().values())
+        holders.append(holder)
+
+    owner, other = owner_and_other(cluster, names[0])
+    cluster.kill(owner)
+    for holder in holders:  # Where the owner lives on, it gives back what it has.
+        holder.close()
+    await_takeover(cluster, names[0], other)
+    for name in names:
+        taker = share.member(cluster, name)
+        found = sorted(int(message.value() or b"") for message in share.read(taker, 5))
+        assert found == [1, 3, 5, 7, 9]
+        taker.commit_sync()
+        assert share.poll(taker, 0.3) == []
+        taker.close()
+    assert "met a defect" not in cluster.log()
+    assert "Traceback" not in cluster.log()
 
 
 def test_replicas_are_the_storage_nodes(cluster: ClusterProcesses) -> None:

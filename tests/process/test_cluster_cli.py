@@ -2,17 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm_python
 from tests.etcd_server import binary
 
 from dovetail.cli.local_cluster import processes as cluster_processes
 from dovetail.cli.local_cluster.folder import ClusterFolder
+from dovetail.cli.local_cluster.postgres import find_programs
 from dovetail.cli.outcome import ExitCode
 
 COMMAND_S_MAX = 100.0
@@ -31,7 +35,7 @@ class Shell:
     def run(
         self, *arguments: str, given: str = "", code: int = ExitCode.OK
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        done = warm_python.run(
             [sys.executable, "-m", "dovetail", *arguments],
             env=self._environment,
             cwd=self.folder,
@@ -48,6 +52,13 @@ class Shell:
     def use(self, bootstrap: str) -> None:
         """What the panel of `cluster start` tells a person to export."""
         self._environment["DOVETAIL_CLIENT_BOOTSTRAP"] = bootstrap
+
+    def trust(self, authority: str) -> None:
+        """The same, of a cluster that encrypts."""
+        self._environment |= {
+            "DOVETAIL_CLIENT_TLS": "true",
+            "DOVETAIL_CLIENT_TLS_CA": authority,
+        }
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.run("cluster", "status", "--json").stdout)
@@ -110,6 +121,23 @@ def test_a_cluster_is_started_hurt_healed_and_stopped(shell: Shell) -> None:
     assert "nothing runs" in shell.run("cluster", "stop").stderr
 
 
+def test_a_cluster_encrypts(shell: Shell) -> None:
+    """U2, R4: `--tls` makes the certificates; nodes, `status` and clients speak TLS with them."""
+    started = shell.run("cluster", "start", "--tls", *SMALLEST, "--json")
+    document = json.loads(started.stdout)
+    shell.use(document["bootstrap"])
+    shell.run("topic", "create", "orders", code=ExitCode.UNREACHABLE)
+    shell.trust(document["tls_ca"])
+    shell.run("topic", "create", "orders")
+    shell.run("produce", "orders", given="one\n")
+    assert shell.run("consume", "orders").stdout == "one\n"
+    assert shell.status()["errors"] == {}
+    # The next start finds the same certificates.
+    shell.run("cluster", "kill", "broker-1")
+    shell.run("cluster", "start")
+    assert shell.run("consume", "orders").stdout == "one\n"
+
+
 def test_everything_is_killed_and_comes_back(shell: Shell) -> None:
     """U2, L6: kill -9 on every process at once; the next start has the data, on the same ports."""
     started = json.loads(shell.run("cluster", "start", "--json", *SMALLEST).stdout)
@@ -140,3 +168,54 @@ def test_a_node_that_does_not_come_up_is_told_with_its_last_words(shell: Shell) 
     assert "storage-1 ended with code 2" in done.stderr
     assert "is bound to another disk" in done.stderr
     shell.run("cluster", "stop")
+
+
+@pytest.fixture
+def open_shell() -> Iterator[Shell]:
+    """In a folder that another user can enter: PostgreSQL does not run as root."""
+    binary()
+    folder = Path(tempfile.mkdtemp(prefix="dovetail-open-"))
+    folder.chmod(0o711)
+    made = Shell(folder)
+    try:
+        yield made
+    finally:
+        for name, process in cluster_processes.find(made.cluster).items():
+            cluster_processes.kill(name, process)
+        shutil.rmtree(folder)
+
+
+def test_a_cluster_serves_timelines(open_shell: Shell) -> None:
+    """F73: in a PostgreSQL of its own, which dies with the others and comes back with its data."""
+    shell = open_shell
+    find_programs(shell.cluster)
+    started = json.loads(shell.run("cluster", "start", "--json", *SMALLEST).stdout)
+    shell.use(started["bootstrap"])
+    assert "postgres-1" in started["processes"]
+    shell.run("timeline", "create", "reminders")
+    shell.run("timeline", "schedule", "reminders", "call Ada")
+    assert shell.run("timeline", "consume", "reminders", "--count", "1").stdout == "call Ada\n"
+
+    shell.run("timeline", "schedule", "reminders", "call Bob")
+    for name, process in cluster_processes.find(shell.cluster).items():
+        cluster_processes.kill(name, process)
+    shell.run("cluster", "start")
+    assert set(shell.states().values()) == {"running"}
+    assert shell.run("timeline", "consume", "reminders", "--count", "1").stdout == "call Bob\n"
+
+    closed = [shell.cluster.path / name for name in ("postgres-1.password", "cluster.json")]
+    assert {path.stat().st_mode & 0o077 for path in closed} == {0}
+    assert "postgres-1   stopped" in shell.run("cluster", "stop").stderr
+
+
+def test_a_cluster_without_postgresql_says_so(open_shell: Shell) -> None:
+    """F73: its start says why and what to do; the commands that want timelines say so too."""
+    shell = open_shell
+    shell.cluster.path.parent.chmod(0o700)
+    done = shell.run("cluster", "start", "--json", *SMALLEST)
+    if os.geteuid() == 0:
+        assert "timelines are not served: PostgreSQL does not run as root" in done.stderr
+        assert "--timelines-store postgresql://" in done.stderr
+        shell.use(json.loads(done.stdout)["bootstrap"])
+        refused = shell.run("timeline", "create", "reminders", code=ExitCode.FAILED)
+        assert "serves no timelines" in refused.stderr

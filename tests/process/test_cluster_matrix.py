@@ -5,13 +5,16 @@ cluster serves all tests, and each has a topic of its own. The short run has eve
 `make soak` draws as many as it is told, some at the same time.
 """
 
+import contextlib
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
+from tests.fuzz.hostile_client import batch, produce_request
 from tests.process.checker import check_all
 from tests.process.cluster_faults import (
     FAULTS,
@@ -22,6 +25,12 @@ from tests.process.cluster_faults import (
     pause_a_broker,
     pause_a_storage_node,
 )
+from tests.process.direct_reader import fetch_request, fetched_end
+
+from dovetail.errors import Unavailable
+from dovetail.kafka.client.connection import Connection
+from dovetail.kafka.codec.apis import ApiKey
+from dovetail.kafka.codec.error_codes import ErrorCode
 
 #: Faults drawn at random, beside the short run that has each once.
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "0"))
@@ -121,6 +130,10 @@ def test_etcd_is_away_for_longer_than_a_lease(trial: Trial) -> None:
     """D2, L1: owners go on as long as their lease allows, then refuse; all comes back by itself."""
     trial.progress()
     before = trial.leaders()
+    # What is written here is not the workload's, so it is read alone.
+    read = fetch_request(trial.topic, 0, 0, wait_ms=0)
+    owner = next(n for n in trial.cluster.brokers if trial.cluster.number(n) == before[0])
+    assert fetched_end(_asked(trial, owner, ApiKey.FETCH, read))[0] is ErrorCode.NONE
     for member in trial.cluster.etcd:
         trial.cluster.pause(member)
     trial.progress()  # The leases are still good.
@@ -129,6 +142,8 @@ def test_etcd_is_away_for_longer_than_a_lease(trial: Trial) -> None:
             f"{broker} says that it has no lease",
             lambda broker=broker: any("no lease" in r for r in trial.cluster.ready(broker)[1]),
         )
+    for broker in trial.cluster.brokers:
+        assert not _serves(trial, broker)
     for member in trial.cluster.etcd:
         trial.cluster.resume(member)
     trial.progress()
@@ -136,6 +151,29 @@ def test_etcd_is_away_for_longer_than_a_lease(trial: Trial) -> None:
         trial.cluster.await_ready(broker)
     assert set(trial.leaders()) == set(before)
     judge(trial)
+
+
+def _serves(trial: Trial, broker: str) -> bool:
+    """Whether a broker lets somebody read or write any partition, and does not send them away."""
+    codes: set[ErrorCode] = set()
+    for partition in range(PARTITIONS):
+        read = fetch_request(trial.topic, partition, 0, wait_ms=0)
+        written = produce_request(trial.topic, batch(1), partition=partition)
+        with contextlib.suppress(Unavailable):
+            codes.add(fetched_end(_asked(trial, broker, ApiKey.FETCH, read))[0])
+        with contextlib.suppress(Unavailable):
+            answer = _asked(trial, broker, ApiKey.PRODUCE, written)
+            codes.add(ErrorCode(answer.responses[0].partition_responses[0].error_code))
+    return ErrorCode.NONE in codes
+
+
+def _asked(trial: Trial, broker: str, key: ApiKey, request: Any) -> Any:
+    """Raises `Unavailable` if the broker closes the connection."""
+    connection = Connection(trial.cluster.address(broker), client_id="asks", timeout_s=60)
+    try:
+        return connection.call(key, request)
+    finally:
+        connection.close()
 
 
 @pytest.mark.skipif(not ROUNDS, reason="a long run: make soak")

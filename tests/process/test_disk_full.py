@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -57,7 +58,8 @@ def fill(bootstrap: str, topic: str, *, most: int) -> tuple[int, list[KafkaError
 
 
 def test_a_full_disk_refuses_writes_and_loses_nothing(small_disk: Path) -> None:
-    """L6: refused with a retriable error; reads go on; deleting a topic makes room again."""
+    """L6: refused with a retriable error, and `/readyz` says why; reads go on; deleting a topic
+    makes room again."""
     node = RunningNode(
         small_disk / "data",
         {"storage_segment_bytes": "4MiB", "storage_disk_free_bytes_min": "2MiB"},
@@ -72,6 +74,9 @@ def test_a_full_disk_refuses_writes_and_loses_nothing(small_disk: Path) -> None:
         filled, failures = fill(node.bootstrap, "filler", most=3000)
         assert failures, "the disk was never full"
         assert filled > 100
+        answer = httpx.get(f"{node.http_url}/readyz", timeout=30)
+        assert answer.status_code == 503
+        assert "disk is full" in answer.json()["reasons"][0]
         assert [offset for offset, _ in read_all(node.bootstrap, "kept", 0)] == list(range(20))
         assert len(read_all(node.bootstrap, "filler", 0)) >= filled
         node.kill()

@@ -18,11 +18,13 @@ from tests.foreign_values import NASTY_TEXTS, WORST, datas, each_of, foreign, te
 from tests.outbox_kit import new_topic
 from typer.testing import CliRunner
 
+from dovetail.admin import users
+from dovetail.admin.kafka import Kafka
 from dovetail.cli.app import app
-from dovetail.errors import DovetailError
+from dovetail.errors import DovetailError, InvalidInput
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient
-from dovetail.teams.frontend import FrontEnd
+from dovetail.teams import FrontEnd
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.team import Team
 
@@ -101,8 +103,17 @@ def test_names_in_paths_of_http(node: RunningNode, name: str, data: bytes) -> No
 COMMANDS = (
     ("topic", "describe", "{}"),
     ("topic", "create", "{}"),
+    ("topic", "delete", "{}", "--yes"),
+    ("topic", "create", "t", "--config", "{}"),
     ("group", "describe", "{}"),
+    ("group", "delete", "{}", "--yes"),
     ("timeline", "describe", "{}"),
+    ("timeline", "create", "{}"),
+    ("timeline", "schedule", "plain", "{}", "--key", "{}"),
+    ("user", "delete", "{}", "--yes"),
+    ("access", "allow", "{}", "read", "--topic", "{}"),
+    ("transaction", "abort", "{}", "--yes"),
+    ("consume", "{}"),
 )
 
 
@@ -116,6 +127,23 @@ def test_arguments_of_commands(node: RunningNode, name: str) -> None:
         done = CliRunner().invoke(app, arguments)
         assert isinstance(done.exception, SystemExit | None), (arguments, done.exception)
         assert "Traceback" not in done.output
+
+
+@foreign
+@each_of(NASTY_TEXTS, name="n", password="p")
+@given(name=texts, password=texts)
+def test_names_and_passwords_of_users(node: RunningNode, name: str, password: str) -> None:
+    """R6: who is taken is listed under this very name; a refusal shows nothing of a password."""
+    kafka = Kafka(node.bootstrap, AT_ONCE_S, "test")
+    try:
+        users.set_password(kafka, name, password)
+    except InvalidInput as error:
+        assert str(error).encode(), "a refusal that cannot be shown"
+        assert len(password) < 12 or password not in str(error)
+        return
+    assert name in [user.user for user in users.list_users(kafka)]
+    users.delete_user(kafka, name)
+    assert name not in [user.user for user in users.list_users(kafka)]
 
 
 def _same(job: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import make_url, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.foreign_values import (
     NASTY_TEXTS,
     WORST,
@@ -259,6 +261,78 @@ def test_a_message_of_the_outbox(
     assert record.value == _as_bytes(payload)
     assert record.key == _as_bytes(key)
     assert (header, _as_bytes(value)) in record.headers
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def other_ways(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, dict[str, Callable[[str, Any, Any], None]]]]:
+    """A database, and ways to publish there by what is not a plain connection."""
+    url = new_database(request.param, request.getfixturevalue, tmp_path_factory.mktemp("ways"))
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure(USE_TZ=True, DATABASES={})
+    from django.db.utils import ConnectionHandler
+
+    parts = make_url(url)
+    kinds = {"sqlite": "sqlite3", "postgres": "postgresql"}
+    place = {
+        "ENGINE": f"django.db.backends.{kinds[request.param]}",
+        "NAME": parts.database,
+        "HOST": parts.host or "",
+        "PORT": parts.port or "",
+        "USER": parts.username or "",
+    }
+    django = ConnectionHandler({"default": place})["default"]
+
+    def by_django(topic: str, payload: Any, key: Any) -> None:
+        Producer(topic).publish(payload, key=key, on=django, backend="db")
+
+    def by_async_session(topic: str, payload: Any, key: Any) -> None:
+        async def publish() -> None:
+            engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+            async with AsyncSession(engine) as session:
+                await Producer(topic, backend="db").publish_async(payload, key=key, on=session)
+                await session.commit()
+            await engine.dispose()
+
+        asyncio.run(publish())
+
+    yield url, {"django": by_django, "async": by_async_session}
+    django.close()
+
+
+@pytest.mark.parametrize("way", ["django", "async"])
+@foreign
+@each_of(WORST, payload="p", key="k")
+@given(payload=datas | texts, key=datas | texts | st.none())
+def test_a_message_by_other_ways_into_the_outbox(
+    other_ways: tuple[str, dict[str, Callable[[str, Any, Any], None]]],
+    way: str,
+    payload: Any,
+    key: Any,
+) -> None:
+    """R6: through Django and an async session it is stored as it was given, or refused."""
+    url, ways = other_ways
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM kafka_messages"))
+    try:
+        ways[way]("t", payload, key)
+    except InvalidInput as error:
+        assert str(error).encode(), "a refusal that cannot be shown"
+        assert pending(engine) == 0
+        return
+    finally:
+        engine.dispose()
+    with engine.begin() as connection:
+        (row,) = connection.execute(text("SELECT key, payload FROM kafka_messages"))
+    assert tuple(None if one is None else bytes(one) for one in row) == (
+        _as_bytes(key),
+        _as_bytes(payload),
+    )
+    engine.dispose()
 
 
 def _as_bytes(value: bytes | str | None) -> bytes | None:

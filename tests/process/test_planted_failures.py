@@ -9,7 +9,7 @@ import ctypes
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 from confluent_kafka import Producer as KafkaProducer
+from confluent_kafka import ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import create_engine
@@ -69,7 +70,7 @@ from dovetail.supervision import FAILING_AFTER, Supervisor
 from dovetail.teams.delays import Courier
 from dovetail.teams.envelope import Job, JobId
 from dovetail.teams.graph import Pipeline
-from dovetail.teams.master import Master
+from dovetail.teams.master import Master, run_team_masters
 from dovetail.teams.reporter import Reporter
 from dovetail.teams.team import Team
 from dovetail.teams.workers.crew import Crew, Done
@@ -143,6 +144,29 @@ class Site:
 
         await asyncio.to_thread(use)
 
+    async def share_a_record(self) -> ShareConsumer:
+        """A member of a share group has a record, whose lock will end."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        asked = admin.create_topics([NewTopic("shared", 1)])
+        await asyncio.to_thread(asked["shared"].result, WAIT_S_MAX)
+
+        def use() -> ShareConsumer:
+            consumer = ShareConsumer(
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "group.id": "planted",
+                    "share.acknowledgement.mode": "explicit",
+                }
+            )
+            consumer.subscribe(["shared"])
+            producer = KafkaProducer({"bootstrap.servers": self.bootstrap})
+            while not consumer.poll(0.2):  # The group begins with what comes after it.
+                producer.produce("shared", b"x")
+                producer.flush(WAIT_S_MAX)
+            return consumer
+
+        return await asyncio.to_thread(use)
+
 
 class Replica:
     """A replica of a shared stream, and what it handled."""
@@ -194,6 +218,9 @@ async def site(
 
         client = await stack.enter_async_context(connect(node.endpoints.kafka))
         await client.timeline("planted").create()
+        admin = AdminClient({"bootstrap.servers": node.endpoints.kafka})
+        asked = admin.create_topics([NewTopic("due", 1, config={"dovetail.due": "true"})])
+        await asyncio.to_thread(asked["due"].result, WAIT_S_MAX)
         watching = await stack.enter_async_context(httpx.AsyncClient())
         watch = f"{node.endpoints.http}/v1/live?watch=topics"
         await stack.enter_async_context(watching.stream("GET", watch, timeout=None))
@@ -208,7 +235,7 @@ async def _until(done: Callable[[], bool]) -> None:
 
 _OF_A_DELETION = {"log/topic-work", "log/groups/forget-topic"}
 _ALARMS = {"log/adopt", "log/decide", "log/reconsider", "timeline/pump", "timeline/window"}
-_ALARMS |= {"wire/sweep", "election/tick", "wire/deadlines"}
+_ALARMS |= {"web/sweep", "wire/sweep", "election/tick", "wire/deadlines", "log/share/locks"}
 
 
 async def _plant(
@@ -222,8 +249,7 @@ async def _plant(
     if name in _ALARMS:
         planter.at_start(name)
         for round_ in range(FAILING_AFTER):
-            planter.ring(name)
-            await planter.until_heard(name, before + round_ + 1)
+            await planter.ring(name, heard=before + round_ + 1)
     elif start is not None:
         planter.at_start(name)
         await start()
@@ -243,10 +269,13 @@ async def test_a_node_says_which_work_keeps_failing(site: Site, name: str) -> No
     await _until(lambda: site.node.ready()[0])
     start = site.delete_a_topic if name in _OF_A_DELETION else None
     start = site.end_a_transaction if name == "log/transactions/end" else start
+    member = await site.share_a_record() if name == "log/share/locks" else None
     await _plant(site.planter, name, start=start)
     assert site.says(name)
     site.planter.pass_time()
     assert not site.says(name)
+    if member is not None:
+        await asyncio.to_thread(member.close)
 
 
 async def test_a_lease_that_nobody_renews_is_replaced(site: Site) -> None:
@@ -578,7 +607,7 @@ async def test_a_shared_log_in_the_coordination_service_is_followed_again(
 async def test_a_driver_says_which_thread_keeps_failing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R5: teams/delays, teams/reporter, teams/keep-warm."""
+    """R5: teams/delays, teams/reporter, teams/keep-warm, teams/team-master."""
     planter, supervisor = site.planter, Supervisor()
     pipeline = Pipeline("planted", Team("t", _same))
 
@@ -591,11 +620,16 @@ async def test_a_driver_says_which_thread_keeps_failing(
                 planter.in_call(monkeypatch, owner, attribute, name=name, times=FAILING_AFTER)
             courier = Courier("planted", Brokers.at(site.bootstrap))
             courier.start()
-            with Reporter(pipeline, bootstrap=site.bootstrap):
+            with Reporter(pipeline, bootstrap=site.bootstrap) as reporter:
                 planter.wait_heard("teams/reporter", FAILING_AFTER)
                 planter.wait_heard("teams/delays", FAILING_AFTER)
+                healthy, facts = reporter.health()
+                assert not healthy
+                named = {problem.partition(":")[0] for problem in facts["problems"]}
+                assert named == {"teams/reporter", "teams/delays"}
+                planter.pass_time()
+                assert reporter.health() == (True, {"status": "ok", "problems": []})
             courier.stop()
-        assert supervisor.failing() == {"teams/reporter", "teams/delays"}
 
     await asyncio.to_thread(use)
 
@@ -608,7 +642,17 @@ async def test_a_driver_says_which_thread_keeps_failing(
             await _plant(planter, "teams/keep-warm")
         elected.cancel()
         await asyncio.wait([elected])
-    assert "teams/keep-warm" in supervisor.failing()
+
+        def master_of(_team: str) -> Master:
+            return Master(pipeline, None, cluster.member("b"), bootstrap="nowhere:1", checkpoint="")  # type: ignore[arg-type]
+
+        with supervisor.supervising():
+            masters = asyncio.ensure_future(run_team_masters(pipeline.teams, master_of))
+            await asyncio.sleep(0)
+            await _plant(planter, "teams/team-master")
+        masters.cancel()
+        await asyncio.wait([masters])
+    assert {"teams/keep-warm", "teams/team-master"} <= supervisor.failing()
 
 
 def _same(job: str) -> str:
@@ -655,7 +699,17 @@ class _TwoNodes:
     def node(self, number: int) -> LocalStorageNode:
         return self._nodes[number]
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return False
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         return tuple(sorted(self._nodes.keys() - set(without)))[:count]
 
     def away(self) -> tuple[int, ...]:

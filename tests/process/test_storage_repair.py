@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests import warm_python
 from tests.cluster_processes import ClusterProcesses, running_cluster, wait_until
 from tests.process.checker import Workload, check_all
 
@@ -59,7 +60,7 @@ def storage(cluster: ClusterProcesses, *arguments: str) -> "subprocess.Completed
     """`dovetail storage ...`, as an operator runs it."""
     endpoints = ",".join(member.endpoint for member in cluster.etcd.values())
     command = [sys.executable, "-m", "dovetail", "storage", *arguments, "--etcd", endpoints]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return warm_python.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def state_of(cluster: ClusterProcesses, number: int) -> str:

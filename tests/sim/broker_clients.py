@@ -96,6 +96,10 @@ class Stream:
         found = life.log.owned.open.get((self.name, self.number))
         return found if found is not None and found.record.topic_id == self.topic_id else None
 
+    def key_of(self, value: bytes) -> bytes | None:
+        """The key under which a value is stored."""
+        return None
+
     def _batch(self, at: int) -> memoryview:
         while len(self._batches) <= at:
             start = self._starts[-1]
@@ -106,7 +110,8 @@ class Stream:
             self._batches.append(values)
             self._starts.append(start + count)
             self.values += values
-        batch = encode_batch([(None, v) for v in self._batches[at]], timestamp=CLOCK.wall_ms())
+        pairs = [(self.key_of(value), value) for value in self._batches[at]]
+        batch = encode_batch(pairs, timestamp=CLOCK.wall_ms())
         struct.pack_into(">qhi", batch, 43, self._producer_id, 0, self._starts[at])
         struct.pack_into(">I", batch, 17, crc32c(bytes(batch[21:])))
         return memoryview(batch)

@@ -7,7 +7,8 @@ something, not who said so:
 - Terms rise by one at a time. Whoever has named a successor changes nothing any more.
 - Nobody takes a partition from a broker that is announced.
 - Ledgers only come at the end of a chain, two at most are open, ids are never given twice; what is
-  closed stays as it is, and offsets follow each other.
+  closed stays as it is, and offsets follow each other. Closed neighbours leave a chain only for one
+  that was named before as being rewritten, and that covers the same offsets.
 - A partition gets its key while its topic lives, and once. A topic goes from CREATING to READY to
   DELETING, and when its name becomes free its keys and its ledgers are gone.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 import msgspec
 
 from dovetail.log.catalog import TOPICS
+from dovetail.log.owners import DELETED
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
 from dovetail.storage.chain import PAGES, PARTITIONS, LedgerInfo, Page, PartitionRecord
@@ -58,7 +60,9 @@ class History:
         self._given_on: set[tuple[str, int]] = set()
         self._ledgers: dict[int, str] = {}
         self._ids: set[str] = set()
-        self.claims = 0
+        self.claims = self.swaps = 0
+        #: What owners have named a successor for, as they left it.
+        self.handed_over: list[PartitionRecord] = []
 
     def on_put(self, key: str, value: bytes, author: Author | None) -> None:
         if key.startswith(TOPICS):
@@ -87,9 +91,9 @@ class History:
         assert record.paged.ledgers == len(paged)
         assert record.paged.payload_bytes == sum(info.payload_bytes for info in paged)
         assert not paged or record.closed, "the newest closed ledger moved to a page"
-        whole = chain.unfolded(record, pages)
+        whole = chain.unfolded(msgspec.structs.replace(record, rewriting=None), pages)
         assert len(whole.ledgers) == len(paged) + len(record.ledgers), "a ledger is there twice"
-        return whole
+        return msgspec.structs.replace(whole, rewriting=record.rewriting)
 
     def on_delete(self, key: str) -> None:
         if key.startswith(PAGES):
@@ -128,7 +132,7 @@ class History:
         for key, record in self._of_topic[topic.id].items():
             assert key not in self.partitions, f"{key} outlives its topic"
             assert not any(page.startswith(chain.pages_prefix(record)) for page in self._pages)
-            for info in record.ledgers:
+            for info in named_in(record):
                 for node in info.placement.nodes:
                     assert not self._holds(node, info.ledger), (
                         f"topic {topic.name} is gone, and node {node} has its ledger {info.ledger}"
@@ -151,6 +155,10 @@ class History:
         assert after.ledgers == before.ledgers, f"{key}: a claim changed the chain"
         self._claims[key, after.term] = author
         self.claims += 1
+        if after.owner not in (author.number, DELETED):
+            assert before.owner == author.number, f"{key}: given on by {author}"
+            self._given_on.add((key, after.term))
+            self.handed_over.append(after)
         topic = self._topic(after.topic_id)
         dying = topic is None or topic.state is TopicState.DELETING
         taken = before.owner != author.number and not dying
@@ -163,30 +171,24 @@ class History:
     ) -> None:
         assert after.term == before.term, f"{key}: term fell from {before.term} to {after.term}"
         place = (key, after.term)
-        if after.owner != before.owner and after == msgspec.structs.replace(
-            before, owner=after.owner
-        ):
-            # A later life may give on what it could not claim; its former one has the term yet.
-            assert before.owner == author.number, f"{key}: given on by {author}"
-            if self._claims.get(place) == author:
-                self._given_on.add(place)
-            return
         claimed_by = self._claims.get(place)
         assert author == claimed_by, (
             f"{key}: term {after.term} is {claimed_by}'s, and {author} changed it"
         )
         assert place not in self._given_on, f"{key}: changed after it was given on"
         assert after.owner == before.owner
-        self._check_chain(key, before.ledgers, after)
+        self._check_chain(key, before, after)
 
-    def _check_chain(
-        self, key: str, before: tuple[LedgerInfo, ...], after: PartitionRecord
-    ) -> None:
-        known = {info.ledger: info for info in before}
-        for info in after.ledgers:
+    def _check_chain(self, key: str, before: PartitionRecord, after: PartitionRecord) -> None:
+        known = {info.ledger: info for info in before.ledgers}
+        rewritten = None if before.rewriting is None else before.rewriting.ledger
+        for info in named_in(after):
             owner = self._ledgers.setdefault(info.ledger, key)
             assert owner == key, f"ledger {info.ledger} is in {owner} and in {key}"
-            if info.ledger not in known:
+        for info in after.ledgers:
+            if info.ledger == rewritten:
+                self._check_swap(key, before, after, info)
+            elif info.ledger not in known:
                 assert not info.closed
                 assert info is after.ledgers[-1], f"{key}: a ledger came in the middle"
                 assert info.term == after.term, f"{key}: a ledger of another term was opened"
@@ -199,6 +201,22 @@ class History:
             assert info.offset_end > info.first_offset
             end = info.offset_end
         kept = {info.ledger for info in after.ledgers}
-        for info in before:
-            if info.closed:
-                assert info.ledger in kept, f"{key}: closed ledger {info.ledger} left the chain"
+        left = [info for info in before.closed if info.ledger not in kept]
+        assert not left or rewritten in kept, f"{key}: closed ledgers left the chain: {left}"
+
+    def _check_swap(
+        self, key: str, before: PartitionRecord, after: PartitionRecord, made: LedgerInfo
+    ) -> None:
+        """A compacted ledger is closed and covers what left the chain for it."""
+        self.swaps += 1
+        kept = {info.ledger for info in after.ledgers}
+        left = [info for info in before.closed if info.ledger not in kept]
+        assert made.closed, f"{key}: a ledger that is being rewritten is in the chain"
+        assert after.rewriting is None
+        assert (made.first_offset, made.offset_end) == (left[0].first_offset, left[-1].offset_end)
+        assert made.term == left[0].term
+
+
+def named_in(record: PartitionRecord) -> tuple[LedgerInfo, ...]:
+    """Every ledger that a record names."""
+    return record.ledgers if record.rewriting is None else (*record.ledgers, record.rewriting)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from tests.sim.broker_clients import NoAnswer, Stream, ask, keep_producing, start
-from tests.sim.broker_history import Author, History
+from tests.sim.broker_history import Author, History, named_in
 from tests.sim.brokers import BrokerWires, Life, SimCoordination, announced, sweep_host
 from tests.sim.storage_hosts import StorageHost
 
@@ -51,6 +51,8 @@ FOCUSES = ["all", "twins", "topics"]
 
 class World:
     """Everybody, and what they do to each other."""
+
+    stream_type: type[Stream] = Stream
 
     def __init__(self, seed: int, *, brokers: int | None = None) -> None:
         self.rng = random.Random(seed)
@@ -162,7 +164,7 @@ class World:
         elif record.state is TopicState.READY:
             for number in range(record.partitions):
                 if (record.id, number) not in self.streams:
-                    stream = Stream(
+                    stream = self.stream_type(
                         record.id,
                         record.name,
                         number,
@@ -267,9 +269,7 @@ class World:
         """Sweeps, then reads every record of every partition from the storage."""
         for host in self.hosts.values():
             await sweep_host(host, self.service)
-        named = {
-            info.ledger for record in self.history.partitions.values() for info in record.ledgers
-        }
+        named = self._named()
         for stream in self.streams_alive():
             offset = 0
             while offset < stream.records_acknowledged:
@@ -282,9 +282,8 @@ class World:
             assert not left - self._named(), f"node {host.number} has ledgers of nobody: {left}"
 
     def _named(self) -> set[int]:
-        return {
-            info.ledger for record in self.history.partitions.values() for info in record.ledgers
-        }
+        records = self.history.partitions.values()
+        return {info.ledger for record in records for info in named_in(record)}
 
     async def names_are_free(self) -> None:
         """Every name that is not in use can be given again, and every one in use cannot."""

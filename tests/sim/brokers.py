@@ -32,7 +32,7 @@ from dovetail.errors import (
     Uncertain,
     WatchGap,
 )
-from dovetail.log.claims import DELETED
+from dovetail.log.owners import DELETED
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
 from dovetail.storage import Ensembles, chain

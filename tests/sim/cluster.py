@@ -35,6 +35,8 @@ REQUEST_MS = 60
 #: How long a change of the chain is waited for.
 CHANGE_MS = 200
 META = -1
+#: A long read of recovery gives some entries and not all, so that both ways are gone.
+AHEAD_BYTES = 40
 
 
 class PowerCut(Exception):
@@ -320,7 +322,15 @@ class Owner(Process):
                     machine,
                     effect.node,
                     lambda s: s.commit([Fence(ledger, term)])[0],
-                    lambda a, n=effect.node: machine.on_fenced(n, a.confirmed),
+                    lambda a, n=effect.node: machine.on_fenced(n, a.confirmed, a.entry_last),
+                )
+            elif isinstance(effect, recovery.AskAhead):
+                self._recovery_ask(
+                    meta,
+                    machine,
+                    effect.node,
+                    lambda s, f=effect: read_ahead(s, ledger, f.first, f.last),
+                    lambda a, f=effect: machine.on_ahead(f.node, f.first, a),
                 )
             elif isinstance(effect, recovery.AskEntry):
                 self._recovery_ask(
@@ -526,3 +536,12 @@ def fenced_read(store: LedgerStore, ledger: LedgerId, term: Term, entry: int) ->
     except (EntryUnknown, LedgerUnknown):
         return None
     return bytes(found[0].payload)
+
+
+def read_ahead(store: LedgerStore, ledger: LedgerId, first: int, last: int) -> list[bytes]:
+    """A few entries at once, without a fence; nothing if the first is not there."""
+    try:
+        found = store.read(ledger, EntryId(first), last=EntryId(last), bytes_max=AHEAD_BYTES)
+    except DovetailError:
+        return []
+    return [bytes(entry.payload) for entry in found]

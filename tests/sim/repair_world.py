@@ -9,7 +9,7 @@ arrives; two owners can believe that the partition is theirs.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import TypeVar
@@ -18,6 +18,7 @@ from tests.faulty_disk import FaultyDisk
 from tests.sim.world import MemoryCoordinator, PowerCut, SimStorageNode, VirtualClock
 
 from dovetail.buffers import Buffer
+from dovetail.clock import UnhurriedTime
 from dovetail.coordination.protocol import Change, KeyValue, Outcome, Put, Snapshot, Unchanged
 from dovetail.errors import (
     CoordinationDown,
@@ -277,6 +278,7 @@ class Owner:
             self._coordinator,
             ensembles,
             VirtualClock(),
+            UnhurriedTime(VirtualClock()),
             TailBudget(0),
             next_ledger_id,
             lambda partition, error: None,
@@ -298,6 +300,7 @@ class Owner:
             only_if=lambda _: (),
         )
         self.partition.config = self.world.config
+        self.partition.assigned = self.world.assigned
 
     def die(self) -> None:
         self.dead = True
@@ -308,8 +311,19 @@ class Owner:
     def node(self, number: int) -> Link:
         return Link(self.world, self, number)
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return False
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         there = [n for n in self.present() if n not in without and n not in self.given_up()]
+        there = [n for n in there if among is None or n in among]
         if len(there) < count:
             raise Unavailable(f"{count} storage nodes are needed, {len(there)} are there")
         return tuple(self.rng.sample(sorted(there), count))
@@ -348,6 +362,9 @@ class World:
         self.owner_numbers = count(100)
         self.owners: list[Owner] = []
         self.taking_over = 0
+        #: The nodes that somebody wants the partition to lie on; empty: any.
+        self.assigned: tuple[int, ...] = ()
+        self.assignment_held = False
         self.draining: set[int] = set()
         self.removed: set[int] = set()
         self._seen: dict[int, float] = {}
@@ -403,6 +420,21 @@ class World:
         for owner in self.owners:
             if owner.partition is not None:
                 owner.partition.config = self.config
+
+    def reassign(self, nodes: tuple[int, ...]) -> None:
+        """Somebody names the nodes that the partition is to lie on, or takes that back."""
+        self.assigned = nodes
+        for owner in self.owners:
+            if owner.partition is not None:
+                owner.partition.assigned = nodes
+
+    @property
+    def assignment_holds(self) -> bool:
+        """Whether the nodes that were named are as many as are needed, and all of them stay."""
+        staying = self.present() - self.draining - self.removed
+        return len(self.assigned) == self.config.quorum.ensemble and staying.issuperset(
+            self.assigned
+        )
 
     def fault(self, name: str) -> None:
         self.faults[name] = self.faults.get(name, 0) + 1
@@ -499,6 +531,9 @@ class World:
                 found = self.copies(info, entry)
                 if len(found) < info.placement.quorum.write:
                     return f"entry {entry} of ledger {info.ledger} lies on {found} only"
+            fits = info.placement.quorum.ensemble <= len(self.assigned)
+            if fits and self.assignment_holds and not info.placement.nodes <= {*self.assigned}:
+                return f"ledger {info.ledger} lies on {info.placement.nodes}, not {self.assigned}"
         for info in record.open:
             if info.placement.nodes & self.draining:
                 return f"open ledger {info.ledger} names a node that is being drained"

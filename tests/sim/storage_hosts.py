@@ -6,7 +6,7 @@ clients time out. A request that was sent and not answered may have been done.
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -209,7 +209,17 @@ class BrokerNodes:
             if host.away_since is not None and now - host.away_since >= self._ttl_s
         )
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return False
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         there = [n for n in self._hosts if n not in (*without, *self.away())]
         if len(there) < count:
             raise Unavailable(f"{count} storage nodes are needed and {len(there)} are there")

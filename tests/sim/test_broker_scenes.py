@@ -17,12 +17,14 @@ from tests.sim.broker_world import World, repeatable
 from tests.sim.brokers import Life
 from tests.sim.processes import ProcessLoop, end_everything
 from tests.sim.seeds import SCENE_SEEDS
+from tests.sim.world import VirtualClock
 
 from dovetail.coordination import Put
 from dovetail.errors import DovetailError, Fenced
 from dovetail.log.catalog import partition_key
-from dovetail.log.claims import SETTLE_MS, Place
+from dovetail.log.claims import SETTLE_MS
 from dovetail.log.context import PartitionContext
+from dovetail.log.owners import Place
 from dovetail.log.ownership import claim
 from dovetail.log.partition import Partition
 from dovetail.log.topic import TopicState
@@ -91,14 +93,16 @@ def owned_by(world: World, life: Life) -> list[Stream]:
 
 @pytest.mark.parametrize("seed", range(1, SCENE_SEEDS + 1))
 def test_a_clean_stop_is_a_fast_hand_over(seed: int) -> None:
-    """L9: under 500 ms from the order to stop until others serve everything."""
+    """L9: under 500 ms from the order to stop until others serve everything; ledgers are closed."""
 
     async def scene(world: World) -> None:
         victim = world.live_ones()[1]
         assert len(owned_by(world, victim)) == 3
+        world.history.handed_over.clear()
         victim.stop()
         await until(world, lambda: served(world, without=victim.author.number), within_s=0.5)
         await until(world, lambda: not victim.process.alive, within_s=5)
+        assert [record.open for record in world.history.handed_over] == [()] * 3
 
     play(seed, scene)
 
@@ -117,6 +121,42 @@ def test_a_crash_costs_the_lease_and_little_more(seed: int) -> None:
         await until(world, lambda: all(s.acknowledged > n for s, n in before.items()))
 
     play(seed, scene)
+
+
+@pytest.mark.parametrize("seed", range(1, SCENE_SEEDS + 1))
+def test_power_is_cut_everywhere(seed: int) -> None:
+    """L6, L9, L10: all brokers and storage nodes at once, in the middle of writing; what was not
+    synced is gone, and what was acknowledged is there."""
+
+    async def scene(world: World) -> None:
+        for life in world.live_ones():
+            life.process.kill()
+        for host in world.hosts.values():
+            host.crash()
+        await until(world, lambda: all(host.node is None for host in world.hosts.values()))
+        assert all(stream.acknowledged for stream in world.streams_alive())
+        for number in world.numbers:
+            world.start_broker(number)
+        await world.settle()
+        await world.check_everything()
+
+    play(seed, scene)
+
+
+@pytest.mark.parametrize("jump_ms", [-90_000_000, 90_000_000])
+def test_clocks_that_jump_move_and_stop_nothing(
+    jump_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L1, L9: by a day and an hour, ahead or back: leases count elapsed time, owners stay."""
+
+    async def scene(world: World) -> None:
+        claims, wall_ms = world.history.claims, VirtualClock.wall_ms
+        monkeypatch.setattr(VirtualClock, "wall_ms", lambda clock: wall_ms(clock) + jump_ms)
+        await asyncio.sleep(3 * world.ttl_ms / 1000)
+        assert world.history.claims == claims
+        await world.settle()
+
+    play(1, scene, pause_s=1.0)
 
 
 @pytest.mark.parametrize("seed", range(1, SCENE_SEEDS + 1))
@@ -163,7 +203,7 @@ def test_a_broker_that_is_back_tells_no_old_end(seed: int) -> None:
                     await stream.ask_end(victim)
             await asyncio.sleep(0.01)
         assert victim.log is not None
-        told = victim.log.catalog.owners()
+        told = victim.log.catalog.owners
         for stream in lost:
             place = Place(stream.topic_id, stream.number)
             assert told[place].owner != victim.author.number, "clients are sent to it"

@@ -14,8 +14,8 @@ from dovetail.log import owned as owned
 from dovetail.log import ownership, partition, topic_work
 from dovetail.log.catalog import Catalog, IdBlocks, partition_key
 from dovetail.log.chain_keeper import ChainKeeper
-from dovetail.log.claims import NOBODY
 from dovetail.log.owned import OwnedPartitions
+from dovetail.log.owners import NOBODY
 from dovetail.log.partition import Partition
 from dovetail.log.service import Log
 from dovetail.storage import chain
@@ -213,7 +213,7 @@ PLANTS: list[tuple[Plant, Callable[[int], object], int]] = [
     (living_owner_is_ignored, run, 0),
     (owner_may_be_back, run, 2),
     (lease_without_a_look, run, 10),
-    (mending_steals_back, run, 39),
+    (mending_steals_back, run, 250),
     (registered_without_looking, run, 1),
     (given_before_it_is_closed, run, 0),
     (deleted_without_a_claim, delete_behind_the_owner, 0),

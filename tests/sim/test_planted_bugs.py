@@ -18,7 +18,7 @@ from dovetail.storage.disk.frame import SegmentScan
 from dovetail.storage.disk.options import Durability, StoreSettings
 from dovetail.storage.placement import Fragment, Placement
 from dovetail.storage.quorum.arithmetic import Quorum
-from dovetail.storage.quorum.recovery import QuorumRecovery
+from dovetail.storage.quorum.recovery import Done, QuorumRecovery
 from dovetail.storage.quorum.writer import Confirm, QuorumWriter, Replace
 
 SEEDS_MAX = 1000
@@ -174,6 +174,17 @@ def change_written_before_recovery_is_done(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(QuorumRecovery, "on_replaced", trusting)
 
 
+def long_read_ends_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node gives at once is taken for all that there is."""
+
+    def trusting(self: Any, _: int, first: int, payloads: Any) -> Any:
+        self._claimed.clear()
+        self._asked_ahead = None
+        return [Done(first + len(payloads) - 1)]
+
+    monkeypatch.setattr(QuorumRecovery, "on_ahead", trusting)
+
+
 @pytest.mark.parametrize(
     ("plant", "run"),
     [
@@ -192,6 +203,7 @@ def change_written_before_recovery_is_done(monkeypatch: pytest.MonkeyPatch) -> N
         (acknowledged_out_of_order, test_cluster_sim.run),
         (too_few_noes, test_cluster_sim.run),
         (change_written_before_recovery_is_done, test_cluster_sim.run),
+        (long_read_ends_a_ledger, test_cluster_sim.run),
     ],
 )
 def test_a_planted_bug_is_found(

@@ -2,9 +2,10 @@
 
 Two phases to a run. First, faults: storage nodes die and come back, lose their disks for good, find
 damaged bytes at a start or at a read, are drained and kept after all; the topic's quorum changes;
-owners die in the middle of whatever they do, and are replaced while they live. What a disk has lost
-is never the last copy: a disk is hurt only when everything that was acknowledged lies on two. Then
-everything heals, and within a budget every closed ledger must be whole on Qw nodes that stay, no
+somebody names the nodes that the partition is to lie on; owners die in the middle of whatever they
+do, and are replaced while they live. What a disk has lost is never the last copy: a disk is hurt
+only when everything that was acknowledged lies on two. Then everything heals, and within a budget
+every closed ledger must be whole on Qw nodes that stay, those that were named if all of them do, no
 node damaged, nothing acknowledged lost.
 """
 
@@ -99,7 +100,12 @@ async def stir(world: World) -> None:
     elif kind < 0.83:
         world.fault("quorum changed")
         world.change_quorum(rng.choice(SHAPES)[0])
-    elif kind < 0.9:
+    elif kind < 0.86:
+        world.fault("reassigned")
+        known = sorted(n for n, one in world.processes.items() if not one.disk_lost)
+        wanted = min(world.config.quorum.ensemble, len(known))
+        world.reassign(tuple(rng.sample(known, wanted)) if rng.random() < 0.8 else ())
+    elif kind < 0.92:
         if world.draining and rng.random() < 0.5:
             world.fault("drain cancelled")
             world.draining.pop()
@@ -142,6 +148,7 @@ async def simulate(world: World) -> None:
     calm = True
     await heal(world)
     done = True
+    world.assignment_held = world.assignment_holds
     await world.background_ended()
     await check(world)
 
@@ -207,10 +214,12 @@ def run(seed: int) -> World:
 def test_closed_ledgers_are_whole_again_and_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """L8, L10, L11, L14: disks lost and damaged, nodes drained, quorums changed, owners dying.
+    """L8, L10, L11, L14, K13: disks lost and damaged, nodes drained, quorums changed, partitions
+    moved to named nodes, owners dying.
 
     L15: pages of chains hold two ledgers here.
     """
     monkeypatch.setattr(chain, "PAGE_BYTES", 250)
     worlds = run_seeds(run, least=10)
     assert sum(world.pages for world in worlds) > 10 * len(worlds), "hardly any pages"
+    assert any(world.assignment_held for world in worlds), "no assignment was ever followed"

@@ -3,11 +3,9 @@
 import asyncio
 
 from tests.sim.broker_clients import start
-from tests.sim.broker_world import HEAL_S, repeatable
-from tests.sim.brokers import Life
+from tests.sim.broker_world import HEAL_S
 from tests.sim.processes import ProcessLoop, end_everything
 from tests.sim.seeds import run_seeds
-from tests.sim.test_brokers_sim import cut, stir
 from tests.sim.transaction_world import (
     IDS,
     PARTITIONS,
@@ -17,51 +15,23 @@ from tests.sim.transaction_world import (
     positions,
     whole,
 )
+from tests.sim.wired_world import play_through
 
-FAULTS_S = 12.0
 #: Transactions that each id must bring to an end after everything has healed.
 PROGRESS = 2
-
-
-def cut_brokers(world: TransactionWorld, life: Life) -> None:
-    """A broker hears nothing of another one, or too late."""
-    wires = [wire for pair, wire in world.between.items() if life.author.number in pair]
-    cut(world, world.rng.choice(wires), "between brokers", 6)
-
-
-async def trouble(world: TransactionWorld) -> None:
-    while not world.calm:
-        await asyncio.sleep(world.rng.random() * 0.9)
-        if world.calm:
-            return
-        life = world.newest(world.rng.choice(world.numbers))
-        if life is not None and world.rng.random() < 0.25:
-            cut_brokers(world, life)
-        else:
-            stir(world)
 
 
 async def play(world: TransactionWorld) -> None:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, ProcessLoop)
-    loop.set_exception_handler(world.failed)
     reader = Reader(world)
     try:
-        for number in world.numbers:
-            world.start_broker(number)
-        start(world.keep_brokers_up())
-        await world.create()
+        await world.begin()
         for name in IDS:
             start(keep_working(world, name))
-        start(trouble(world))
         for _ in range(2):
             start(reader.run())
-        ends_at = loop.time() + FAULTS_S
-        while loop.time() < ends_at:
-            await asyncio.sleep(0.5)
-            world.check_failure()
-
-        world.heal()
+        await world.suffer()
         await settle(world)
         committed = {
             (number, offset): value
@@ -99,14 +69,7 @@ async def settle(world: TransactionWorld) -> None:
 
 
 def run(seed: int) -> TransactionWorld:
-    async def main() -> TransactionWorld:
-        world = TransactionWorld(seed)
-        with repeatable(world):
-            await play(world)
-        return world
-
-    with asyncio.Runner(loop_factory=ProcessLoop) as runner:
-        return runner.run(main())
+    return play_through(TransactionWorld, play, seed)
 
 
 def test_a_transaction_is_seen_whole_or_not_at_all() -> None:

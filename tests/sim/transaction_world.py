@@ -19,11 +19,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from tests.sim.broker_clients import NoAnswer, ask, start
-from tests.sim.broker_history import Author
-from tests.sim.broker_world import World
 from tests.sim.brokers import CLOCK, Life
-from tests.sim.processes import Wire, exchange
-from tests.sim.storage_hosts import answer
+from tests.sim.wired_world import WiredWorld
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, NotOwner, Refused, Unavailable
@@ -43,7 +40,6 @@ from dovetail.log.partition import Partition
 from dovetail.log.producers import AbortedRange
 from dovetail.log.reading import aborted_between, read_from_storage
 from dovetail.log.service import Log
-from dovetail.log.topic import TopicRecord
 from dovetail.log.transactions.brokers import Outcomes
 from dovetail.log.transactions.calls import Admit
 from dovetail.log.transactions.coordinator import TransactionCoordinator, TransactionSettings
@@ -62,7 +58,7 @@ from dovetail.record_batch import (
 TOPIC, PARTITIONS = "out", 3
 IDS = ["x", "y"]
 TIMEOUT_MS = 4_000
-CALL_S, ANSWER_S = 1.5, 2.5
+ANSWER_S = 2.5
 NOBODY = MemberIdentity(MemberId(""))
 
 
@@ -112,70 +108,26 @@ class WireBrokers:
         return outcomes
 
     async def _ask(self, node: int, work: Callable[[TransactionLife], Any]) -> Any:
-        def serve(reply: Callable[[object], None]) -> None:
-            there = self._world.newest(node)
-            if isinstance(there, TransactionLife) and there.serves:
-                life = there
-                life.process.call(lambda: life.run(answer(lambda: work(life), reply)))
-
-        world, rng = self._world, self._world.rng
-        if rng.random() < 0.15 and not world.calm:
-            # It comes twice, and the second time when everybody has long gone on.
-            world.later(rng.random() * 2, serve, lambda outcome: None)
-        found = await exchange(
-            world.between[self._number, node],
-            serve,
-            wait_s=CALL_S,
-            lost=Unavailable(f"broker {node} does not answer"),
-        )
-        if rng.random() < 0.1 and not world.calm:
-            await asyncio.sleep(rng.random())
+        world = self._world
+        found = await world.call(self._number, node, work)
+        if world.rng.random() < 0.1 and not world.calm:
+            await asyncio.sleep(world.rng.random())
         return found
 
 
-class TransactionWorld(World):
+class TransactionWorld(WiredWorld[TransactionLife]):
     """Everybody, and what is known of each item."""
+
+    broker_class = TransactionLife
+    topic, partitions = TOPIC, PARTITIONS
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.focus = "all"
-        self.between = {
-            (one, other): Wire(self.rng) for one in self.numbers for other in self.numbers
-        }
         #: What readers of what is committed have seen, by partition and offset.
         self.seen: dict[tuple[int, int], bytes] = {}
         self.ended: Counter[str] = Counter()
-        #: Set in the end: no client begins anything any more. How many are at work.
-        self.resting = False
+        #: Clients that are at work.
         self.clients = 0
-
-    def new_life(self, author: Author) -> Life:
-        life = TransactionLife.__new__(TransactionLife)
-        life.world = self
-        life.__init__(author, **self._surroundings(author))  # type: ignore[misc]
-        return life
-
-    def _on_topic(self, record: TopicRecord, before: TopicRecord | None) -> None:
-        """Producers are transactional ones, and not one for each partition."""
-
-    def heal(self) -> None:
-        super().heal()
-        for wire in self.between.values():
-            wire.heal()
-
-    def brokers(self) -> list[TransactionLife]:
-        return [life for life in self.live_ones() if isinstance(life, TransactionLife)]
-
-    async def create(self) -> None:
-        """The topic that everybody writes to, sooner or later."""
-        while TOPIC not in self.history.topics:
-            await asyncio.sleep(0.1)
-            for life in self.brokers()[:1]:
-                log = life.log
-                assert log is not None
-                create = log.create_topic(TOPIC, partitions=PARTITIONS)
-                with contextlib.suppress(DovetailError, NoAnswer):
-                    await ask(life, lambda made=create: made, wait_s=3)  # type: ignore[misc]
 
     def owner(
         self, number: int, *, surely: bool = False

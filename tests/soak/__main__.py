@@ -4,15 +4,19 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 # A load that leaves the processors to what recovers; read when the checker is imported.
 os.environ.setdefault("LOAD_PAUSE_S", "0.5")
 
+from tests import etcd_server
 from tests.cluster_processes import ClusterProcesses, running_cluster
 from tests.conftest import RunningNode, pytest_configure
 from tests.database_servers import (
@@ -26,12 +30,17 @@ from tests.soak.log import LogPart
 from tests.soak.outbox import OutboxPart
 from tests.soak.part import Heal, Part
 from tests.soak.stream import StreamPart
+from tests.soak.teams import TeamsPart
 from tests.soak.timelines import TimelinePart
 
 #: A fault lasts so long; some of them wait for others to take over first.
 FAULT_S = (0.5, 8.0)
 #: Between two faults every part does at least one thing more within this.
-STUCK_S_MAX = 180.0
+STUCK_S_MAX = 300.0
+#: How long processes get to write down what they are doing.
+STACKS_S = 3.0
+#: With so many processes on few cores, silence for a moment is no death: etcd's times.
+HEARTBEAT_MS, ELECTION_TIMEOUT_MS = 300, 3_000
 
 
 class Run:
@@ -49,9 +58,11 @@ class Run:
         sys.stdout.flush()
 
     def go(self, minutes: float) -> None:
-        """Faults until the time is over."""
+        """Faults for so long, once everything moves."""
         self._wait_moved()
-        while time.monotonic() - self._began < minutes * 60:
+        self._book.look(self._pids())
+        deadline = time.monotonic() + minutes * 60
+        while time.monotonic() < deadline:
             heals = [self._harm(part) for part in self._chosen()]
             time.sleep(self._rng.uniform(*FAULT_S))
             for heal in heals:
@@ -88,6 +99,7 @@ class Run:
         for part in self._parts:
             while part.done() <= before[part.name]:
                 if time.monotonic() > deadline:
+                    _ask_for_stacks(part)
                     raise AssertionError(f"{part.name} is stuck at {part.done()}")
                 time.sleep(0.1)
 
@@ -95,9 +107,31 @@ class Run:
         return {name: pid for part in self._parts for name, pid in part.pids().items()}
 
 
+def _ask_for_stacks(part: Part) -> None:
+    """Its processes write what their threads are doing into their logs."""
+    for pid in part.pids().values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(STACKS_S)
+
+
+@contextlib.contextmanager
+def kept_if_it_fails() -> Iterator[Path]:
+    """A folder for everything; the logs of a run that failed are needed."""
+    folder = Path(tempfile.mkdtemp(prefix="dovetail-soak-"))
+    try:
+        yield folder
+    except BaseException:
+        print(f"logs and data are in {folder}", flush=True)
+        raise
+    shutil.rmtree(folder)
+
+
 @contextlib.contextmanager
 def house(folder: Path, rng: random.Random) -> Iterator[list[Part]]:
     """All parts, started."""
+    etcd_server.HEARTBEAT_MS = HEARTBEAT_MS
+    etcd_server.ELECTION_TIMEOUT_MS = ELECTION_TIMEOUT_MS
     with contextlib.ExitStack() as stack:
         old = debian_postgres()
         new_database = stack.enter_context(running_postgres())
@@ -111,6 +145,7 @@ def house(folder: Path, rng: random.Random) -> Iterator[list[Part]]:
                 network="proxies",
                 timeline_store="postgres",
                 timeline_dsn=new_database.create_database().dsn,
+                coordination_lease_ms="8s",
             )
         )
         settings = {
@@ -140,6 +175,8 @@ def house(folder: Path, rng: random.Random) -> Iterator[list[Part]]:
         ]
         for given in outboxes:
             makers.append(lambda given=given: OutboxPart(*given, bootstrap, folder, rng))
+        # Spark takes all processors while it starts, so it comes last.
+        makers.append(lambda: TeamsPart(bootstrap, folder / "teams", rng))
         parts: list[Part] = []
         for make in makers:
             parts.append(make())
@@ -155,14 +192,17 @@ def main() -> None:
     print(f"seed={given.seed} minutes={given.minutes:g}", flush=True)
     pytest_configure()
     rng = random.Random(given.seed)
-    with (
-        tempfile.TemporaryDirectory(prefix="dovetail-soak-") as folder,
-        house(Path(folder), rng) as parts,
-    ):
+    with kept_if_it_fails() as folder, house(folder, rng) as parts:
         run = Run(parts, rng)
         run.go(given.minutes)
         run.judge()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BaseException:
+        # Threads of a load whose counterpart is gone would keep the process for ever.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)

@@ -45,13 +45,16 @@ class Book:
             if warm is None:
                 lines.append(f"{name}: {now.rss_bytes >> 20} MiB, {now.files} files, new")
                 continue
-            lines.append(
-                f"{name}: {warm.rss_bytes >> 20} to {now.rss_bytes >> 20} MiB, "
-                f"{warm.files} to {now.files} files"
+            most = Held(
+                int(warm.rss_bytes * RSS_FACTOR_MAX) + RSS_BYTES_MORE, warm.files + FILES_MORE
             )
-            most = warm.rss_bytes * RSS_FACTOR_MAX + RSS_BYTES_MORE
-            assert now.rss_bytes <= most, f"memory grows: {lines[-1]}"
-            assert now.files <= warm.files + FILES_MORE, f"file handles grow: {lines[-1]}"
+            lines.append(
+                f"{name}: {warm.rss_bytes >> 20} to {now.rss_bytes >> 20} MiB "
+                f"(at most {most.rss_bytes >> 20}), {warm.files} to {now.files} files "
+                f"(at most {most.files})"
+            )
+            assert now.rss_bytes <= most.rss_bytes, f"memory grows: {lines[-1]}"
+            assert now.files <= most.files, f"file handles grow: {lines[-1]}"
         return lines
 
 

@@ -17,6 +17,7 @@ class StreamPart:
     def __init__(self, node: RunningNode, folder: Path, rng: random.Random) -> None:
         folder.mkdir()
         self._rng, self._node = rng, node
+        self._refused = 0
         self._replicas = Replicas(folder, node, count=3, algorithm="MAJORITY", takeover="resume")
         self._replicas.__enter__()
 
@@ -52,6 +53,9 @@ class StreamPart:
         return self._rng.choice(self._replicas.replicas)
 
     def done(self) -> int:
+        for one in self._replicas.replicas:
+            self._refused += one.start_again_if_refused()
+            one.fail_if_ended()
         return len(self._replicas.handled)
 
     def pids(self) -> Mapping[str, int]:
@@ -66,7 +70,8 @@ class StreamPart:
         places = {(item.lane, item.offset) for item in handled}
         return (
             f"{len(places)} events handled, {len(handled) - len(places)} of them again at a "
-            f"takeover, {len(self._replicas.leaders)} terms with a leader"
+            f"takeover, {len(self._replicas.leaders)} terms with a leader, {self._refused} starts "
+            "of a replica refused while its node was away"
         )
 
     def end(self) -> None:

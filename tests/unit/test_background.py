@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from dovetail import background, supervision
-from dovetail.supervision import Failures, Supervisor, Work
+from dovetail.supervision import FAILING_AFTER, Failures, Supervisor, Work
 
 
 async def _break() -> None:
@@ -74,7 +76,9 @@ class _Panic(BaseException):
 
 
 @pytest.mark.parametrize(
-    "failure", [RuntimeError("planted"), asyncio.CancelledError(), _Panic("planted")], ids=repr
+    "failure",
+    [RuntimeError("planted"), asyncio.CancelledError(), _Panic("planted"), GeneratorExit()],
+    ids=repr,
 )
 async def test_a_kept_task_starts_again_until_it_is_well(
     failure: BaseException, supervisor: Supervisor
@@ -93,7 +97,8 @@ async def test_a_kept_task_starts_again_until_it_is_well(
         await asyncio.Event().wait()
 
     task = background.keep_task(work, name="room/work", of="one")
-    await well.wait()
+    async with asyncio.timeout(60):
+        await well.wait()
     assert seen == [[]] * supervision.FAILING_AFTER
     (problem,) = supervisor.problems()
     assert problem.startswith("room/work (one): failed 3 times in a row, the last time with ")
@@ -215,6 +220,42 @@ async def test_an_alarm_that_fails_rings_again(supervisor: Supervisor) -> None:
     assert rang == 4
 
 
+async def test_a_callback_that_is_called_later_is_called_again(supervisor: Supervisor) -> None:
+    """R5: whatever it raises; it is counted under its name, and is over when it was well."""
+    rang, well = 0, asyncio.Event()
+
+    def ring() -> None:
+        nonlocal rang
+        rang += 1
+        if rang < 3:
+            raise RuntimeError("planted")
+        well.set()
+
+    alarm = background.later(0.001, ring, name="timer", of="x")
+    await well.wait()
+    assert supervisor.counts() == {"timer": 2}
+    assert not alarm.is_set
+
+
+async def test_a_callback_that_a_thread_hands_in_is_heard_of() -> None:
+    """R5: it fails again and again, and that is a problem; what is about a client's line is not."""
+    supervisor, loop = Supervisor(), asyncio.get_running_loop()
+    background.watch_loop(supervisor)
+
+    def broken() -> None:
+        raise RuntimeError("planted")
+
+    def hand_in() -> None:
+        for _ in range(FAILING_AFTER):
+            loop.call_soon_threadsafe(broken)
+
+    await asyncio.to_thread(hand_in)
+    await asyncio.sleep(0.01)
+    assert supervisor.failing() == {"loop/callback"}
+    loop.call_exception_handler({"message": "SSL", "exception": OSError("broken line")})
+    assert supervisor.counts() == {"loop/callback": FAILING_AFTER}
+
+
 async def test_the_first_of_several_ends_the_wait_for_all() -> None:
     """The others are cancelled, and what the first raised is raised."""
     never, now = asyncio.Event(), asyncio.Event()
@@ -241,3 +282,34 @@ async def test_tasks_of_one_owner_end_together() -> None:
     await tasks.stop()
     assert late == ["started"]
     assert len(tasks) == 0
+
+
+def test_a_signal_that_interrupts_a_wait_does_not_stand_still_with_it() -> None:
+    """R5: `Event.wait` holds the lock that `Event.set` takes, and a handler runs in its middle."""
+    stop = threading.Event()
+    was = signal.getsignal(signal.SIGUSR1)
+    try:
+        background.on_signals(lambda _: stop.set(), signal.SIGUSR1)
+        with stop._cond:  # type: ignore[attr-defined]
+            signal.raise_signal(signal.SIGUSR1)
+        assert stop.wait(30)
+    finally:
+        signal.signal(signal.SIGUSR1, was)
+
+
+def test_what_a_signal_has_done_and_fails_is_heard_of(supervisor: Supervisor) -> None:
+    """R5: a stop that fails would be a line on the terminal, and a process that goes on."""
+    was = signal.getsignal(signal.SIGUSR1)
+
+    def act(_: int) -> None:
+        raise RuntimeError("planted")
+
+    try:
+        background.on_signals(act, signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        until_s = time.monotonic() + 60
+        while not supervisor.counts() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        assert supervisor.counts() == {"signal": 1}
+    finally:
+        signal.signal(signal.SIGUSR1, was)

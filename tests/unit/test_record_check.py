@@ -128,3 +128,16 @@ def test_compressed_records_are_examined_too(codec: int) -> None:
     forged = memoryview(bad)
     with pytest.raises(InvalidBatch, match="not a record"):
         check_records(forged, check_batch(forged, bytes_max=1 << 20))
+
+
+@pytest.mark.parametrize("checks", [check, plain_check])
+def test_a_number_has_64_bits_at_most(checks: Check) -> None:
+    """F13: compiled and plain agree on it, and no sum of times is larger than its place."""
+    for last, fits in ((b"\x01", True), (b"\x02", False), (b"\x7f", False)):
+        record = b"\0" + b"\xff" * 9 + last + b"\0\1\1\0"
+        data = varint(len(record)) + record
+        if fits:
+            checks(data, 0, 1)
+            continue
+        with pytest.raises(ValueError, match="record 0"):
+            checks(data, 0, 1)

@@ -65,15 +65,19 @@ class Authenticator:
     def welcome(self, connection: Connection, principal: str) -> None:
         """The client has proved who it is, whatever its certificate says.
 
-        Raises `LoginFailed` if it has logged in as somebody else before.
+        Raises `LoginFailed` if it has logged in as somebody else before, or the password that it
+        proved was changed or removed meanwhile.
         """
         client = self._client(connection)
+        kept = self._user(principal)
+        if kept is None or kept != client.login.kept:
+            raise LoginFailed("the name or the password is wrong")
         before = client.access.principal if client.access is not None and client.kept else principal
         if before != principal:
             raise LoginFailed("a connection belongs to one user; open another for another user")
         client.access = self._guard.bind(principal, connection.host)
-        client.kept = self._user(principal)
-        connection.stranger = False
+        client.kept = kept
+        connection.admit()
         self._logged_in.add(connection)
 
     def look_again(self) -> None:

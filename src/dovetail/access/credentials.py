@@ -20,7 +20,11 @@ ROUNDS_MAX = 16384
 #: Of a salt that we make; clients make others.
 SALT_BYTES = 24
 SALT_BYTES_MAX = 1024
+#: Clients and our own side of SCRAM refuse shorter ones.
+SALT_BYTES_MIN = 12
 PASSWORD_MAX = 1024
+#: Longest name of a user.
+NAME_CHARACTERS_MAX = 200
 
 
 class Mechanism(IntEnum):
@@ -49,10 +53,27 @@ class Credential(msgspec.Struct, frozen=True):
     server_key: bytes
 
 
+def check_user(name: str) -> None:
+    """Raises `InvalidInput` for what cannot be a user's name."""
+    if not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        raise InvalidInput(f"a user's name has 1 to {NAME_CHARACTERS_MAX} printable characters")
+
+
+def check_password(password: str) -> bytes:
+    """The password as it is proved. Raises `InvalidInput`; no message shows any of it."""
+    try:
+        data = password.encode()
+    except UnicodeEncodeError:
+        # Its text holds the password, so it is no cause.
+        raise InvalidInput("the password holds half a character, which has no encoding") from None
+    if not 0 < len(password) <= PASSWORD_MAX or b"\0" in data:
+        raise InvalidInput(f"a password has 1 to {PASSWORD_MAX} characters, and no NUL")
+    return data
+
+
 def make_credential(mechanism: Mechanism, password: str) -> Credential:
     """For a new password. Takes milliseconds."""
-    if not 0 < len(password) <= PASSWORD_MAX:
-        raise InvalidInput(f"a password has 1 to {PASSWORD_MAX} characters, not {len(password)}")
+    check_password(password)
     salt = secrets.token_bytes(SALT_BYTES)
     salted = _salted(mechanism, password, salt, ROUNDS)
     return from_salted(mechanism, salted, salt=salt, rounds=ROUNDS)
@@ -62,8 +83,10 @@ def from_salted(mechanism: Mechanism, salted: bytes, *, salt: bytes, rounds: int
     """For a password that a client has salted itself. Raises `InvalidInput`."""
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
         raise InvalidInput(f"{rounds} iterations; {ROUNDS_MIN} to {ROUNDS_MAX} are taken")
-    if not 0 < len(salt) <= SALT_BYTES_MAX:
-        raise InvalidInput(f"a salt has 1 to {SALT_BYTES_MAX} bytes, not {len(salt)}")
+    if not SALT_BYTES_MIN <= len(salt) <= SALT_BYTES_MAX:
+        raise InvalidInput(
+            f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {len(salt)}"
+        )
     if len(salted) != hashlib.new(mechanism.digest).digest_size:
         raise InvalidInput(f"{len(salted)} bytes are no password salted by {mechanism.title}")
     client_key = hmac.digest(salted, b"Client Key", mechanism.digest)

@@ -57,6 +57,8 @@ class Login:
         self._mechanism: str | None = None
         self._server: Any = None
         self._name = ""
+        #: What was kept of the user's password when the conversation asked for it.
+        self.kept: Credentials | None = None
         self.principal: str | None = None
 
     @property
@@ -92,7 +94,7 @@ class Login:
         if len(parts) != 3 or (parts[0] and parts[0] != parts[1]):
             raise LoginFailed("PLAIN takes a name and a password")
         _, name, password = parts
-        known = self._look_up(name)
+        known = self.kept = self._look_up(name)
         mechanism, credential = next(iter((known or self._nobody(name)).items()))
         fit = await asyncio.to_thread(fits, mechanism, credential, password)
         if known is None or not fit:
@@ -124,8 +126,8 @@ class Login:
     def _information(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         assert self._mechanism is not None
         mechanism = _SCRAM[self._mechanism]
-        self._name = name
-        known = (self._look_up(name) or {}).get(mechanism) or self._nobody(name)[mechanism]
+        self._name, self.kept = name, self._look_up(name)
+        known = (self.kept or {}).get(mechanism) or self._nobody(name)[mechanism]
         return known.salt, known.stored_key, known.server_key, known.rounds
 
     def _nobody(self, name: str) -> dict[Mechanism, Credential]:

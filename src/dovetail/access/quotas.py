@@ -90,7 +90,7 @@ class Meter:
         """How long until it is within the burst again."""
         self.note(0, rate, now_ms)
         over = self.level - rate * _BURST_MS / 1000
-        return min(math.ceil(over / rate * 1000), WAIT_MS_MAX) if over > 0 else 0
+        return math.ceil(min(over / rate * 1000, WAIT_MS_MAX)) if over > 0 else 0
 
 
 class Quotas:

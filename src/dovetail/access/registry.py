@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from dovetail.access.credentials import Credential, Mechanism
+from dovetail.access.credentials import Credential, Mechanism, check_user
 from dovetail.access.rules import (
     Filter,
     Kind,
@@ -34,7 +34,6 @@ _RULES = f"{ACCESS}rules/"
 #: Users with such names are made by nodes, for themselves.
 HOUSE_PREFIX = "__dovetail_"
 
-_NAME_MAX = 200
 _ATTEMPTS_MAX = 10
 
 User = dict[Mechanism, Credential]
@@ -75,8 +74,7 @@ class AccessRegistry:
 
         Raises `InvalidInput`, `Unavailable`, or what `change` raises; then nothing is changed.
         """
-        if not 0 < len(name) <= _NAME_MAX or not name.isprintable():
-            raise InvalidInput(f"a user's name has 1 to {_NAME_MAX} printable characters")
+        check_user(name)
         if name.startswith(HOUSE_PREFIX):
             raise InvalidInput(f"names that begin with {HOUSE_PREFIX!r} are reserved for the node")
         key = f"{_USERS}{name.encode().hex()}"

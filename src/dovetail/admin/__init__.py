@@ -3,10 +3,14 @@
 The command line, the console, `top` and `doctor` only present what these functions return, so they
 cannot disagree. Answers are frozen structs, which the console encodes as they are.
 
+    attention.py   what needs attention, from facts                                  pure
+    facts.py       facts for it, as a client of the cluster sees them
     kafka.py       the client: connects, asks, turns errors into ours; metadata: brokers and leaders
     topics.py      list, describe, create, alter and delete topics
+    compaction.py  how far compacted topics are compacted
     transactions.py  list transactional ids, end a transaction that hangs
     groups.py      list, describe, reset and delete groups; the one rule for lag
+    share_groups.py  what share groups have of their partitions, for groups.py
     users.py       who can log in: list, set a password, delete
     access.py      what users may do: list, add and remove rules
     positions.py   the one grammar for a position; bounds of partitions; positions as offsets

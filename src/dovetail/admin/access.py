@@ -20,6 +20,7 @@ from msgspec import Struct
 from dovetail.access import CLUSTER_NAME, timeline_name
 from dovetail.admin.kafka import Kafka
 from dovetail.errors import InvalidInput
+from dovetail.foreign import encoded, shown
 
 OPERATIONS = (
     "all",
@@ -130,6 +131,10 @@ def remove_rules(kafka: Kafka, rules: Sequence[Rule]) -> int:
 
 def _fields(rule: Rule) -> tuple[Any, str, Any, str]:
     kind, name = rule.kind.upper(), rule.name
+    for text, what in ((name, "name"), (rule.user, "user")):
+        # The C client below takes no half character, and ends a text at NUL.
+        if b"\0" in encoded(text, what):
+            raise InvalidInput(f"the {what} {shown(text)} holds NUL")
     if rule.kind == "timeline":
         kind, name = "TOPIC", timeline_name(name)
     if rule.kind == "cluster":

@@ -10,17 +10,29 @@ One rule for lag, that of Kafka's own tools:
   group has none, or if a partition with a position does not report its end.
 - Positions outlive their topic; those in topics that were deleted neither show nor count.
 
+- A share group's position is the first record that is not done with, and its lag what is left to do
+  (`share_groups.py`).
+
 The list and the description of a group are one computation (`describe_groups`), so they agree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from msgspec import Struct
 
 from dovetail.admin.kafka import Kafka, Metadata, Partition
 from dovetail.admin.positions import Bounds, Position, all_bounds_of, bounds_of, resolve
+from dovetail.admin.share_groups import (
+    ShareGroupFound,
+    ShareOutcomes,
+    ShareProgress,
+    find_share_groups,
+    move_share_group,
+    share_group_names,
+    sum_of,
+)
 from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
 from dovetail.foreign import check_group
 
@@ -39,6 +51,13 @@ class GroupPartition(Struct, frozen=True):
     client: str | None
     host: str | None
     member: str | None
+    #: Of share groups alone: records that members have, that wait to be delivered again, that wait
+    #: for their dead letters; the highest delivery count; and what became of records.
+    in_flight: int | None = None
+    again: int | None = None
+    dying: int | None = None
+    deliveries: int | None = None
+    outcomes: ShareOutcomes | None = None
 
 
 class PartitionName(Struct, frozen=True):
@@ -66,6 +85,9 @@ class Group(Struct, frozen=True):
     lag: int | None
     partitions: list[GroupPartition]
     member_list: list[GroupMember]
+    #: Whether members share partitions record by record, and what became of records then.
+    shares: bool = False
+    outcomes: ShareOutcomes | None = None
 
     @property
     def topics(self) -> list[str]:
@@ -85,6 +107,32 @@ class GroupMove(Struct, frozen=True):
     partition: int
     before: int | None
     after: int
+
+
+class TopicView(Protocol):
+    """Partitions and their bounds, wherever they are known from."""
+
+    def partitions(self, *topics: str) -> list[Partition]:
+        """The partitions of those topics that exist."""
+        ...
+
+    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, Bounds]:
+        """Of those that are known."""
+        ...
+
+
+class _AskedView:
+    """Topics as a broker answers about them."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._metadata = kafka.metadata()
+
+    def partitions(self, *topics: str) -> list[Partition]:
+        return self._metadata.partitions(*topics)
+
+    def bounds(self, partitions: Sequence[Partition]) -> Mapping[Partition, Bounds]:
+        return bounds_of(self._kafka, partitions, metadata=self._metadata)
 
 
 def lag_of(*, committed: int | None, end: int | None) -> int | None:
@@ -110,37 +158,107 @@ def group_names(kafka: Kafka) -> list[str]:
     )["all"]
     for error in listing.errors:
         raise kafka.error_of(doing, error)
-    return sorted(group.group_id for group in listing.valid)
+    return sorted({*(group.group_id for group in listing.valid), *share_group_names(kafka)})
 
 
-def list_groups(kafka: Kafka) -> list[Group]:
+def list_groups(kafka: Kafka, view: TopicView | None = None) -> list[Group]:
     """All groups by name. Raises `Unreachable`."""
-    return describe_groups(kafka, group_names(kafka))
+    return describe_groups(kafka, group_names(kafka), view)
 
 
-def describe_group(kafka: Kafka, name: str) -> Group:
+def describe_group(kafka: Kafka, name: str, view: TopicView | None = None) -> Group:
     """One group. Raises `NotFound`."""
-    for group in describe_groups(kafka, [name]):
+    for group in describe_groups(kafka, [name], view):
         return group
     raise NotFound(f"no group {name!r}; a consumer creates one when it joins or commits")
 
 
-def describe_groups(kafka: Kafka, names: Sequence[str]) -> list[Group]:
-    """Those of these groups that exist."""
+def describe_groups(
+    kafka: Kafka, names: Sequence[str], view: TopicView | None = None
+) -> list[Group]:
+    """Those of these groups that exist; without a `view` brokers are asked about topics."""
+    if not names:
+        return []
+    view = view or _AskedView(kafka)
     described = _describe(kafka, names)
-    names = [name for name in names if name in described]
+    strange = [name for name in names if name not in described or not _exists(described[name])]
+    shared = find_share_groups(kafka, strange)
+    others = [name for name in names if name in described and name not in shared]
+    order = {name: at for at, name in enumerate(names)}
+    found = [*_shown_shares(view, shared), *_shown_others(kafka, others, described, view)]
+    return sorted(found, key=lambda group: order[group.group])
+
+
+def _shown_shares(view: TopicView, found: Mapping[str, ShareGroupFound]) -> list[Group]:
+    """Share groups, as others show; a partition is nobody's in particular."""
+    groups = []
+    for name, one in found.items():
+        members = [
+            GroupMember(
+                member=member.member_id,
+                client=member.client_id,
+                host=member.client_host,
+                partitions=[
+                    PartitionName(topic.topic_name, number)
+                    for topic in member.assignment.topic_partitions
+                    for number in topic.partitions
+                ],
+            )
+            for member in one.described.members
+        ]
+        assigned = {(part.topic, part.partition) for m in members for part in m.partitions}
+
+        places = sorted(one.partitions.keys() | assigned)
+        bounds = view.bounds(places)
+        rows = [_share_row(place, bounds.get(place), one.partitions.get(place)) for place in places]
+        groups.append(
+            Group(
+                group=name,
+                state=one.described.group_state.lower(),
+                members=len(members),
+                lag=lag_sum((row.committed, row.lag) for row in rows),
+                partitions=rows,
+                member_list=members,
+                shares=True,
+                outcomes=sum_of(row.outcomes for row in rows if row.outcomes is not None),
+            )
+        )
+    return groups
+
+
+def _share_row(
+    place: Partition, bounds: Bounds | None, progress: ShareProgress | None
+) -> GroupPartition:
+    return GroupPartition(
+        topic=place[0],
+        partition=place[1],
+        committed=None if progress is None else progress.start,
+        end=None if bounds is None else bounds.end,
+        lag=None if progress is None else progress.lag,
+        client=None,
+        host=None,
+        member=None,
+        in_flight=None if progress is None else progress.in_flight,
+        again=None if progress is None else progress.again,
+        dying=None if progress is None else progress.dying,
+        deliveries=None if progress is None else progress.deliveries,
+        outcomes=None if progress is None else progress.outcomes,
+    )
+
+
+def _shown_others(
+    kafka: Kafka, names: Sequence[str], described: Mapping[str, Any], view: TopicView
+) -> list[Group]:
     if not names:
         return []
     committed = _committed(kafka, names)
     names = [name for name in names if committed[name] or _exists(described[name])]
     owners = {name: _owners(described[name]) for name in names}
-    metadata = kafka.metadata()
     shown = {
-        name: metadata.partitions(*sorted({topic for topic, _ in committed[name] | owners[name]}))
+        name: view.partitions(*sorted({topic for topic, _ in committed[name] | owners[name]}))
         for name in names
     }
-    everything = sorted({place for places in shown.values() for place in places})
-    bounds = bounds_of(kafka, everything, metadata=metadata)
+    bounds = view.bounds(sorted({place for places in shown.values() for place in places}))
 
     groups = []
     for name in names:
@@ -202,20 +320,28 @@ def reset_group(
     `NotFound`, `InvalidInput`, `Unavailable`.
     """
     members = _member_count(kafka, name)
+    shared = None if members else find_share_groups(kafka, [name]).get(name)
+    members = len(shared.described.members) if shared else members
     if members and not dry_run:
         raise Refused(
             f"group {name!r} has active members ({members}), which would overwrite the new "
             "position; stop them first"
         )
-    before = _committed(kafka, [name])[name]
+    before = _starts(shared) if shared else _committed(kafka, [name])[name]
     metadata = kafka.metadata()
     places = _places_to_move(metadata, name, topics, partition, before)
     after = resolve(kafka, to, all_bounds_of(kafka, places, metadata=metadata))
 
     moves = [GroupMove(*place, before.get(place), after[place]) for place in places]
-    if not dry_run:
+    if not dry_run and shared:
+        move_share_group(kafka, name, {(m.topic, m.partition): m.after for m in moves})
+    elif not dry_run:
         _alter(kafka, name, moves)
     return moves
+
+
+def _starts(shared: ShareGroupFound) -> dict[Partition, int]:
+    return {at: row.start for at, row in shared.partitions.items() if row.start is not None}
 
 
 def _places_to_move(
@@ -257,6 +383,8 @@ def _alter(kafka: Kafka, name: str, moves: Sequence[GroupMove]) -> None:
 def delete_group(kafka: Kafka, name: str) -> None:
     """Deletes a group with its positions. Raises `Refused` while it has members, `NotFound`."""
     members = _member_count(kafka, name)
+    shared = None if members else find_share_groups(kafka, [name]).get(name)
+    members = len(shared.described.members) if shared else members
     if members:
         raise Refused(f"group {name!r} has active members ({members}); stop them first")
     kafka.ask(

@@ -13,12 +13,13 @@ becomes one of our own errors. A broker that does not answer within the time lim
 import difflib
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -35,7 +36,12 @@ from dovetail.errors import (
 from dovetail.kafka.client.greeting import Greeter
 from dovetail.kafka.client.librdkafka import SILENT, meaning_of
 
+if TYPE_CHECKING:
+    from dovetail.kafka.client.client import KafkaClient
+
 PORT_DEFAULT = 9092
+#: A broker that lives answers in milliseconds; nobody waits long for one that died just now.
+ANSWER_S_MAX = 2.0
 #: Time to try one address. A node on this machine or in this network answers within milliseconds.
 CONNECT_S_MAX = 3.0
 #: Consumers that read at once. Each has its threads and up to 16 MiB that it fetched ahead.
@@ -110,6 +116,7 @@ class Kafka:
         default_factory=lambda: threading.BoundedSemaphore(READS_MAX)
     )
     _admin: AdminClient | None = None
+    _plain: "list[KafkaClient]" = field(default_factory=list)
     _making: threading.Lock = field(default_factory=threading.Lock)
 
     def config(self, **more: object) -> dict[str, Any]:
@@ -138,7 +145,7 @@ class Kafka:
         `Forbidden` if it refuses the login, else `Unreachable` with the reasons.
         """
         reasons = []
-        busy = False
+        busy = nobody = False
         greeter = Greeter(self.security, client_id=self.client_id)
         for address in parse_addresses(
             self.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT
@@ -146,7 +153,8 @@ class Kafka:
             try:
                 line = socket.create_connection(address, min(self.timeout_s, CONNECT_S_MAX))
             except OSError as error:
-                reasons.append(f"{address}: {(error.strerror or str(error)).lower()}")
+                reasons.append(f"{address}: {(error.strerror or str(error)).lower()}.")
+                nobody = True
                 continue
 
             try:
@@ -154,13 +162,13 @@ class Kafka:
             except TimeoutError:
                 busy = True
             except (OSError, ProtocolViolation) as error:
-                reasons.append(f"{address}: {error}. {greeter.hint()}")
+                reasons.append(f"{address}: {error}. {greeter.hint(error)}".rstrip())
             else:
                 return
 
         if not busy:
-            advice = f".\n{self.advice}" if self.advice else ""
-            raise Unreachable(f"cannot connect to {'; '.join(reasons)}{advice}")
+            advice = f"\n{self.advice}" if self.advice and nobody else ""
+            raise Unreachable(f"cannot connect to {' '.join(reasons)}{advice}")
 
     @property
     def admin(self) -> AdminClient:
@@ -170,27 +178,84 @@ class Kafka:
                 self._admin = AdminClient(self.config())
             return self._admin
 
+    @contextmanager
+    def plain(self) -> "Iterator[KafkaClient]":
+        """A client of our own over plain sockets, for one thread at a time.
+
+        For what is asked of many partitions at once: librdkafka's ListOffsets frees memory twice
+        when several threads ask through one client, and takes the process with it.
+        """
+        from dovetail.kafka.client.brokers import Brokers
+        from dovetail.kafka.client.client import KafkaClient
+
+        with self._making:
+            client = self._plain.pop() if self._plain else None
+        if client is None:
+            addresses = parse_addresses(
+                self.bootstrap, what="bootstrap address", port_default=PORT_DEFAULT
+            )
+            brokers = Brokers.at(",".join(map(str, addresses)), self.security)
+            client = KafkaClient(
+                brokers, client_id=self.client_id, timeout_s=min(ANSWER_S_MAX, self.timeout_s)
+            )
+        try:
+            yield client
+        except BaseException:
+            client.close()  # An answer may still come that nobody waits for.
+            raise
+        with self._making:
+            self._plain.append(client)
+
     def close(self) -> None:
-        """Ends the client; the next call makes another."""
+        """Ends the clients; the next call makes others."""
         with self._making:
             self._admin = None
+            plain, self._plain = self._plain, []
+        for client in plain:
+            client.close()
 
-    def metadata(self) -> Metadata:
-        """Brokers, topics and leaders now; also refreshes what the client remembers of them.
+    def __del__(self) -> None:
+        self.close()  # Commands that end leave it to the end of their process.
 
-        Never creates a topic. Raises `Unreachable`.
+    def metadata(self, *topics: str) -> Metadata:
+        """Brokers, topics and leaders now: of all topics, or of those of these that exist.
+
+        Never creates a topic. Raises `Unreachable`, `Unavailable`.
         """
+        if topics:
+            return self._metadata_of(topics)
         found = self.call("listing topics", lambda: self.admin.list_topics(timeout=self.timeout_s))
         brokers = {number: Address(one.host, one.port) for number, one in found.brokers.items()}
-        topics = {}
+        known = {}
         for name in sorted(found.topics):
-            topics[name] = tuple(
+            known[name] = tuple(
                 PartitionMetadata(
                     number, one.leader if one.leader in brokers else None, tuple(one.replicas)
                 )
                 for number, one in sorted(found.topics[name].partitions.items())
             )
-        return Metadata(brokers, topics)
+        return Metadata(brokers, known)
+
+    def _metadata_of(self, topics: Iterable[str]) -> Metadata:
+        """Of a few topics, where all would be thousands."""
+        with self.plain() as client:
+            found = client.metadata(topics)
+        brokers = {one.node_id: Address(one.host, one.port) for one in found.brokers}
+        return Metadata(
+            brokers,
+            {
+                str(topic.name): tuple(
+                    PartitionMetadata(
+                        one.partition_index,
+                        one.leader_id if one.leader_id in brokers else None,
+                        tuple(one.replica_nodes),
+                    )
+                    for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+                )
+                for topic in found.topics
+                if not topic.error_code
+            },
+        )
 
     def ask(
         self,

@@ -1,6 +1,6 @@
 """The database of an outbox: opened when it is needed, with errors that say what to do.
 
-The outbox is an optional part (`dovetail[outbox]`), so SQLAlchemy is imported at the first use.
+The outbox is an optional part (`dovetailmq[outbox]`), so SQLAlchemy is imported at the first use.
 """
 
 import threading
@@ -30,7 +30,7 @@ class OutboxDatabase:
         except ModuleNotFoundError as error:
             raise InvalidSetting(
                 "outbox.database is set, but the outbox is not installed here: "
-                "pip install 'dovetail[outbox]'"
+                "pip install 'dovetailmq[outbox]'"
             ) from error
 
         from dovetail.outbox.database import reason_of

@@ -10,6 +10,8 @@ into one answer for each pipeline; the command line and the console show the sam
   pipeline is `silent`: the driver may be dead, or cut off.
 - A standby that stopped, or that has led since, is not a standby any more. A pipeline that has no
   leader now is known by its standbys.
+- Where teams have masters of their own, every driver reports all teams under its own key. Each
+  team is shown as the driver reports it that leads it under the highest term.
 """
 
 import threading
@@ -39,6 +41,14 @@ _SCAN_MAX = 50_000
 _KEYS_MAX = 1_000
 
 
+class JobReport(Struct, frozen=True):
+    """A job that runs and says how far it is."""
+
+    id: str
+    part: float = 0.0
+    text: str = ""
+
+
 class TeamReport(Struct, frozen=True):
     """A team, as its driver reports it."""
 
@@ -54,6 +64,10 @@ class TeamReport(Struct, frozen=True):
     failures: int = 0
     dead_letters: int | None = None
     last_error: str = ""
+    jobs: list[JobReport] = []
+    term: int = 0
+    #: Its master, where teams have masters of their own.
+    driver: str = ""
 
 
 class Edge(Struct, frozen=True, rename={"source": "from", "target": "to"}):
@@ -71,6 +85,8 @@ class Report(Struct, frozen=True):
     state: str = "running"
     driver: str = ""
     term: int | None = None
+    #: What masters are elected for: `pipeline`, or `team`.
+    masters: str = "pipeline"
     started_ms: int | None = None
     at_ms: int | None = None
     edges: list[Edge] = []
@@ -153,11 +169,11 @@ class Reports:
             for key, kept in sorted(self._kept.items())
             if key != name and kept.report.pipeline == name
         ]
-        standbys = [
-            kept.report.driver
-            for kept in others
-            if kept.state(now_ms) not in ("stopped", "silent") and not _led_since(kept, leader)
-        ]
+        live = [kept for kept in others if kept.state(now_ms) not in ("stopped", "silent")]
+        standbys = [kept.report.driver for kept in live if not _led_since(kept, leader)]
+        by_team = [kept for kept in live if kept.report.masters == "team"]
+        if by_team and (leader is None or leader.state(now_ms) in ("stopped", "silent")):
+            return _of_teams(by_team, now_ms)
 
         counts = leader or max(others, key=lambda kept: kept.reported_ms)
         fields = msgspec.structs.asdict(counts.report)
@@ -167,6 +183,34 @@ class Reports:
             silent_ms=counts.silent_ms(now_ms),
             standbys=sorted(standbys),
         )
+
+
+def _of_teams(drivers: list[_Kept], now_ms: int) -> Pipeline:
+    """A pipeline whose teams have masters of their own, by the drivers that report now."""
+    newest = max(drivers, key=lambda kept: kept.reported_ms)
+    led: dict[str, TeamReport] = {}
+    for kept in sorted(drivers, key=lambda kept: kept.reported_ms):
+        for team in kept.report.teams:
+            known = led.get(team.team)
+            if team.state != "standby" and (known is None or team.term >= known.term):
+                led[team.team] = msgspec.structs.replace(team, driver=kept.report.driver)
+
+    teams = [led.get(team.team, team) for team in newest.report.teams]
+    masters = sorted({team.driver for team in led.values()})
+    states = {kept.report.state for kept in drivers if kept.report.driver in masters}
+    worst = [one for one in ("failed", "retrying", "running") if one in states]
+    fields = msgspec.structs.asdict(newest.report) | {
+        "state": worst[0] if worst else newest.report.state,
+        "driver": ", ".join(masters) or newest.report.driver,
+        "term": max((team.term for team in led.values()), default=0),
+        "teams": teams,
+    }
+    return Pipeline(
+        **fields,
+        reported_ms=newest.reported_ms,
+        silent_ms=newest.silent_ms(now_ms),
+        standbys=sorted({kept.report.driver for kept in drivers} - set(masters)),
+    )
 
 
 def _led_since(standby: _Kept, leader: _Kept | None) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dovetail.errors import DovetailError, InvalidInput, Unavailable
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 #: Largest offset and time: 63 bits, as everywhere in the protocol.
 NUMBER_MAX = 2**63 - 1
-#: A broker that lives answers in milliseconds; nobody waits long for one that died just now.
-ANSWER_S_MAX = 2.0
+#: The first record, and the place behind the last one, where a request asks by time.
+_EARLIEST, _LATEST = -2, -1
 #: A partition that did not answer is asked once more after this: its leader may have moved.
 _LOOK_AGAIN_S = 0.15
+#: Leaders of so many topics are asked for by name; an answer about all may be of thousands.
+_TOPICS_FEW = 20
 
 _WORDS: dict[str, Literal["beginning", "end"]] = {
     "beginning": "beginning",
@@ -81,15 +83,13 @@ def bounds_of(
 
     `metadata` saves a request if it is from just now. Raises `Unreachable` if nobody answers.
     """
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
     asked = list(partitions)
     if not asked:
         return {}
-    metadata = metadata or kafka.metadata()
-    first = _listed(kafka, asked, OffsetSpec.earliest(), metadata)  # type: ignore[no-untyped-call]
+    metadata = metadata or _metadata(kafka, asked)
+    first = _listed(kafka, asked, _EARLIEST, metadata)
     alive = [place for place in asked if isinstance(first[place], int)]
-    end = _listed(kafka, alive, OffsetSpec.latest(), metadata)  # type: ignore[no-untyped-call]
+    end = _listed(kafka, alive, _LATEST, metadata)
     return {
         place: Bounds(start, stop)
         for place in alive
@@ -107,7 +107,7 @@ def all_bounds_of(
     if silent:
         raise Unavailable(
             f"no broker answers for {', '.join(silent[:5])}: the partition has no leader, or its "
-            "leader does not respond; try again in some seconds"
+            "leader does not respond; try again in a few seconds"
         )
     return found
 
@@ -117,9 +117,7 @@ def resolve(
 ) -> "dict[Partition, int]":
     """The offset of a position in each partition, moved into what the partition holds."""
     if position.kind == "time":
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-        found = _listed(kafka, list(bounds), OffsetSpec.for_timestamp(position.number), None)
+        found = _listed(kafka, list(bounds), position.number, None)
         offsets = {}
         for place, bound in bounds.items():
             at = found[place]
@@ -140,42 +138,46 @@ def resolve(
 
 
 def _listed(
-    kafka: "Kafka", partitions: "list[Partition]", spec: Any, metadata: "Metadata | None"
+    kafka: "Kafka", partitions: "list[Partition]", at_ms: int, metadata: "Metadata | None"
 ) -> "dict[Partition, int | DovetailError]":
-    """For each partition the offset that `spec` names, or why there is none.
-
-    A partition without a leader is not asked: the client would wait for one.
-    """
+    """For each partition the first offset of that time, or why there is none."""
     if not partitions:
         return {}
-    leaders = (metadata or kafka.metadata()).leaders()
-    led = [place for place in partitions if leaders.get(place) is not None]
-    answers = {place: _without_leader(place) for place in partitions} | _ask(kafka, led, spec)
-
-    failed = [place for place in led if isinstance(answers[place], DovetailError)]
+    answers = _ask(kafka, partitions, at_ms, metadata or _metadata(kafka, partitions))
+    failed = [place for place, answer in answers.items() if isinstance(answer, DovetailError)]
     if failed:
         time.sleep(_LOOK_AGAIN_S)
-        kafka.metadata()
-        answers |= _ask(kafka, failed, spec)
+        answers |= _ask(kafka, failed, at_ms, _metadata(kafka, failed))
     return answers
 
 
-def _ask(
-    kafka: "Kafka", partitions: "list[Partition]", spec: Any
-) -> "dict[Partition, int | DovetailError]":
-    from confluent_kafka import TopicPartition
+def _metadata(kafka: "Kafka", partitions: "Iterable[Partition]") -> "Metadata":
+    """Leaders of these partitions at least: of all topics if these are of many."""
+    topics = {topic for topic, _ in partitions}
+    return kafka.metadata(*(sorted(topics) if len(topics) <= _TOPICS_FEW else ()))
 
-    if not partitions:
-        return {}
-    request = {TopicPartition(*place): spec for place in partitions}
-    limit_s = min(ANSWER_S_MAX, kafka.timeout_s)
-    found = kafka.try_each(
-        "listing offsets", lambda admin: admin.list_offsets(request, request_timeout=limit_s)
-    )
-    return {
-        (key.topic, key.partition): answer if isinstance(answer, DovetailError) else answer.offset
-        for key, answer in found.items()
+
+def _ask(
+    kafka: "Kafka", partitions: "list[Partition]", at_ms: int, metadata: "Metadata"
+) -> "dict[Partition, int | DovetailError]":
+    """Asks the leader of each partition, once."""
+    leaders = metadata.leaders()
+    answers: dict[Partition, int | DovetailError] = {
+        place: _without_leader(place) for place in partitions
     }
+    led: dict[int, dict[Partition, int]] = {}
+    for place in partitions:
+        leader = leaders.get(place)
+        if leader is not None:
+            led.setdefault(leader, {})[place] = at_ms
+
+    for leader, mine in led.items():
+        try:
+            with kafka.plain() as client:
+                answers |= client.offsets_at(metadata.brokers[leader], mine)
+        except DovetailError as error:
+            answers |= dict.fromkeys(mine, error)
+    return answers
 
 
 def _without_leader(partition: "Partition") -> DovetailError:

@@ -118,11 +118,11 @@ async def remove(coordinator: Coordinator, node_id: int, *, now_ms: int) -> None
         if left:
             raise Refused(
                 f"storage node {node_id} still holds {left} ledgers of the cluster; wait until it "
-                "is drained. If it does not get fewer, too few other storage nodes are there"
+                "is drained. If the number does not fall, there are too few other storage nodes"
             )
         if await _applied(coordinator, node_id, found, change):
             return
-    raise CoordinationDown(f"storage node {node_id}: others change its state all the time")
+    raise CoordinationDown(f"storage node {node_id}: others keep changing its state; try again")
 
 
 def _put(node_id: int, stored: StoredState) -> Put:
@@ -144,7 +144,7 @@ async def _change(
         change = decide(decode_state(found))
         if change is None or await _applied(coordinator, node_id, found, change):
             return
-    raise CoordinationDown(f"storage node {node_id}: others change its state all the time")
+    raise CoordinationDown(f"storage node {node_id}: others keep changing its state; try again")
 
 
 async def _applied(

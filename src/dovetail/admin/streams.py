@@ -75,8 +75,9 @@ class Stream(Struct, frozen=True):
 class _Log:
     """What was read of one log so far."""
 
-    def __init__(self, topic: str, clock: Clock) -> None:
+    def __init__(self, topic: str, clock: Clock, settings: "SharedStreamSettings") -> None:
         self._clock = clock
+        self._settings = settings
         self.feed = Feed(topic)
         self.followers: dict[str, LogFollower] = {}
 
@@ -88,7 +89,7 @@ class _Log:
             self.followers = {}
         for record in records:
             name = (record.key or b"").decode(errors="replace")
-            said = decode_record(record.value or b"")
+            said = decode_record(record.value or b"") if self._signed(name, record) else None
             if name not in self.followers and said is not None:
                 follower = self.followers[name] = LogFollower(self._clock)
                 follower.index_next = 0 if opening else record.offset
@@ -99,6 +100,19 @@ class _Log:
         if opening:
             for follower in self.followers.values():
                 follower.close_gap()
+
+    def _signed(self, environment: str, record: Record) -> bool:
+        """Whether a member has signed it, where the secret of our own environment is known."""
+        from dovetail.election.signature import SIGNATURE_HEADER, RecordSigner
+
+        settings = self._settings
+        ours = settings.shared_secret and environment == settings.environment_identifier
+        if not ours or settings.log_signatures == "optional":
+            return True
+        signer = RecordSigner(settings.shared_secret.encode(), "")
+        return bool(
+            signer.mark_of(environment, record.value or b"", record.header(SIGNATURE_HEADER))
+        )
 
 
 class Streams:
@@ -133,7 +147,7 @@ class Streams:
     def _states(self, kafka: "Kafka", topic: str) -> "dict[str, LogState]":
         if topic not in self._logs and not _looks_like_one(kafka, topic):
             return {}
-        log = self._logs.setdefault(topic, _Log(topic, self._clock))
+        log = self._logs.setdefault(topic, _Log(topic, self._clock, self._settings))
         self._logs.move_to_end(topic)
         while len(self._logs) > _LOGS_MAX:
             self._logs.popitem(last=False)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dovetail.errors import DovetailError, InvalidInput, NotFound, Refused
 from dovetail.timeline.frames import ConsumerState, Described, ScheduleState
-from dovetail.timeline.message import NewMessage, Shown, Status, decode_headers
+from dovetail.timeline.message import Leased, NewMessage, Shown, Status, decode_headers
 
 if TYPE_CHECKING:
     from dovetail.timeline.client import Dovetail, Timeline
@@ -35,13 +35,15 @@ class TimelineSummary(Struct, frozen=True):
     late_ms_p99: float | None = None
     arrivals_per_s: float | None = None
     done_per_s: float | None = None
+    oldest_due_ms: int | None = None
+    paused: bool = False
 
 
 class Lateness(Struct, frozen=True):
-    """How late the last deliveries were, in milliseconds."""
+    """How late the last deliveries were, in milliseconds; None if there were none."""
 
-    p50: float
-    p99: float
+    p50: float | None
+    p99: float | None
 
 
 class ConsumerShown(ConsumerState, frozen=True, array_like=False):
@@ -101,10 +103,16 @@ def _summary(state: str, found: Described) -> TimelineSummary:
         leased=found.counts.leased,
         dead=found.counts.dead,
         consumers=len(found.consumers),
-        late_ms_p99=found.late_ms_p99,
+        late_ms_p99=_known(found.late_ms_p99),
         arrivals_per_s=found.signals.arrivals,
         done_per_s=found.signals.done,
+        oldest_due_ms=found.counts.oldest_due_ms or None,
+        paused=found.config.paused,
     )
+
+
+def _known(late_ms: float) -> float | None:
+    return None if late_ms < 0 else late_ms
 
 
 async def describe_timeline(timeline: "Timeline") -> TimelineShown:
@@ -121,7 +129,7 @@ async def describe_timeline(timeline: "Timeline") -> TimelineShown:
         dead=counts.dead,
         consumers=len(found.consumers),
         oldest_due_ms=counts.oldest_due_ms or None,
-        late_ms=Lateness(found.late_ms_p50, found.late_ms_p99),
+        late_ms=Lateness(_known(found.late_ms_p50), _known(found.late_ms_p99)),
         arrivals_per_second=signals.arrivals,
         done_per_second=signals.done,
         next_windows=signals.windows,
@@ -179,7 +187,7 @@ def _refusal(status: Status) -> str:
     return _REFUSALS.get(status, status.name.lower())
 
 
-def headers_of(message: Shown) -> list[tuple[str, bytes | None]]:
+def headers_of(message: Shown | Leased) -> list[tuple[str, bytes | None]]:
     """The headers of a message; what another client wrote unreadably shows as it is."""
     try:
         return list(decode_headers(message.headers))

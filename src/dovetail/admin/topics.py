@@ -4,9 +4,10 @@ What a broker knows beyond the Kafka protocol (terms, ledgers, sizes) is not her
 it from its own node.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports are implicit.
     AlterConfigOpType,
     ConfigEntry,
@@ -17,9 +18,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 )
 from msgspec import Struct
 
+from dovetail.admin.compaction import PartitionCompaction, compaction_of, compacts
 from dovetail.admin.kafka import Kafka, PartitionMetadata, check_not_internal, is_internal
 from dovetail.admin.positions import Bounds, bounds_of
-from dovetail.errors import InvalidInput
+from dovetail.errors import DovetailError, InvalidInput, TopicUnknown
 from dovetail.foreign import check_topic
 
 
@@ -59,6 +61,8 @@ class Topic(Struct, frozen=True):
     topic: str
     partitions: list[TopicPartitionShown]
     config: list[TopicSetting]
+    #: Of a compacted topic, where its owners say it.
+    compaction: list[PartitionCompaction] = []
 
 
 def list_topics(kafka: Kafka, *, internal: bool = False) -> list[TopicSummary]:
@@ -84,6 +88,16 @@ def list_topics(kafka: Kafka, *, internal: bool = False) -> list[TopicSummary]:
     return rows
 
 
+def sum_of(values: Iterable[int | None]) -> int | None:
+    """The sum; None if one of them is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
 def records_in(bounds: Sequence[Bounds], *, partitions: int) -> int | None:
     """Records of a topic; None unless all its partitions answered."""
     if len(bounds) < partitions:
@@ -102,6 +116,9 @@ def describe_topic(kafka: Kafka, topic: str) -> Topic:
         lambda admin: admin.describe_configs([resource], request_timeout=kafka.timeout_s),
     )[resource]
 
+    compaction: list[PartitionCompaction] = []
+    if compacts((name, entry.value) for name, entry in settings.items()):
+        compaction = compaction_of(kafka, topic, [one.number for one in partitions])
     return Topic(
         topic,
         [_partition(one, bounds.get((topic, one.number))) for one in partitions],
@@ -109,7 +126,32 @@ def describe_topic(kafka: Kafka, topic: str) -> Topic:
             TopicSetting(name, entry.value, bool(entry.is_default))
             for name, entry in sorted(settings.items())
         ],
+        compaction,
     )
+
+
+def topic_ids(kafka: Kafka, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of topics, in hexadecimal; one that does not exist is left out.
+
+    Raises `Unreachable` and what else the broker answers.
+    """
+    asked = TopicCollection(topic_names=list(topics))
+    answers = kafka.try_each(
+        "asking for the ids of topics",
+        lambda admin: admin.describe_topics(asked, request_timeout=kafka.timeout_s),
+    )
+    found = {}
+    for name, answer in answers.items():
+        if isinstance(answer, TopicUnknown):
+            continue
+        if isinstance(answer, DovetailError):
+            raise answer
+        halves = (
+            answer.topic_id.get_most_significant_bits(),
+            answer.topic_id.get_least_significant_bits(),
+        )
+        found[name] = "".join(f"{half % 2**64:016x}" for half in halves)
+    return found
 
 
 def _partition(metadata: PartitionMetadata, bounds: Bounds | None) -> TopicPartitionShown:

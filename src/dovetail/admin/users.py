@@ -11,7 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # Its exports 
 )
 from msgspec import Struct
 
-from dovetail.access.credentials import ROUNDS
+from dovetail.access.credentials import ROUNDS, check_password, check_user
 from dovetail.admin.kafka import Kafka
 
 _MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
@@ -42,11 +42,14 @@ def _mechanisms(described: Any) -> list[str]:
 
 
 def set_password(kafka: Kafka, user: str, password: str) -> None:
-    """Creates the user, or changes its password; only salted keys travel. Raises `Uncertain`."""
+    """Creates the user, or changes its password; only salted keys travel.
+
+    Raises `InvalidInput`, `Uncertain`.
+    """
+    check_user(user)
+    secret = check_password(password)
     changes = [
-        UserScramCredentialUpsertion(
-            user, ScramCredentialInfo(mechanism, ROUNDS), password.encode()
-        )
+        UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, ROUNDS), secret)
         for mechanism in _MECHANISMS
     ]
     _alter(kafka, f"setting the password of {user}", changes)
@@ -54,6 +57,7 @@ def set_password(kafka: Kafka, user: str, password: str) -> None:
 
 def delete_user(kafka: Kafka, user: str) -> None:
     """Deletes all that the user can log in with. Raises `NotFound`, `Uncertain`."""
+    check_user(user)
     doing = f"deleting user {user}"
     known = kafka.ask(doing, lambda admin: _described(admin, [user]))[user]
     changes = [

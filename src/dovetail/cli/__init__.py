@@ -28,15 +28,22 @@ used.
     program.py           how this program was called, for hints that can be copied
     commands/            one module for each noun or verb
     local_cluster/       `dovetail cluster`: a cluster on this machine
+    lead/                `dovetail lead`: a command on one machine of several
+    saving/              `dovetail backup` and `dovetail restore`
     doctor/              `dovetail doctor`: checks of a set-up
     top/                 `dovetail top`: the live view
 """
 
+import faulthandler
+import signal
 import sys
 
 
 def main() -> None:
     """Entry point of the `dovetail` program."""
+    if sys.stderr is not None:
+        # Of a process that stands still, this says where.
+        faulthandler.register(signal.SIGUSR1)
     try:
         # Here, so that Ctrl-C while modules are imported ends as quietly as later.
         from dovetail.cli.app import app

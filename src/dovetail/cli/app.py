@@ -22,7 +22,7 @@ COMMANDS = {
     "up": Entry(
         _RUN,
         "commands.up up",
-        "Run a single node, with no other service beside it. Ctrl-C stops it.",
+        "Run a single node that needs no other service. Ctrl-C stops it.",
     ),
     "node": Entry(
         _RUN,
@@ -40,10 +40,15 @@ COMMANDS = {
         "Send what applications publish in their transactions. Ctrl-C or SIGTERM stops it.",
         extra="outbox",
     ),
+    "lead": Entry(
+        _RUN,
+        "lead.command lead",
+        "Run a command on one of several machines: the one that leads under NAME.",
+    ),
     "pipeline": Entry(
         _RUN,
         "commands.pipeline app",
-        "Pipelines of teams: run one on Spark, show its status and its graph.",
+        "Pipelines of teams: run one on Spark, give it jobs, show status and graph.",
     ),
     "produce": Entry(
         _DATA,
@@ -88,12 +93,12 @@ COMMANDS = {
     "doctor": Entry(
         _CARE,
         "doctor.command doctor",
-        "Check this set-up, and say what to do about whatever is not well.",
+        "Check this set-up, and say how to fix what is wrong.",
     ),
     "top": Entry(
         _CARE,
         "top.command top",
-        "Show live what the cluster does: nodes, topics, groups, timelines, streams, pipelines.",
+        "Show the cluster live: nodes, topics, groups, timelines, streams, pipelines.",
     ),
     "user": Entry(
         _CARE, "commands.user app", "Users who can log in: set a password, list, delete."
@@ -101,8 +106,20 @@ COMMANDS = {
     "access": Entry(
         _CARE, "commands.access app", "What users may do: allow, deny, list, remove rules."
     ),
+    "certificates": Entry(
+        _CARE,
+        "commands.certificates app",
+        "Certificates for nodes and clients, from a CA of your own.",
+        extra="certificates",
+    ),
     "storage": Entry(
         _CARE, "commands.storage app", "Storage nodes of a cluster: list, drain, keep, remove."
+    ),
+    "backup": Entry(
+        _CARE, "saving.backup backup", "Write everything that a running node holds to a file."
+    ),
+    "restore": Entry(
+        _CARE, "saving.restore restore", "Restore a backup into an empty data folder."
     ),
     "config": Entry(
         _CARE, "commands.config app", "Settings: their values and where each comes from."

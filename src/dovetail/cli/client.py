@@ -11,6 +11,7 @@ from dovetail.errors import TopicUnknown
 def kafka_of(ctx: typer.Context, bootstrap: str | None, timeout: str | None) -> Kafka:
     """A client of the node. Raises `Unreachable` at once if nothing listens at its address."""
     kafka = target_of(ctx, bootstrap, timeout).kafka()
+    ctx.call_on_close(kafka.close)
     kafka.check()
     return kafka
 

@@ -39,7 +39,7 @@ def load_command(name: str, entry: Entry) -> Any:
             raise
         raise InvalidSetting(
             f"`dovetail {name}` needs {error.name}, which is not installed; "
-            f"pip install 'dovetail[{entry.extra}]'"
+            f"pip install 'dovetailmq[{entry.extra}]'"
         ) from error
     found = getattr(module, attribute)
     if isinstance(found, typer.Typer):

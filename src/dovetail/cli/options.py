@@ -59,9 +59,7 @@ JsonLinesOption = Annotated[
 YesOption = Annotated[
     bool, typer.Option("--yes", "-y", help="Do not ask; needed without a terminal.")
 ]
-WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Look again and again; Ctrl-C ends it.")
-]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")]
 EtcdOption = Annotated[
     str | None,
     typer.Option("--etcd", metavar="HOST:PORT[,...]", help="Addresses of etcd's members."),
@@ -216,3 +214,14 @@ def named_values(option: str, texts: Iterable[str] | None) -> list[tuple[str, st
 def examples(*lines: str) -> str:
     """The end of a command's help: each line an example that can be copied."""
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
+
+
+def bytes_given(text: str, what: str) -> bytes:
+    """An argument as the bytes that the shell handed over. Raises `InvalidInput`."""
+    try:
+        # Bytes that are not UTF-8 come as half characters of this kind.
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        from dovetail.foreign import encoded
+
+        return encoded(text, what)

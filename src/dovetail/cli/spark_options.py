@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MasterOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[*], spark://host:7077, yarn, ..."
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: spark://host:7077, yarn, ...; "
+        "default: what spark-submit set, else local[*].",
     ),
 ]
 SinceOption = Annotated[
@@ -54,7 +57,7 @@ def _moment(option: str, text: str | None) -> int | None:
 
 
 @contextmanager
-def started(name: str, master: str) -> "Iterator[SparkSession]":
+def started(name: str, master: str | None) -> "Iterator[SparkSession]":
     """A session for one job; one that was there before is used, and left running.
 
     What Spark fails with becomes an error that a command can print.

@@ -10,6 +10,8 @@ import pwd
 import socket
 from pathlib import Path
 
+from dovetail.backup.archive import MARK
+from dovetail.cli.program import program
 from dovetail.errors import DovetailError, InvalidSetting, Unavailable
 from dovetail.settings import Settings
 
@@ -36,6 +38,11 @@ def prepare_folder(folder: Path) -> None:
         raise InvalidSetting(
             f"the data folder {where} cannot be created: {_reason(error)}; {_OTHER_FOLDER}"
         ) from error
+
+    if (folder / MARK).exists():
+        raise InvalidSetting(
+            f"the restore into {where} was interrupted; run `{program()} restore` again"
+        )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidSetting(
             f"the data folder {where} is not writable by user {_user()}; grant that user the "

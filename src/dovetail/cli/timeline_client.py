@@ -5,11 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dovetail.cli.options import Target
+from dovetail.cli.program import program
 from dovetail.errors import InvalidInput, InvalidSetting, Unavailable, Unreachable
 from dovetail.timeline.client import Dovetail, connect
 from dovetail.wire.login import ClientLogin
 
 Result = TypeVar("Result")
+
+#: The client itself gives up after ten seconds, and knows why.
+_GRACE_S = 1.0
 
 
 def ask(target: Target, work: Callable[[Dovetail], Awaitable[Result]]) -> Result:
@@ -20,7 +24,8 @@ def ask(target: Target, work: Callable[[Dovetail], Awaitable[Result]]) -> Result
 
     async def within() -> Result:
         try:
-            async with asyncio.timeout(target.timeout_s), connect_to(target) as client:
+            limit_s = target.timeout_s + _GRACE_S
+            async with asyncio.timeout(limit_s), connect_to(target) as client:
                 return await work(client)
         except TimeoutError as error:
             raise Unreachable(
@@ -28,6 +33,13 @@ def ask(target: Target, work: Callable[[Dovetail], Awaitable[Result]]) -> Result
                 "running? --bootstrap names another address"
             ) from error
         except Unavailable as error:
+            if "serves no timelines" in str(error):
+                raise Unavailable(
+                    f"{target.bootstrap} serves no timelines: timeline.enabled is false, or it is "
+                    "a node of a cluster without timeline.store = 'postgres' and timeline.dsn; "
+                    f"`{program()} cluster start` sets them where it finds a PostgreSQL, and says "
+                    "why where it does not"
+                ) from error
             if "no connection to" in str(error):
                 raise Unreachable(str(error)) from error
             raise

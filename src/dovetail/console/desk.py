@@ -6,6 +6,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
+from dovetail.admin.attention import Attention
 from dovetail.admin.dead.topics import DeadTopics
 from dovetail.admin.kafka import Kafka
 from dovetail.admin.outbox import OutboxDatabase
@@ -22,6 +23,7 @@ from dovetail.errors import Unavailable
 from dovetail.node.insight import Insight
 from dovetail.node.overseer import ClusterReport
 from dovetail.settings import Settings
+from dovetail.timeline.receiver import Receiver
 
 
 class ServedNode(Protocol):
@@ -67,6 +69,7 @@ class Desk:
     dead_topics: DeadTopics = field(init=False)
     streams: Streams = field(init=False)
     rates: Rates = field(default_factory=Rates)
+    attention: Attention = field(default_factory=Attention)
     started_ms: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,13 @@ class Desk:
             client_id="dovetail-console",
             security=insight.own_way.kafka,
         )
+
+    def receiver(self) -> Receiver:
+        """Gives messages of timelines. Raises `Unavailable` where none are served."""
+        found = self.insight.receiver
+        if found is None:
+            raise Unavailable(self.timelines.missing or "this node serves no timelines yet")
+        return found
 
     def topic_ids(self) -> dict[str, str]:
         """The topics of users that exist, with their ids. Raises `Unavailable`."""

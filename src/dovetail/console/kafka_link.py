@@ -4,12 +4,11 @@ The functions of `admin` block, so they run on the console's threads. No client 
 first request, and it ends after a while without one.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from dovetail.admin.kafka import Kafka
-from dovetail.background import Tasks
+from dovetail.background import Alarm, Tasks, later
 from dovetail.console.web.threads import Threads
 
 #: Longest wait for an answer; a page's reader has given up by then.
@@ -29,7 +28,7 @@ class KafkaLink:
         self._make = make
         self._threads = threads
         self._kafka: Kafka | None = None
-        self._idle: asyncio.TimerHandle | None = None
+        self._idle: Alarm | None = None
         self._ending = Tasks()
 
     async def run(
@@ -44,7 +43,7 @@ class KafkaLink:
         kafka = self._kafka
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = asyncio.get_running_loop().call_later(IDLE_S_MAX, self._end_idle)
+        self._idle = later(IDLE_S_MAX, self._end_idle, name="console/end-idle-client")
         return await self._threads.run(call, kafka, *args, **kwargs)
 
     def _end_idle(self) -> None:

@@ -1,6 +1,7 @@
 """Live documents: what a page shows, sent again whenever it changed, by server-sent events.
 
-A *watch* names a document of the API (`topics`, `topic:orders`). While somebody has a watch, one
+A *watch* names a document of the API (`topics`, `topic:orders`, or a part of a list with its
+parameters: `topics?filter=orders&sort=-records`). While somebody has a watch, one
 task of this node samples it at its interval and gives it to all its watchers; without a watcher
 nothing runs. A watcher has a queue with a limit: a reader that is slower than the changes is sent
 away and may come again, so no reader can hold up the node or another reader.
@@ -12,6 +13,7 @@ away and may come again, so no reader can hold up the node or another reader.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,11 +21,12 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from starlette.datastructures import QueryParams
 
 from dovetail.background import keep_task
 from dovetail.console.desk import Desk
 from dovetail.console.nouns.dead import DeadQuery, list_dead
-from dovetail.console.nouns.groups import list_groups, show_group
+from dovetail.console.nouns.groups import GroupsQuery, list_groups, show_group
 from dovetail.console.nouns.outbox import show_outbox
 from dovetail.console.nouns.overview import show_overview
 from dovetail.console.nouns.pipelines import list_pipelines, show_pipeline
@@ -32,6 +35,7 @@ from dovetail.console.nouns.timelines import list_timelines, show_timeline
 from dovetail.console.nouns.topics import TopicsQuery, list_topics, show_topic
 from dovetail.console.web.endpoint import Handler, asked_by_node
 from dovetail.console.web.errors import HttpRefusal, Problem, problem_of
+from dovetail.console.web.query import decode_query
 from dovetail.errors import DovetailError, InvalidInput
 from dovetail.logging import get_logger
 
@@ -61,11 +65,21 @@ class _Kind:
     interval_s: float = INTERVAL_S
     #: Whether it is one of many, and the watch must name it.
     named: bool = False
+    #: The parameters that a list takes.
+    query: type | None = None
 
 
 def _document(handler: Handler, query: object = None) -> Sample:
     """A document of its own, as the API answers it."""
     return lambda desk, _: handler(desk, asked_by_node(query))
+
+
+def _list(handler: Handler, query: type) -> _Kind:
+    """A list, as the API answers it; the watch has its parameters."""
+    sample: Sample = lambda desk, rest: handler(  # noqa: E731
+        desk, asked_by_node(decode_query(query, QueryParams(rest)))
+    )
+    return _Kind(sample, query=query)
 
 
 def _one(handler: Handler, name: str) -> Sample:
@@ -81,9 +95,9 @@ def _stream(desk: Desk, rest: str) -> Awaitable[object]:
 
 KINDS = {
     "overview": _Kind(_document(show_overview), 2 * INTERVAL_S),
-    "topics": _Kind(_document(list_topics, TopicsQuery(internal=True))),
+    "topics": _list(list_topics, TopicsQuery),
     "topic": _Kind(_one(show_topic, "topic"), named=True),
-    "groups": _Kind(_document(list_groups)),
+    "groups": _list(list_groups, GroupsQuery),
     "group": _Kind(_one(show_group, "group"), named=True),
     "timelines": _Kind(_document(list_timelines)),
     "timeline": _Kind(_one(show_timeline, "timeline"), named=True),
@@ -98,8 +112,8 @@ KINDS = {
 
 
 def _parts(watch: str) -> tuple[str, str]:
-    """The kind of document, and which one of many; empty if there is one only."""
-    kind, *rest = watch.split(":", 1)
+    """The kind of document, and which one of many or which part of a list; empty if it is all."""
+    kind, *rest = re.split("[:?]", watch, maxsplit=1)
     return kind, "".join(rest)
 
 
@@ -107,11 +121,14 @@ def check_watch(watch: str) -> None:
     """Raises `InvalidInput` if there is no such document."""
     name, rest = _parts(watch)
     kind = KINDS.get(name)
-    if kind is None or kind.named != bool(rest):
+    asks = kind is not None and kind.query is not None and watch[len(name) :][:1] in ("", "?")
+    if kind is None or not (asks or kind.named == bool(rest)):
         known = ", ".join(f"{n}:NAME" if k.named else n for n, k in KINDS.items())
         raise InvalidInput(f"{watch[:80]!r} cannot be watched; what can: {known}")
     if len(watch) > _WATCH_CHARACTERS_MAX or not watch.isprintable():
         raise InvalidInput("the name in a watch is too long or has characters that no name has")
+    if asks:
+        decode_query(kind.query, QueryParams(rest))
 
 
 @dataclass(eq=False, slots=True)

@@ -29,7 +29,14 @@ import crc32c
 
 from dovetail.coordination.protocol import KeyValue, LeaseId, Revision
 from dovetail.durable_files import sync_folder
-from dovetail.errors import CoordinationDown, Damaged, DiskFull, InvalidSetting, Uncertain
+from dovetail.errors import (
+    CoordinationDown,
+    Damaged,
+    DiskFull,
+    InvalidSetting,
+    Unavailable,
+    Uncertain,
+)
 
 #: "DVTC": tells our file from any other SQLite database.
 APPLICATION_ID = 0x44565443
@@ -177,7 +184,8 @@ def _take_lock(path: Path) -> TextIOWrapper:
         holder = lock.read().strip()
         lock.close()
         who = f"process {holder}" if holder else "another process"
-        raise CoordinationDown(
+        # Not `CoordinationDown`: a node waits until that ends, and this does not end by itself.
+        raise Unavailable(
             f"the data folder {path.parent.absolute()} is in use by {who}: stop that node, or "
             "give this one a folder of its own with --data-dir"
         ) from error

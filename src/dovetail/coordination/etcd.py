@@ -204,7 +204,7 @@ class EtcdCoordinator:
         except ModuleNotFoundError as error:
             raise InvalidSetting(
                 f"coordination on etcd needs the module {error.name!r}: "
-                "install dovetail with its extra `etcd` (pip install 'dovetail[etcd]')"
+                "install dovetail with its extra `etcd` (pip install 'dovetailmq[etcd]')"
             ) from error
 
         members = Members(

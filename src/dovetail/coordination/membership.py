@@ -57,6 +57,9 @@ DECLINE_MS = 30_000
 
 #: How long a node that went is remembered, for clients that are on their way from it.
 GONE_MS = 5000
+#: How long a node that went without deregistering is missed; one that is not wanted any more is
+#: forgotten after that.
+MISSED_MS = 24 * 3_600_000
 
 OVERSEER_ROLE = "overseer"
 BROKER_ROLE = "broker"
@@ -72,6 +75,8 @@ class Member(msgspec.Struct, frozen=True):
     roles: tuple[str, ...]
     version: str
     name: str = ""
+    #: Where it stands; empty if nobody said.
+    rack: str = ""
     #: Differs from one life of a node to the next.
     incarnation: str = ""
     #: The lease that its key is bound to.
@@ -89,8 +94,19 @@ class Member(msgspec.Struct, frozen=True):
     damage_found: int = 0
     #: Its storage took itself out after a failed sync: nothing new is placed there.
     storage_out: bool = False
+    #: Ledgers of the partitions that it owns which lie on too few storage nodes.
+    copies_lacking: int = 0
     #: What keeps it from serving fully; empty when it is healthy.
     reasons: tuple[str, ...] = ()
+
+
+class MissingNode(msgspec.Struct, frozen=True):
+    """A node that should be there; `since_ms` is None if it went before this node looked."""
+
+    node_id: int
+    name: str
+    roles: tuple[str, ...]
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,8 @@ class Membership:
         self._members: dict[int, Member] = {}
         #: Nodes that went, and until when they are remembered.
         self._gone: dict[int, tuple[Member, float]] = {}
+        #: Nodes that went without deregistering.
+        self._missing: dict[int, MissingNode] = {}
 
         self._mirror = Mirror(coordinator, NODES, apply=self._apply, settled=self._settle)
         self._tasks = Tasks()
@@ -162,6 +180,11 @@ class Membership:
         """Nodes that went moments ago."""
         now_ms = self._clock.monotonic_ms()
         return [member for member, until_ms in self._gone.values() if now_ms < until_ms]
+
+    def missing(self) -> list[MissingNode]:
+        """Nodes that went without deregistering, and are not back."""
+        now_ms = self._clock.wall_ms()
+        return [one for one in self._missing.values() if now_ms - (one.since_ms or 0) < MISSED_MS]
 
     def storage(self) -> dict[int, Member]:
         """The storage nodes among them that can store something."""
@@ -318,8 +341,13 @@ class Membership:
             member = self._members.pop(number, None)
             if member is not None:
                 self._gone[number] = (member, self._clock.monotonic_ms() + GONE_MS)
+            if member is not None and not member.leaving:
+                self._missing[number] = MissingNode(
+                    number, member.name, member.roles, self._clock.wall_ms()
+                )
         else:
             self._members[number] = msgspec.json.decode(value, type=Member)
+            self._missing.pop(number, None)
 
     def _settle(self) -> None:
         alive = [m for m in self._members.values() if BROKER_ROLE in m.roles]

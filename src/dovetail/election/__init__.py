@@ -31,6 +31,7 @@ leader must not write there.
     campaign.py          takes and holds the lease of COORDINATOR
     leadership.py        one term of one member, and what a member knows
     member.py            `ClusterMember`: performs what the election decides
+    blocking.py          the same for programs without asyncio
     kafka_member.py      a member whose shared log is a topic
     metrics.py           what a member counts
 """
@@ -38,7 +39,7 @@ leader must not write there.
 from dovetail.election.campaign import Campaigner
 from dovetail.election.coordination_log import CoordinationSharedLog
 from dovetail.election.election import Role, Times
-from dovetail.election.http_transport import HttpTransport
+from dovetail.election.http_transport import HttpSite, HttpTransport
 from dovetail.election.identifiers import Algorithm, MemberName, Position, Term
 from dovetail.election.kafka_log import KafkaSharedLog
 from dovetail.election.kafka_member import member_on_kafka
@@ -57,6 +58,7 @@ __all__ = [
     "CoordinationSharedLog",
     "ElectionMetrics",
     "ElectionSettings",
+    "HttpSite",
     "HttpTransport",
     "KafkaSharedLog",
     "Leadership",

@@ -13,7 +13,7 @@ from dovetail.background import keep_task
 from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Delete, KeyValue, Put, Revision, Unchanged
 from dovetail.election.fold import Record, decode_record, encode_record
-from dovetail.election.shared_log import FollowedLog, OnEntry, fenced
+from dovetail.election.shared_log import FollowedLog, OnEntry, Signing, fenced
 from dovetail.errors import CoordinationDown, DovetailError, Unavailable, WatchGap
 from dovetail.logging import get_logger
 
@@ -38,8 +38,10 @@ class CoordinationSharedLog(FollowedLog):
         environment: str,
         timeout_ms: int,
         clock: Clock | None = None,
+        signing: Signing | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, signing)
+        self._environment = environment
         self._coordinator = coordinator
         root = f"/streams/{name}/{environment}/"
         self._prefix, self._head = f"{root}log/", f"{root}head"
@@ -89,7 +91,11 @@ class CoordinationSharedLog(FollowedLog):
 
     async def _store(self, index: int, record: Record, head: KeyValue | None) -> bool:
         """Stores the record if nobody was faster."""
-        value = f"{self._clock.wall_ms()}\n".encode() + encode_record(record)
+        payload = encode_record(record)
+        line = str(self._clock.wall_ms()).encode()
+        if self._signer is not None:
+            line += b" " + self._signer.sign(self._environment, payload)
+        value = line + b"\n" + payload
         outcome = await self._coordinator.transact(
             [Put(self._key(index), value), Put(self._head, str(index).encode())],
             conditions=[Unchanged(self._head, ABSENT if head is None else head.revision)],
@@ -122,9 +128,16 @@ class CoordinationSharedLog(FollowedLog):
                 _log.warning("cannot read the shared log", reason=str(error))
 
     def _take(self, key: str, value: bytes) -> None:
-        wall, _, payload = value.partition(b"\n")
+        head, _, payload = value.partition(b"\n")
+        wall, _, signature = head.partition(b" ")
         wall_ms = int(wall) if wall.isdigit() else self._clock.wall_ms()
-        self._follower.take(self._index(key), decode_record(payload), wall_ms)
+        record, mark = decode_record(payload), None
+        if self._signer is not None:
+            mark = self._signer.mark_of(self._environment, payload, signature)
+        if self._required and mark is None:
+            _log.warning("a record that no member has signed is ignored", key=key)
+            record = None
+        self._follower.take(self._index(key), record, wall_ms, mark)
 
     def _index(self, key: str) -> int:
         return int(key.removeprefix(self._prefix))

@@ -33,6 +33,8 @@ from dovetail.election.identifiers import NO_TERM, Incarnation, MemberName, Term
 
 #: Elections that are remembered for people to look at.
 ELECTIONS_KEPT = 20
+#: Writers whose last number is remembered: each start of a member is one.
+WRITERS_KEPT = 1_000
 
 
 class _Record(msgspec.Struct, frozen=True, tag_field="kind"):
@@ -113,6 +115,8 @@ class Snapshot(_Record, frozen=True, tag="snapshot"):
     source: str | None
     members: tuple[CountedMember, ...]
     elections: tuple[PastElection, ...]
+    #: The last record of each writer, where records are signed.
+    numbers: dict[str, int] = {}
 
 
 Record = Register | Leave | Challenge | Claim | Report | Snapshot
@@ -166,6 +170,7 @@ class LogState:
     sequence: int = -1
     elections: deque[PastElection] = field(default_factory=lambda: deque(maxlen=ELECTIONS_KEPT))
     _members: dict[MemberName, Heard] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
 
     @property
     def term(self) -> Term:
@@ -176,6 +181,17 @@ class LogState:
     def leader(self) -> MemberName | None:
         """Who claimed it; whether it is alive is another question."""
         return None if self.claim is None else self.claim.member
+
+    def is_new(self, writer: str, number: int) -> bool:
+        """Whether this record of a writer was not there before; then it is not new any more."""
+        if number <= self._numbers.get(writer, 0):
+            return False
+        # The last to write is the last to be forgotten.
+        self._numbers.pop(writer, None)
+        self._numbers[writer] = number
+        if len(self._numbers) > WRITERS_KEPT:
+            del self._numbers[next(iter(self._numbers))]
+        return True
 
     def apply(self, record: Record, moment: Moment) -> bool:
         """Takes the next record; whether it counts."""
@@ -210,6 +226,7 @@ class LogState:
         self.position = None if snapshot.position is None else dict(snapshot.position)
         self.source = snapshot.source
         self.elections = deque(snapshot.elections, maxlen=ELECTIONS_KEPT)
+        self._numbers = dict(snapshot.numbers)
         self._members = {
             counted.member: Heard(counted.incarnation, moment_of(counted.heard_wall_ms, now))
             for counted in snapshot.members
@@ -228,6 +245,7 @@ class LogState:
                 for name, heard in sorted(self._members.items())
             ),
             elections=tuple(self.elections),
+            numbers=dict(self._numbers),
         )
 
     def heard_of(self, member: MemberName) -> Heard | None:

@@ -5,6 +5,7 @@ large, meant for somebody else or seen before, and logs a few such lines a secon
 answers the `routes` it is given, such as `/health` and `/metrics`, which need no signature.
 """
 
+import asyncio
 import ssl
 from collections.abc import Sequence
 
@@ -25,12 +26,48 @@ from dovetail.logging import RateLimitedLog, get_logger
 from dovetail.web import WebServer, serve_web
 
 SIGNATURE_HEADER = "x-dovetail-signature"
-#: Requests served at once: a hundred members that ping, and a scrape.
-REQUESTS_CONCURRENT_MAX = 200
+#: Connections at once: a hundred members that ping, and a scrape.
+CONNECTIONS_MAX = 200
 #: How long answers under way are waited for at the end.
 STOP_GRACE_S = 1
 #: A message and its envelope.
 BODY_BYTES_MAX = MESSAGE_BYTES_MAX + 4 * 1024
+
+
+class HttpSite:
+    """The listener of the members of this process; each has an `endpoint_path` of its own."""
+
+    def __init__(self) -> None:
+        self._app = Starlette()
+        self._server: WebServer | None = None
+        self._changing = asyncio.Lock()
+
+    async def open(self, settings: ElectionSettings, routes: Sequence[BaseRoute]) -> None:
+        """Serves these too. Raises `Unavailable` if the address cannot be taken."""
+        async with self._changing:
+            host, port = settings.listen_address
+            if self._server is None:
+                self._server = await serve_web(
+                    self._app,
+                    host,
+                    port,
+                    connections_max=CONNECTIONS_MAX,
+                    stop_grace_s=STOP_GRACE_S,
+                    hint="choose another address with endpoint_host_and_port, or listen_host and "
+                    "listen_port behind a proxy",
+                    certificate=settings.certificate_path,
+                    key=settings.key_path,
+                )
+            self._app.router.routes.extend(routes)
+
+    async def close(self, routes: Sequence[BaseRoute]) -> None:
+        """Serves these no more; it ends with the last of them."""
+        async with self._changing:
+            left = [one for one in self._app.router.routes if one not in routes]
+            self._app.router.routes[:] = left
+            if not left and self._server is not None:
+                server, self._server = self._server, None
+                await server.stop()
 
 
 class HttpTransport:
@@ -41,17 +78,20 @@ class HttpTransport:
         settings: ElectionSettings,
         *,
         routes: Sequence[BaseRoute] = (),
+        site: HttpSite | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """`site` is where other members of this process listen; by default it is alone."""
         settings.check()
         settings.check_secret()
         self._settings = settings
-        self._routes = list(routes)
+        route = Route(settings.endpoint_path, self._on_request, methods=["POST"])
+        self._site, self._routes = site or HttpSite(), [route, *routes]
         self._clock = clock or SystemClock()
         self._log = RateLimitedLog(get_logger("election"), self._clock)
         self._sealer: Sealer | None = None
         self._receive: Receive | None = None
-        self._endpoint: WebServer | None = None
+        self._open = False
 
     async def start(self, me: Identity, receive: Receive, directory: Directory) -> None:
         try:
@@ -59,10 +99,10 @@ class HttpTransport:
         except ModuleNotFoundError as error:
             raise InvalidSetting(
                 "the HTTP transport needs httpx: install dovetail with its extra `stream` "
-                "(pip install 'dovetail[stream]')"
+                "(pip install 'dovetailmq[stream]')"
             ) from error
 
-        self._sealer = Sealer(me, self._settings.shared_secret.encode(), directory)
+        self._sealer = Sealer(me, self._settings.secret, directory)
         self._receive = receive
         self._client = httpx.AsyncClient(
             timeout=self._settings.timeout_ms / 1000 / 2,
@@ -71,19 +111,8 @@ class HttpTransport:
         )
         self._client_errors = (httpx.HTTPError, httpx.InvalidURL)
 
-        host, port = self._settings.listen_address
-        route = Route(self._settings.endpoint_path, self._on_request, methods=["POST"])
-        self._endpoint = await serve_web(
-            Starlette(routes=[route, *self._routes]),
-            host,
-            port,
-            requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
-            stop_grace_s=STOP_GRACE_S,
-            hint="choose another address with endpoint_host_and_port, or listen_host and "
-            "listen_port behind a proxy",
-            certificate=self._settings.certificate_path,
-            key=self._settings.key_path,
-        )
+        await self._site.open(self._settings, self._routes)
+        self._open = True
 
     async def send(self, to: MemberName, message: Message) -> Message | None:
         assert self._sealer is not None
@@ -106,9 +135,9 @@ class HttpTransport:
             raise Unavailable(f"cannot trust the answer of {to}: {error}") from error
 
     async def close(self) -> None:
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            await endpoint.stop()
+        if self._open:
+            self._open = False
+            await self._site.close(self._routes)
             await self._client.aclose()
 
     def _authority(self) -> ssl.SSLContext | bool:

@@ -11,7 +11,8 @@ the partition's order is asked of the broker, so the promise is the same on both
 
 Several environments can share the topic: the record's key is the environment. Before old records
 are deleted, snapshots of all environments are written behind them; a reader that finds its log cut
-off starts from the snapshot.
+off starts from the snapshot. Records are signed in a header; environments with another secret keep
+a log from being trimmed, because nobody could sign all snapshots.
 
 Survives: brokers that go and come back (reading and writing go on by themselves), answers that are
 lost (`Uncertain`), a topic that is not there yet (it is made, and kept for ever).
@@ -35,7 +36,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from dovetail.clock import Clock
 from dovetail.election.fold import Record, decode_record, encode_record
 from dovetail.election.kafka_client import ClientConfig, Poller, base_config, consumer_config
-from dovetail.election.shared_log import FollowedLog, LogFollower, OnEntry, fenced
+from dovetail.election.shared_log import FollowedLog, LogFollower, OnEntry, Signing, fenced
+from dovetail.election.signature import SIGNATURE_HEADER, Mark
 from dovetail.errors import InvalidSetting, TopicUnknown, Unavailable, Uncertain
 from dovetail.logging import get_logger
 
@@ -56,6 +58,9 @@ _NOT_YET = (
     KafkaError.LEADER_NOT_AVAILABLE,
 )
 
+#: Offset, wall time, environment, record, who signed it.
+_Taken = tuple[int, int, str, Record | None, Mark | None]
+
 _log = get_logger("election")
 
 
@@ -72,8 +77,9 @@ class KafkaSharedLog(FollowedLog):
         config: ClientConfig | None = None,
         clock: Clock | None = None,
         create: bool = True,
+        signing: Signing | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, signing)
         self._topic = topic
         self._create = create
         self._environment = environment
@@ -83,6 +89,8 @@ class KafkaSharedLog(FollowedLog):
             bootstrap, timeout_ms, config or {}, group=f"dovetail-stream-{environment}"
         )
         self._followers = {environment: self._follower}
+        #: Other environments whose snapshots cannot be written here: their secret is another one.
+        self._strangers: set[str] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pollers: list[Poller] = []
         self._end_at_open: asyncio.Future[None] | None = None
@@ -141,6 +149,10 @@ class KafkaSharedLog(FollowedLog):
     async def trim(self) -> None:
         if any(follower.has_gap for follower in self._followers.values()):
             return
+        if self._strangers:
+            names = ", ".join(sorted(self._strangers))
+            _log.warning("the shared log is not trimmed: other secrets", environments=names)
+            return
         base = self._follower.index_next - 1
         snapshots = {
             environment: follower.state.snapshot(base=base)
@@ -170,11 +182,14 @@ class KafkaSharedLog(FollowedLog):
         def delivered(error: KafkaError | None, message: Message) -> None:
             loop.call_soon_threadsafe(_settle, stored, error, message.offset())
 
+        payload = encode_record(record)
+        signature = None if self._signer is None else self._signer.sign(environment, payload)
         try:
             self._producer.produce(
                 self._topic,
                 key=environment.encode(),
-                value=encode_record(record),
+                value=payload,
+                headers=[] if signature is None else [(SIGNATURE_HEADER, signature)],
                 partition=_PARTITION,
                 on_delivery=delivered,
             )
@@ -197,32 +212,50 @@ class KafkaSharedLog(FollowedLog):
         if first is None:
             return
         messages = [first, *self._consumer.consume(RECORDS_MAX, 0)]
-        taken = []
+        taken: list[_Taken] = []
         for message in messages:
             error = message.error()
             offset = message.offset()
             if error is None and offset is not None:
-                key = (message.key() or b"").decode(errors="replace")
-                record = decode_record(message.value() or b"")
-                taken.append((offset, key, record, message.timestamp()[1]))
+                taken.append((offset, message.timestamp()[1], *self._read(message)))
             elif error is not None:
                 _log.warning("reading the shared log again", reason=error.str())
         if taken and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._take, taken)
 
+    def _read(self, message: Message) -> tuple[str, Record | None, Mark | None]:
+        """The environment, the record, and who signed it; no record if it should be ignored."""
+        environment = (message.key() or b"").decode(errors="replace")
+        payload = message.value() or b""
+        signature = dict(message.headers() or ()).get(SIGNATURE_HEADER)
+        record, mark = decode_record(payload), None
+        if self._signer is not None:
+            mark = self._signer.mark_of(environment, payload, signature)  # type: ignore[arg-type]
+
+        signed_here = (signature is None) if self._signer is None else (mark is not None)
+        if environment != self._environment:
+            if record is not None and not signed_here:
+                self._strangers.add(environment)
+            return environment, record, None
+        if self._required and mark is None:
+            _log.warning("a record that no member has signed is ignored", index=message.offset())
+            return environment, None, None
+        return environment, record, mark
+
     def _read_again(self, _: BaseException) -> None:
         """What was polled and not taken must come again: an order with holes is none."""
         self._consumer.seek(TopicPartition(self._topic, _PARTITION, self._follower.index_next))
 
-    def _take(self, taken: list[tuple[int, str, Record | None, int]]) -> None:
-        for index, environment, record, wall_ms in taken:
+    def _take(self, taken: "list[_Taken]") -> None:
+        for index, wall_ms, environment, record, mark in taken:
             if environment not in self._followers:
                 self._followers[environment] = follower = LogFollower(self._clock)
                 opening = self._end_at_open is not None and not self._end_at_open.done()
                 # Once all was read, what stands before it is known to be none of its own.
                 follower.index_next = 0 if opening else index
             for name, follower in self._followers.items():
-                follower.take(index, record if name == environment else None, wall_ms)
+                mine = name == environment
+                follower.take(index, record if mine else None, wall_ms, mark if mine else None)
         self._check_opened()
 
     def _check_opened(self) -> None:

@@ -38,6 +38,7 @@ def member_on_kafka(
             timeout_ms=settings.timeout_ms,
             config=config,
             clock=clock,
+            signing=settings.signing,
         ),
         transport=transport,
         vote_file=VoteFile(settings.vote_path),

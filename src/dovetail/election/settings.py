@@ -4,16 +4,19 @@
 fit its timeout, an endpoint without a secret, a path that is not one.
 """
 
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from dovetail.addresses import Address, parse_address
 from dovetail.election.election import Times
 from dovetail.election.identifiers import Algorithm, MemberName
+from dovetail.election.shared_log import Signing
 from dovetail.errors import InvalidInput, InvalidSetting
+from dovetail.foreign import check_key, check_topic, encoded, shown
 
 #: Port of the endpoint if none is given; the source's default.
 PORT_DEFAULT = 8080
@@ -27,6 +30,14 @@ EVENT_PINGS_PER_HEARTBEAT = 4
 TIMEOUT_MS_MIN = 50
 #: Shortest secret: 128 bits, if it is random.
 SECRET_BYTES_MIN = 16
+
+
+_PATH = re.compile(r"/[a-zA-Z0-9._~/-]*")
+_HOST = re.compile(r"[a-zA-Z0-9._:%-]{1,255}")
+#: Paths that the endpoint serves itself.
+_TAKEN = ("/health", "/metrics")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,9 @@ class ElectionSettings:
     heartbeat_ms: int = 0
     #: What all members know and nobody else.
     shared_secret: str = field(default="", repr=False)
+    #: Whether records of the shared log that no member signed are ignored; `optional` understands
+    #: members of a version that did not sign, while they are replaced one by one.
+    log_signatures: Literal["required", "optional"] = "required"
     #: Address to listen on; empty: the endpoint's own host.
     listen_host: str = ""
     #: Port to listen on; 0: the endpoint's own port. Another one stands behind a proxy.
@@ -75,7 +89,8 @@ class ElectionSettings:
                 "coordination_stream_id is required: the topic of the shared log, in which the "
                 "members find each other"
             )
-        if not self.environment_identifier or "/" in self.environment_identifier:
+        self._check_texts()
+        if "/" in self.environment_identifier:
             raise InvalidSetting(
                 f"environment_identifier {self.environment_identifier!r} must be a name without "
                 "a slash, such as 'test' or 'prod'"
@@ -85,12 +100,18 @@ class ElectionSettings:
 
     def check_secret(self) -> None:
         """Raises `InvalidSetting` if there is no secret to sign messages with."""
-        if len(self.shared_secret.encode()) < SECRET_BYTES_MIN:
+        size = len(self.secret)
+        if size < SECRET_BYTES_MIN:
             raise InvalidSetting(
-                f"shared_secret has {len(self.shared_secret.encode())} bytes; the endpoint needs "
+                f"shared_secret has {size} bytes; the endpoint needs "
                 f"{SECRET_BYTES_MIN} or more, the same on all replicas, for example from "
                 "`openssl rand -hex 32`"
             )
+
+    @property
+    def secret(self) -> bytes:
+        """The shared secret. Raises `InvalidSetting` if it has no encoding."""
+        return _fit(lambda: encoded(self.shared_secret, "shared_secret"))
 
     @property
     def endpoint(self) -> MemberName:
@@ -103,6 +124,13 @@ class ElectionSettings:
         return Address(
             self.listen_host or self._address.host, self.listen_port or self._address.port
         )
+
+    @property
+    def signing(self) -> Signing | None:
+        """How records of the shared log are signed; not at all without a secret."""
+        if not self.shared_secret:
+            return None
+        return Signing(self.shared_secret, required=self.log_signatures == "required")
 
     @property
     def times(self) -> Times:
@@ -122,6 +150,20 @@ class ElectionSettings:
             return parse_address(given, what="endpoint_host_and_port")
         except InvalidInput as error:
             raise InvalidSetting(str(error)) from error
+
+    def _check_texts(self) -> None:
+        """What becomes the name of a topic, a part of keys, and the name of a file."""
+        name = self.coordination_stream_id
+        if self.algorithm is Algorithm.COORDINATOR:
+            _fit(lambda: check_key(name, "coordination_stream_id"))
+        else:
+            _fit(lambda: check_topic(name))
+        _fit(lambda: check_key(self.environment_identifier, "environment_identifier"))
+        _ = self.secret
+        files = (self.vote_path, self.certificate_path, self.key_path, self.authority_path)
+        for file in map(str, files):
+            if "\0" in file:
+                raise InvalidSetting(f"{shown(file)} cannot name a file")
 
     def _check_times(self) -> None:
         if self.timeout_ms < TIMEOUT_MS_MIN:
@@ -147,10 +189,20 @@ class ElectionSettings:
 
     def _check_endpoint(self) -> None:
         _ = self._address
-        if not self.endpoint_path.startswith("/") or self.endpoint_path in ("/health", "/metrics"):
+        if not _PATH.fullmatch(self.endpoint_path) or self.endpoint_path in _TAKEN:
             raise InvalidSetting(
-                f"endpoint_path {self.endpoint_path!r} must begin with a slash, and must be "
-                "neither /health nor /metrics, which are taken"
+                f"endpoint_path {shown(self.endpoint_path)} must begin with a slash, hold letters, "
+                "digits and . _ ~ / -, and be neither /health nor /metrics, which are taken"
             )
+        if self.listen_host and not _HOST.fullmatch(self.listen_host):
+            raise InvalidSetting(f"listen_host {shown(self.listen_host)} cannot name a host")
         if self.endpoint_scheme == "https" and not (self.certificate_path and self.key_path):
             raise InvalidSetting("endpoint_scheme https needs certificate_path and key_path")
+
+
+def _fit(check: Callable[[], T]) -> T:
+    """What a check of foreign text returns. Raises `InvalidSetting`."""
+    try:
+        return check()
+    except InvalidInput as error:
+        raise InvalidSetting(str(error)) from error

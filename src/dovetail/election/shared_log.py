@@ -15,13 +15,15 @@ Promises of each:
 """
 
 import asyncio
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dovetail.clock import Clock, SystemClock
 from dovetail.election.fold import LogState, Moment, Record, Snapshot, moment_of
+from dovetail.election.signature import Mark, RecordSigner
 from dovetail.errors import Fenced, Unavailable, Uncertain
 
 #: Verdicts that are kept for appends whose answer comes after the record itself.
@@ -35,6 +37,16 @@ class Entry:
     index: int
     record: Record
     counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A record as it was read."""
+
+    index: int
+    record: Record
+    moment: Moment
+    mark: Mark | None
 
 
 OnEntry = Callable[[Entry], None]
@@ -81,7 +93,8 @@ class LogFollower:
         self._verdicts: OrderedDict[int, bool] = OrderedDict()
         self._waiting: dict[int, asyncio.Future[bool]] = {}
         #: After a gap: what was read behind it, until a snapshot says what was before.
-        self._behind_gap: list[tuple[int, Record, Moment]] | None = None
+        self._behind_gap: list[_Read] | None = None
+        self._gap_end = 0
 
     @property
     def has_gap(self) -> bool:
@@ -97,23 +110,29 @@ class LogFollower:
         """All is read, and a log that was trimmed without a snapshot held nothing of ours."""
         self._close_gap(None)
 
-    def take(self, index: int, record: Record | None, wall_ms: int) -> None:
-        """The next record; None is one of another environment or version."""
+    def take(
+        self, index: int, record: Record | None, wall_ms: int, mark: Mark | None = None
+    ) -> None:
+        """The next record; None is one of another environment or version, or of a stranger.
+
+        `mark` says who signed it, where records are signed.
+        """
         if index < self.index_next:
             return
         if index > self.index_next and self._behind_gap is None:
-            self._behind_gap = []
+            self._behind_gap, self._gap_end = [], index
         self.index_next = index + 1
         if record is None:
             self._settle(index, counts=False)
             return
 
-        moment = moment_of(wall_ms, self.now())
+        read = _Read(index, record, moment_of(wall_ms, self.now()), mark)
         if self._behind_gap is None:
-            self._fold(index, record, moment)
+            self._fold(read)
             return
-        self._behind_gap.append((index, record, moment))
-        if isinstance(record, Snapshot):
+        self._behind_gap.append(read)
+        # One that was copied from before does not reach up to the gap's end.
+        if isinstance(record, Snapshot) and record.base + 1 >= self._gap_end:
             self._close_gap(record)
 
     async def verdict(self, index: int, *, timeout_s: float) -> bool:
@@ -141,15 +160,19 @@ class LogFollower:
             return
         if snapshot is not None:
             self.state.start_from(snapshot, now=self.now())
-        for index, record, moment in behind:
-            if snapshot is None or index > snapshot.base:
-                self._fold(index, record, moment)
+        for read in behind:
+            if snapshot is None or read.index > snapshot.base:
+                self._fold(read)
 
-    def _fold(self, index: int, record: Record, moment: Moment) -> None:
-        counts = self.state.apply(record, moment)
+    def _fold(self, read: "_Read") -> None:
+        if read.mark is not None and not self.state.is_new(*read.mark):
+            # Somebody wrote it once more.
+            self._settle(read.index, counts=False)
+            return
+        counts = self.state.apply(read.record, read.moment)
         if self._on_entry is not None:
-            self._on_entry(Entry(index, record, counts))
-        self._settle(index, counts=counts)
+            self._on_entry(Entry(read.index, read.record, counts))
+        self._settle(read.index, counts=counts)
 
     def _settle(self, index: int, *, counts: bool) -> None:
         self._verdicts[index] = counts
@@ -160,13 +183,28 @@ class LogFollower:
             waiting.set_result(counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Signing:
+    """The secret that records are signed with, and whether others are ignored.
+
+    Members of a version that did not sign are understood while it is not `required`.
+    """
+
+    secret: str = field(repr=False)
+    required: bool = True
+
+
 class FollowedLog:
     """What all shared logs have: one follower, and the index of the first record that is kept."""
 
-    def __init__(self, clock: Clock | None) -> None:
+    def __init__(self, clock: Clock | None, signing: Signing | None = None) -> None:
         self._clock = clock or SystemClock()
         self._follower = LogFollower(self._clock)
         self._first = 0
+        self._required = signing is not None and signing.required
+        self._signer: RecordSigner | None = None
+        if signing is not None:
+            self._signer = RecordSigner(signing.secret.encode(), uuid.uuid4().hex)
 
     @property
     def state(self) -> LogState:

@@ -10,6 +10,11 @@ in which life, and a number that grows. The receiver takes it only if
 
 The answer is sealed together with the signature of the message, so that it answers no other. No
 clock takes part. Pure: no I/O; random lives come in.
+
+Records of the shared log are signed with the same secret (`RecordSigner`). The signature covers the
+environment, the record, its writer and a number that grows; readers take each number once, and a
+snapshot holds the highest of each writer, so that all readers agree on what was written again by
+somebody who copied it.
 """
 
 import hashlib
@@ -27,6 +32,12 @@ from dovetail.errors import ProtocolViolation, Refused
 #: Numbers below the highest one that can still arrive late; requests overtake each other a little.
 WINDOW = 1_024
 
+#: The header of a record in a topic that holds its signature.
+SIGNATURE_HEADER = "dovetail-signature"
+
+#: More digits than a counter will ever have.
+_NUMBER_DIGITS_MAX = 18
+_RECORD = b"dovetail stream record\0"
 _REQUEST = b"dovetail stream request\0"
 _ANSWER = b"dovetail stream answer\0"
 
@@ -125,3 +136,36 @@ class Sealer:
 
     def _sign(self, kind: bytes, body: bytes) -> bytes:
         return hmac.new(self.secret, kind + body, hashlib.sha256).hexdigest().encode()
+
+
+#: Who wrote a record of the shared log, and which one of its records it is.
+Mark = tuple[str, int]
+
+
+@dataclass(slots=True)
+class RecordSigner:
+    """Signs what one writer puts into a shared log, and checks what others put there."""
+
+    secret: bytes = field(repr=False)
+    writer: str
+    _number: int = 0
+
+    def sign(self, environment: str, payload: bytes) -> bytes:
+        """The signature of the next record: writer, number and code."""
+        self._number += 1
+        head = f"{self.writer} {self._number}".encode()
+        return head + b" " + self._code(environment, head, payload)
+
+    def mark_of(self, environment: str, payload: bytes, signature: bytes | None) -> Mark | None:
+        """Who wrote the record; None if nobody who knows the secret did."""
+        head, _, code = (signature or b"").rpartition(b" ")
+        writer, _, number = head.partition(b" ")
+        if not number.isdigit() or len(number) > _NUMBER_DIGITS_MAX or not writer.isalnum():
+            return None
+        if not hmac.compare_digest(code, self._code(environment, head, payload)):
+            return None
+        return writer.decode(), int(number)
+
+    def _code(self, environment: str, head: bytes, payload: bytes) -> bytes:
+        parts = b"\0".join((environment.encode(), head, payload))
+        return hmac.new(self.secret, _RECORD + parts, hashlib.sha256).hexdigest().encode()

@@ -4,6 +4,7 @@
     topic_settings.py  every setting by Kafka's name: type, bounds, what it does
     admission.py    what a topic's settings say of a batch from outside; pure
     catalog.py      topics, owners and ids in the coordination service
+    owners.py       who owns which partition, by owner and topic; pure
     claims.py       which broker takes which partition; pure
     owned.py        the partitions that this broker owns: opened, served, given away
     ownership.py    claim, takeover
@@ -18,9 +19,13 @@
     tail.py         the newest batches in memory
     topic_work.py   creates and deletes topics, whoever dies meanwhile
     peers.py        the other brokers, as the log needs to know them
+    broker_peers.py private calls between brokers: connections, answers
     service.py      all of it on one broker, with upkeep
     coordinators.py whoever owns a partition of an internal topic coordinates its keys
-    groups/         consumer groups
+    compaction/     the last record of each key stays
+    ends/           what all partitions of the cluster hold, for whoever watches them
+    groups/         groups of all kinds: members, positions, one journal
+    share/          share groups: records that are handed out one by one
     transactions/   transactions over partitions and groups' positions
 
 An entry of a ledger is one record batch (`dovetail.record_batch`), as its producer sent it, or a

@@ -11,6 +11,7 @@ deletion can be done again: whoever finds a topic half-way goes on from there (L
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TypeGuard
 
 import msgspec
 
@@ -24,8 +25,14 @@ from dovetail.coordination.protocol import (
     Revision,
     Unchanged,
 )
-from dovetail.errors import CoordinationDown, TopicExists, TopicUnknown, Uncertain
-from dovetail.log.claims import DELETED, NOBODY, Ownership, Place
+from dovetail.errors import (
+    CoordinationDown,
+    TopicExists,
+    TopicIdUnknown,
+    TopicUnknown,
+    Uncertain,
+)
+from dovetail.log.owners import DELETED, NOBODY, Owners, Ownership, Place
 from dovetail.log.topic import TopicRecord, TopicState
 from dovetail.storage import chain
 from dovetail.storage.chain import PAGES, PARTITIONS, LedgerInfo, PartitionRecord
@@ -82,8 +89,18 @@ class Catalog:
         self._names: dict[str, str] = {}
         #: Grows with every change of a topic.
         self.topics_version = 0
-        self._owners: dict[Place, Ownership] = {}
+        #: By topic id: grows with every change of the topic, its owners and who holds it.
+        self._versions: dict[str, int] = {}
+        self._changes = 0
+        #: All that has a key, by topic and number, also what is being deleted.
+        self._registered: dict[str, dict[int, Ownership]] = {}
+        #: The partitions of all topics that live, registered ones only.
+        self.owners = Owners()
         self._holders: dict[Place, tuple[int, ...]] = {}
+        #: Topics that are being made or deleted, or have partitions without a key.
+        self._unfinished: dict[str, None] = {}
+        self._changed: dict[Place, None] = {}
+        self._gone: list[str] = []
         self._topic_mirror = Mirror(coordinator, TOPICS, apply=self._apply_topic, settled=on_change)
         self._partition_mirror = Mirror(
             coordinator, PARTITIONS, apply=self._apply_partition, settled=on_change
@@ -122,11 +139,11 @@ class Catalog:
         return found[0]
 
     def topic_by_id(self, topic_id: str) -> TopicRecord:
-        """Raises `TopicUnknown` unless clients can see it."""
-        name = self._names.get(topic_id)
-        if name is None:
-            raise TopicUnknown(f"no topic has the id {topic_id}")
-        return self.topic(name)
+        """Raises `TopicIdUnknown` unless clients can see it."""
+        try:
+            return self.topic(self._names.get(topic_id, ""))
+        except TopicUnknown:
+            raise TopicIdUnknown(f"no topic has the id {topic_id}") from None
 
     def living(self, topic_id: str) -> TopicRecord | None:
         """This very topic, unless it is gone or being deleted."""
@@ -135,26 +152,32 @@ class Catalog:
             return None
         return found[0]
 
+    def unfinished(self) -> list[TopicRecord]:
+        """The topics that somebody has to work on: not ready, or partitions without a key."""
+        return [self._topics[self._names[topic_id]][0] for topic_id in self._unfinished]
+
+    def take_changed(self) -> dict[Place, None]:
+        """The partitions whose record or topic changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def take_gone(self) -> list[str]:
+        """The topics that clients see no more, since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
     def ownership(self, place: Place) -> Ownership:
         """Who owns a partition, as last seen."""
-        return self._owners.get(place, Ownership(0, NOBODY))
+        of_topic = self._registered.get(place.topic_id, {})
+        return of_topic.get(place.number, Ownership(0, NOBODY))
 
     def holders(self, place: Place) -> tuple[int, ...]:
         """The storage nodes of a partition's newest ledger; none before its first."""
         return self._holders.get(place, ())
 
-    def owners(self) -> Mapping[Place, Ownership]:
-        """The partitions of all topics that live, registered ones only."""
-        living = {r.id for r, _ in self._topics.values() if r.state is not TopicState.DELETING}
-        return {
-            place: ownership
-            for place, ownership in self._owners.items()
-            if place.topic_id in living and ownership.owner != DELETED
-        }
-
-    def unregistered(self, record: TopicRecord) -> list[int]:
-        """The partitions of a topic that have no key yet."""
-        return [n for n in range(record.partitions) if Place(record.id, n) not in self._owners]
+    def version(self, topic_id: str) -> int:
+        """What is known of a topic, its owners and holders is unchanged while this is."""
+        return self._versions.get(topic_id, 0)
 
     async def check_free(self, name: str) -> None:
         """Raises `TopicExists` if the name is taken; a view that may be old does not decide it."""
@@ -303,24 +326,73 @@ class Catalog:
     def _apply_topic(self, key: str, value: bytes | None, revision: Revision) -> None:
         name = key.removeprefix(TOPICS)
         self.topics_version += 1
-        known = self._topics.pop(name, None)
-        if known is not None:
-            self._names.pop(known[0].id, None)
-        if value is not None:
-            record = _decode(value)
+        was, _ = self._topics.pop(name, (None, 0))
+        record = None if value is None else _decode(value)
+        if was is not None:
+            self._names.pop(was.id, None)
+        if record is not None:
             self._topics[name] = (record, revision)
             self._names[record.id] = name
+
+        if _shows(was) and not (_shows(record) and was.id == record.id):
+            self._gone.append(name)
+        for topic_id in dict.fromkeys(r.id for r in (was, record) if r is not None):
+            self._grow(topic_id)
+            for number in self._registered.get(topic_id, ()):
+                self._note(Place(topic_id, number))
+            self._note_work(topic_id)
 
     def _apply_partition(self, key: str, value: bytes | None, revision: Revision) -> None:
         if value is None:
             topic_id, _, number = key.removeprefix(PARTITIONS).rpartition("/")
-            self._owners.pop(Place(topic_id, int(number)), None)
-            self._holders.pop(Place(topic_id, int(number)), None)
+            place = Place(topic_id, int(number))
+            of_topic = self._registered.get(topic_id, {})
+            of_topic.pop(place.number, None)
+            if not of_topic:
+                self._registered.pop(topic_id, None)
+            self._holders.pop(place, None)
         else:
             owned = msgspec.json.decode(value, type=_Owned)
             place = Place(owned.topic_id, owned.partition)
-            self._owners[place] = Ownership(owned.term, owned.owner)
+            of_topic = self._registered.setdefault(place.topic_id, {})
+            of_topic[place.number] = Ownership(owned.term, owned.owner)
             self._holders[place] = owned.holders()
+        self._note(place)
+        self._note_work(place.topic_id)
+        self._grow(place.topic_id)
+
+    def _grow(self, topic_id: str) -> None:
+        """Something of a topic changed; a version is never used twice."""
+        self._changes += 1
+        if topic_id in self._names or topic_id in self._registered:
+            self._versions[topic_id] = self._changes
+        else:
+            self._versions.pop(topic_id, None)
+
+    def _note(self, place: Place) -> None:
+        """A partition or its topic changed."""
+        self._changed[place] = None
+        ownership = self._registered.get(place.topic_id, {}).get(place.number)
+        if ownership is None or ownership.owner == DELETED or self.living(place.topic_id) is None:
+            self.owners.drop(place)
+        else:
+            self.owners.put(place, ownership)
+
+    def _note_work(self, topic_id: str) -> None:
+        """Whether there is work on a topic; partitions only become more, so counting is enough."""
+        found = self._topics.get(self._names.get(topic_id, ""))
+        if found is not None and (
+            found[0].state is not TopicState.READY
+            or len(self._registered.get(topic_id, ())) < found[0].partitions
+        ):
+            self._unfinished[topic_id] = None
+        else:
+            self._unfinished.pop(topic_id, None)
+
+
+def _shows(record: TopicRecord | None) -> TypeGuard[TopicRecord]:
+    """Whether clients see the topic."""
+    return record is not None and record.state is TopicState.READY
 
 
 def _decode(value: bytes) -> TopicRecord:

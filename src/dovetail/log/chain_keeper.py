@@ -57,6 +57,8 @@ class ChainKeeper:
         #: What the pages that were ever read rise by.
         self._bounds: dict[int, _Bounds] = {}
         self.record = record
+        #: How often ledgers were, or may have been, replaced under the eyes of readers.
+        self.swaps = 0
 
     # Changes
 
@@ -67,6 +69,11 @@ class ChainKeeper:
                 record, changes = writes(self._key, decide(self.record))
                 if record == self.record or await self._applied(record, changes):
                     return
+
+    async def look_again(self) -> None:
+        """Reads what is stored: a change of ours may be, and its answer did not come."""
+        async with self._lock:
+            await self._adopt()
 
     async def trim(self, log_start: int) -> list[LedgerInfo]:
         """Moves the start of the log; the ledgers below it that have left the chain."""
@@ -117,6 +124,34 @@ class ChainKeeper:
                     self._forget(number)
                     return
 
+    async def swap(self, sources: Sequence[int], info: LedgerInfo) -> bool:
+        """Puts a rewritten ledger in the place of its sources; False if they are not there."""
+        async with self._lock:
+            while True:
+                number = await self._number_at(info.first_offset)
+                page = None if number is None else await self._page(number)
+                record = replace(self.record, rewriting=None)
+                before = record.ledgers if page is None else page.ledgers
+                if any(known.ledger == info.ledger for known in before):
+                    return True  # The answer did not come.
+                ledgers = chain.replaced(before, sources, info)
+                if ledgers is None:
+                    return False
+
+                if number is None or page is None:
+                    record, changes = writes(self._key, replace(record, ledgers=ledgers))
+                else:
+                    record = chain.repaged(record, page.ledgers, ledgers)
+                    put = Put(
+                        record.page_key(number), chain.encode_page(replace(page, ledgers=ledgers))
+                    )
+                    changes = [Put(self._key, chain.encode(record)), put]
+                if await self._applied(record, changes):
+                    self.swaps += 1
+                    if number is not None:
+                        self._forget(number)
+                    return True
+
     async def _applied(self, record: PartitionRecord, changes: Sequence[Change]) -> bool:
         """Whether it is done; if not, the record is as it is stored, and to be decided anew.
 
@@ -143,6 +178,7 @@ class ChainKeeper:
         mine = (self.record.term, self.record.owner)
         if found is None or stored is None or (stored.term, stored.owner) != mine:
             raise NotOwner(f"{self._key} was changed by another owner")
+        self.swaps += stored != self.record
         self.record, self._revision = stored, found.revision
         self._pages.clear()
 

@@ -116,6 +116,11 @@ class LedgerIndex:
         if aborted is not None:
             self._aborted.append(aborted)
 
+    @property
+    def has_aborted(self) -> bool:
+        """Whether a transaction was aborted in this ledger."""
+        return bool(self._aborted)
+
     def aborted_within(self, first: int, end: int) -> tuple[list[AbortedRange], bool]:
         """Aborts here of transactions between two offsets, and whether no later ledger has more."""
         found = []

@@ -13,23 +13,25 @@ bring all within one partition of each other are planned; each giver closes its 
 names the taker in the record. A broker that is leaving is alive but not *willing*: it gives, and
 is given nothing.
 
+A decision is made after every change, so it costs what has changed and not what is vacant or owned:
+vacant partitions are assigned once and wait in a heap for their time. As long as they only go to
+those whom the plan names first, a new plan would say the same of the others, so there is none.
+
 Not here: claiming itself (`ownership.py`), doing what is decided (`owned.py`).
 """
 
+import heapq
 import random
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from dovetail.coordination.membership import LiveBrokers
+from dovetail.log.owners import Owners, Place
 from dovetail.storage.selection import Candidate, Selection
-
-#: Nobody owns it.
-NOBODY = -1
-#: Nobody owns it and nobody may: its topic is being deleted.
-DELETED = -2
 
 #: Random wait before a claim, so that brokers which notice at the same time have the same view.
 JITTER_MS = 50
@@ -44,20 +46,6 @@ MOVES_MAX = 16
 #: Weight of a partition in a broker's load; below it, partitions of the same topic count, so that
 #: equals get different topics.
 _WEIGHT = 1_000_000
-
-
-class Place(NamedTuple):
-    """A partition by its topic's id: a topic of the same name that comes later is another."""
-
-    topic_id: str
-    number: int
-
-
-class Ownership(NamedTuple):
-    """What a partition's record says about its owner."""
-
-    term: int
-    owner: int
 
 
 @dataclass(slots=True)
@@ -79,60 +67,87 @@ def turn_of(place: Place) -> int:
 
 def assign(
     vacant: Collection[Place],
-    owners: Mapping[Place, Ownership],
+    owners: Owners,
     takers: Collection[int],
     select: Selection,
 ) -> dict[Place, list[int]]:
     """For each vacant partition the takers in order, as everybody computes it."""
     if not takers:
         return {}
-    total = Counter(h.owner for h in owners.values())
-    of_topic = Counter((h.owner, place.topic_id) for place, h in owners.items())
+    more: Counter[int] = Counter()
+    more_of_topic: Counter[tuple[int, str]] = Counter()
+
+    def load(node: int, topic_id: str) -> int:
+        of_topic = owners.of_topic(node, topic_id) + more_of_topic[node, topic_id]
+        return (owners.total(node) + more[node]) * _WEIGHT + of_topic
 
     assigned = {}
     for place in sorted(vacant):
-        candidates = [
-            Candidate(node, total[node] * _WEIGHT + of_topic[node, place.topic_id])
-            for node in sorted(takers)
-        ]
+        candidates = [Candidate(node, load(node, place.topic_id)) for node in sorted(takers)]
         order = assigned[place] = list(select(candidates, turn_of(place)))
-        total[order[0]] += 1
-        of_topic[order[0], place.topic_id] += 1
+        more[order[0]] += 1
+        more_of_topic[order[0], place.topic_id] += 1
     return assigned
 
 
-def moves(
-    owners: Mapping[Place, Ownership], brokers: Collection[int], *, giver: int
-) -> list[tuple[Place, int]]:
+def is_even(owners: Owners, brokers: Collection[int]) -> bool:
+    """Whether all brokers are within one partition of each other."""
+    totals = [owners.total(node) for node in brokers]
+    return not totals or max(totals) - min(totals) < 2
+
+
+def moves(owners: Owners, brokers: Collection[int], *, giver: int) -> list[tuple[Place, int]]:
     """What `giver` gives to whom, so that all end within one partition of each other.
 
-    All moves are planned, by the same rule everywhere, and those of others are left to them.
+    Everybody computes the same shares: who has most keeps what does not divide. What is above its
+    share a broker gives, in the order of the brokers, to those below theirs. Which partitions it
+    gives is its own affair. It costs the brokers and what this one owns.
     """
-    owned: dict[int, dict[str, list[Place]]] = {node: {} for node in brokers}
-    total = dict.fromkeys(brokers, 0)
-    for place in sorted(owners):
-        owner = owners[place].owner
-        if owner in owned:
-            owned[owner].setdefault(place.topic_id, []).append(place)
-            total[owner] += 1
+    total = {node: owners.total(node) for node in brokers}
+    if giver not in total:
+        return []
+    share, rest = divmod(sum(total.values()), len(total))
+    ranked = sorted(total, key=lambda node: (-total[node], node))
+    over = {node: total[node] - share - (at < rest) for at, node in enumerate(ranked)}
+    if over[giver] <= 0:
+        return []
 
-    mine: list[tuple[Place, int]] = []
-    while total and len(mine) < MOVES_MAX:
-        most = max(sorted(total), key=lambda node: total[node])
-        least = min(sorted(total), key=lambda node: total[node])
-        if total[most] - total[least] < 2:
-            break
-        given, had = owned[most], owned[least]
-        topic = max(sorted(given), key=lambda t: len(given[t]) - len(had.get(t, ())))
-        place = given[topic].pop()
-        had.setdefault(topic, []).append(place)
-        if not given[topic]:
-            del given[topic]
-        total[most] -= 1
-        total[least] += 1
-        if most == giver:
-            mine.append((place, least))
-    return mine
+    # All that is given and all that is wanted, one behind the other; ours is a stretch of it.
+    before = sum(max(0, over[node]) for node in total if node < giver)
+    wanted = (node for node in sorted(total) for _ in range(-over[node]))
+    takers = list(islice(wanted, before, before + min(over[giver], MOVES_MAX)))
+    return list(zip(_chosen(owners, giver, takers, before), takers, strict=True))
+
+
+def _chosen(owners: Owners, giver: int, takers: Iterable[int], turn: int) -> Iterator[Place]:
+    """For each taker a partition of the topic of which the giver has most and the taker least.
+
+    Of equal topics it begins at another one than the givers before it did.
+    """
+    mine: dict[str, list[Place]] = {}
+    for place in sorted(owners.places(giver)):
+        mine.setdefault(place.topic_id, []).append(place)
+    topics = list(mine)
+    topics = topics[turn % len(topics) :] + topics[: turn % len(topics)]
+    given: Counter[tuple[int, str]] = Counter()
+    for taker in takers:
+        gap = {
+            topic: len(mine[topic]) - owners.of_topic(taker, topic) - given[taker, topic]
+            for topic in topics
+            if mine[topic]
+        }
+        topic = max(gap, key=gap.__getitem__)
+        given[taker, topic] += 1
+        yield mine[topic].pop()
+
+
+class _Vacancy(NamedTuple):
+    """A vacant partition: since when, its random wait, its time, and whose it is first."""
+
+    since_ms: float
+    jitter_ms: float
+    due_ms: float
+    first: int
 
 
 class Claims:
@@ -142,61 +157,107 @@ class Claims:
         self._node_id = node_id
         self.select = select
         self._rng = rng
-        #: When a vacant partition was first seen so, and the random wait that it got.
-        self._vacant: dict[Place, tuple[float, float]] = {}
+        self._vacant: dict[Place, _Vacancy] = {}
+        #: When they are to be claimed; one that is not as in `_vacant` counts no more.
+        self._due: list[tuple[float, Place]] = []
+        #: Whether `_vacant` has to be made anew, and the changes of the owners that it knows.
+        self._stale = True
+        self._changes = 0
+        #: What may have our name on it and is not owned yet.
+        self._named: dict[Place, None] = {}
         self._brokers: LiveBrokers | None = None
         self._since_ms = 0.0
 
     def decide(
         self,
-        owners: Mapping[Place, Ownership],
+        owners: Owners,
         brokers: LiveBrokers,
         owned: Collection[Place],
         *,
+        changed: Iterable[Place],
         now_ms: float,
     ) -> Decision:
-        """`owned` are the partitions that this broker owns, or is working on."""
-        decision = Decision()
+        """`owned` are the partitions that this broker owns, or is working on.
+
+        `changed` are those that came to or left `owners` or `owned`, or have another owner, since
+        the last decision.
+        """
+        decision, changed = Decision(), dict.fromkeys(changed)
+        self._named.update(changed)
         if brokers != self._brokers:
-            self._brokers, self._since_ms = brokers, now_ms
+            self._brokers, self._since_ms, self._stale = brokers, now_ms, True
         if self._node_id not in brokers.alive:
+            self._stale = True
             return decision
-        for place, ownership in owners.items():
-            # Also when it wants nothing new: nobody else may take what has its name on it.
-            if ownership.owner == self._node_id and place not in owned:
-                decision.claim.append(place)
+        # Also when it wants nothing new: nobody else may take what has its name on it.
+        self._named = {p: None for p in self._named if p not in owned and self._is_mine(owners, p)}
+        decision.claim += self._named
 
         if self._node_id not in brokers.willing:
+            self._stale = True
             return decision
-        vacant = [p for p, h in owners.items() if h.owner not in brokers.alive]
-        self._claim_vacant(decision, vacant, owners, brokers, owned, now_ms)
+        self._note_vacant(owners, brokers, changed, now_ms)
+        self._claim_due(decision, owned, now_ms)
 
-        if not vacant and len(brokers.willing) > 1:
+        if not self._vacant and not is_even(owners, brokers.willing):
             settled_ms = self._since_ms + SETTLE_MS
-            plan = moves(owners, brokers.willing, giver=self._node_id)
-            if plan and now_ms < settled_ms:
+            if now_ms < settled_ms:
                 decision.wake_at(settled_ms)
             else:
+                plan = moves(owners, brokers.willing, giver=self._node_id)
                 decision.give += [move for move in plan if move[0] in owned]
         return decision
 
-    def _claim_vacant(
-        self,
-        decision: Decision,
-        vacant: list[Place],
-        owners: Mapping[Place, Ownership],
-        brokers: LiveBrokers,
-        owned: Collection[Place],
-        now_ms: float,
+    def _is_mine(self, owners: Owners, place: Place) -> bool:
+        found = owners.get(place)
+        return found is not None and found.owner == self._node_id
+
+    def _note_vacant(
+        self, owners: Owners, brokers: LiveBrokers, changed: Iterable[Place], now_ms: float
     ) -> None:
-        self._vacant = {place: self._vacant[place] for place in vacant if place in self._vacant}
-        for place, order in assign(vacant, owners, brokers.willing, self.select).items():
-            if place in owned:
-                continue
-            jitter_ms = self._rng.random() * JITTER_MS if len(order) > 1 else 0.0
-            since_ms, jitter_ms = self._vacant.setdefault(place, (now_ms, jitter_ms))
-            due_ms = since_ms + order.index(self._node_id) * TURN_MS + jitter_ms
-            if due_ms <= now_ms:
-                decision.claim.append(place)
+        """Assigns what is vacant, unless nothing happened but what was planned."""
+        before, followed = self._vacant, 0
+        for place in () if self._stale else changed:
+            vacancy, found = before.get(place), owners.get(place)
+            vacant = found is not None and found.owner not in brokers.alive
+            if vacancy is None:
+                self._stale = self._stale or vacant
+            elif vacant:  # Perhaps it is worked on here no more.
+                heapq.heappush(self._due, (vacancy.due_ms, place))
+            elif found is not None and found.owner == vacancy.first:
+                del before[place]
+                followed += 1
             else:
+                self._stale = True
+        if not self._stale and owners.changes - self._changes == followed:
+            self._changes += followed
+            return
+
+        self._stale = True  # Should the strategy fail, it is asked again next time.
+        orders = assign(owners.vacant(brokers.alive), owners, brokers.willing, self.select)
+        self._vacant, self._due = {}, []
+        for place, order in orders.items():
+            known = before.get(place)
+            jitter_ms = self._rng.random() * JITTER_MS if len(order) > 1 else 0.0
+            since_ms, jitter_ms = known[:2] if known else (now_ms, jitter_ms)
+            due_ms = since_ms + order.index(self._node_id) * TURN_MS + jitter_ms
+            self._vacant[place] = _Vacancy(since_ms, jitter_ms, due_ms, order[0])
+            self._due.append((due_ms, place))
+        heapq.heapify(self._due)
+        self._stale, self._changes = False, owners.changes
+
+    def _claim_due(self, decision: Decision, owned: Collection[Place], now_ms: float) -> None:
+        """Claims what is due; what is worked on already comes back by having changed."""
+        again: dict[Place, None] = {}
+        while self._due:
+            due_ms, place = self._due[0]
+            vacancy = self._vacant.get(place)
+            if vacancy is not None and due_ms > now_ms:
                 decision.wake_at(due_ms)
+                break
+            heapq.heappop(self._due)
+            if vacancy is not None and place not in owned and place not in again:
+                decision.claim.append(place)
+                again[place] = None
+        for place in again:
+            heapq.heappush(self._due, (self._vacant[place].due_ms, place))

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dovetail.clock import Clock
+from dovetail.clock import Clock, UnhurriedTime
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner
 from dovetail.log.tail import TailBudget
@@ -22,6 +22,8 @@ class PartitionContext:
     coordinator: Coordinator
     ensembles: Ensembles
     clock: Clock
+    #: The time of day for what expires.
+    time: UnhurriedTime
     tail_budget: TailBudget
     next_ledger_id: Callable[[], Awaitable[LedgerId]]
     #: Called when a partition turns out to have another owner.

@@ -48,18 +48,19 @@ class Examiner:
     ) -> "asyncio.Future[Appended]":
         """Stores the batch by `store` if it is sound; else the future says what is wrong with it.
 
-        `admit` says what is stored instead, if the topic's settings have a say. Raises
-        `InvalidBatch` at once where it can be seen at once.
+        A topic that is compacted asks for a key of every record. `admit` says what is stored
+        instead, if the topic's settings have a say. Raises `InvalidBatch` at once where it can be
+        seen at once.
         """
         slow = admit is not None or header.attributes & CODEC_MASK or len(batch) > AT_ONCE_BYTES
         if not slow and partition not in self._pending:
-            check_records(batch, header)
+            check_records(batch, header, keyed=partition.config.compacts)
             return store(batch, header)
 
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Appended] = loop.create_future()
         self._pending[partition] += 1
-        work = self._thread.submit(_examine, batch, header, admit)
+        work = self._thread.submit(_examine, batch, header, admit, partition.config.compacts)
         work.add_done_callback(
             lambda done: loop.call_soon_threadsafe(self._examined, partition, outcome, done, store)
         )
@@ -90,6 +91,11 @@ class Examiner:
         await asyncio.to_thread(self._thread.shutdown)
 
 
-def _examine(batch: memoryview, header: BatchHeader, admit: Admit | None) -> Batch:
-    check_records(batch, header)
+def _examine(
+    batch: memoryview,
+    header: BatchHeader,
+    admit: Admit | None,
+    keyed: bool,
+) -> Batch:
+    check_records(batch, header, keyed=keyed)
     return (batch, header) if admit is None else admit(batch, header)

@@ -14,13 +14,15 @@ better, because this one does not reach the storage, it is handed on after a few
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from dovetail.background import Alarm, failure_of, start_task
+from dovetail.background import Alarm, failure_of, later, start_task
 from dovetail.coordination.protocol import Unchanged
 from dovetail.errors import DovetailError, Fenced, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import DELETED, NOBODY, Claims, Decision, Place, assign
+from dovetail.log.claims import Claims, Decision, assign
 from dovetail.log.context import PartitionContext
+from dovetail.log.owners import DELETED, NOBODY, Place
 from dovetail.log.ownership import hand_on
 from dovetail.log.partition import Partition
 from dovetail.log.peers import Peers
@@ -89,6 +91,10 @@ class OwnedPartitions:
         self._config_of = config_of
         self._context: PartitionContext
         self._owned: dict[Place, _Owned] = {}
+        #: What is looked at when it is decided next: its record, topic or state here is new.
+        self._changed: dict[Place, None] = {}
+        #: What was claimed while it was being mended, perhaps by ourselves.
+        self._doubtful: dict[Place, None] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._waiters: set[asyncio.Event] = set()
         self._deciding = Alarm(self._decide, name="log/decide")
@@ -168,9 +174,14 @@ class OwnedPartitions:
         self.drop_what_is_not_ours()
 
         now_ms = self._now()
+        changed, self._changed = self._changed, {}
         try:
             decision = self._claims.decide(
-                self._catalog.owners(), self._peers.brokers(), self._owned.keys(), now_ms=now_ms
+                self._catalog.owners,
+                self._peers.brokers(),
+                self._owned.keys(),
+                changed=changed,
+                now_ms=now_ms,
             )
         except DovetailError as error:  # The user's own strategy failed.
             _log.error("cannot decide what to claim", error=str(error))
@@ -193,23 +204,34 @@ class OwnedPartitions:
         """Nothing is served that another has, by the records as last seen."""
         if self._closed:
             return
-        for place, owned in [*self._owned.items()]:
-            record = self._catalog.living(place.topic_id)
-            ownership = self._catalog.ownership(place)
-            partition = owned.partition
-            if record is None:
-                self._forget(place, owned)
-            elif partition is None:
-                continue
-            elif ownership.term > partition.term and not (
-                partition.mending and ownership.owner == self._context.node_id
-            ):
-                # Also under our own number: a former life, or one that has replaced us, claimed it.
-                # Unless it is being mended: then the claim may be our own.
+        self._changed.update(self._catalog.take_changed())
+        for place in [*self._changed]:
+            owned = self._owned.get(place)
+            if owned is not None:
+                self._look_at(place, owned)
+
+    def _look_at(self, place: Place, owned: _Owned) -> None:
+        record = self._catalog.living(place.topic_id)
+        ownership = self._catalog.ownership(place)
+        partition = owned.partition
+        if record is None:
+            self._forget(place, owned)
+            return
+        if partition is None:
+            return  # It is looked at again when it is open.
+
+        if ownership.term > partition.term:
+            # Also under our own number: a former life, or one that has replaced us, claimed it.
+            # Unless it is being mended: then the claim may be our own.
+            if partition.mending and ownership.owner == self._context.node_id:
+                self._doubtful[place] = None
+            else:
                 partition.lose(NotOwner(f"{partition.name} belongs to node {ownership.owner} now"))
-            elif record.config != owned.config:
-                owned.config = record.config
-                partition.config = self._config_of(record)
+                return
+        partition.assigned = record.assigned.get(place.number, ())
+        if record.config != owned.config:
+            owned.config = record.config
+            partition.config = self._config_of(record)
 
     def _forget(self, place: Place, owned: _Owned) -> None:
         """The topic was deleted."""
@@ -228,13 +250,14 @@ class OwnedPartitions:
 
     def lost(self, partition: Partition, error: NotOwner) -> None:
         """A partition found out by itself that it is another's."""
-        for place, owned in self._owned.items():
-            if owned.partition is partition:
-                _log.warning("partition lost", partition=partition.name, error=str(error))
-                owned.partition = None
-                self._withdraw(owned.name, owned.number)
-                self._start(place, owned, self._forget_later(place, owned))
-                return
+        record = partition.chain.record
+        place = Place(record.topic_id, record.partition)
+        owned = self._owned.get(place)
+        if owned is not None and owned.partition is partition:
+            _log.warning("partition lost", partition=partition.name, error=str(error))
+            owned.partition = None
+            self._withdraw(owned.name, owned.number)
+            self._start(place, owned, self._forget_later(place, owned))
 
     async def _forget_later(self, place: Place, owned: _Owned) -> None:
         await asyncio.sleep(_RACE_MS / 1000)
@@ -278,6 +301,7 @@ class OwnedPartitions:
 
             else:
                 _log.info("partition taken", partition=name, term=partition.term)
+                partition.assigned = record.assigned.get(place.number, ())
                 owned.work, owned.partition, owned.config = None, partition, record.config
                 self._serve(record, owned, partition)
                 return
@@ -289,6 +313,7 @@ class OwnedPartitions:
         if self.broken.pop((owned.name, owned.number), None) is not None:
             _log.info("partition back in service", partition=partition.name)
         self.open[owned.name, owned.number] = partition
+        self._changed[Place(record.id, owned.number)] = None
         for listener in self.on_opened:
             listener(record, owned.number, partition)
         self.reconsider()
@@ -333,6 +358,10 @@ class OwnedPartitions:
 
     def hand_on_stuck(self) -> None:
         """Hands on what could not be mended for a while; called from time to time."""
+        if self._doubtful:
+            self._changed.update(self._doubtful)
+            self._doubtful.clear()
+            self.reconsider()
         for place, owned in [*self._owned.items()]:
             partition = owned.partition
             if partition is None or partition.stuck_since_ms is None or owned.work is not None:
@@ -364,7 +393,7 @@ class OwnedPartitions:
     def _successors(self) -> dict[Place, int]:
         """Who should have what is owned here, if this node had it no more."""
         others = self._peers.brokers().willing - {self._context.node_id}
-        known = self._catalog.owners()
+        known = self._catalog.owners
         try:
             assigned = assign(self._owned.keys(), known, others, self._claims.select)
         except DovetailError as error:  # The user's own strategy failed; giving back must not.
@@ -382,6 +411,7 @@ class OwnedPartitions:
     def _done(self, place: Place, owned: _Owned) -> None:
         if self._owned.get(place) is owned:
             del self._owned[place]
+        self._changed[place] = None
         self.reconsider()
 
     def _now(self) -> float:
@@ -395,6 +425,7 @@ class OwnedPartitions:
 
         def ended(task: "asyncio.Task[None]") -> None:
             if failure_of(task) is not None:
-                asyncio.get_running_loop().call_later(REOPEN_MS / 1000, self._done, place, owned)
+                again = partial(self._done, place, owned)
+                later(REOPEN_MS / 1000, again, name="log/reopen", of=owned.name)
 
         task.add_done_callback(ended)

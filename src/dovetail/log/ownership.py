@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator, Put, Unchanged
 from dovetail.errors import (
     Damaged,
@@ -116,7 +117,7 @@ async def take_over(
     owner: int,
     may_claim: Callable[[PartitionRecord], bool],
     only_if: OnlyIf = lambda _: (),
-    now_ms: int,
+    clock: Clock,
 ) -> Taken:
     """Claims the partition and closes what its last owner left open.
 
@@ -126,10 +127,11 @@ async def take_over(
     keeper = await claim(coordinator, key, owner=owner, may_claim=may_claim, only_if=only_if)
     term = Term(keeper.record.term)
     try:
-        record, producers = await _close_all(ensembles, keeper.record, term, now_ms)
+        record, producers = await _close_all(ensembles, keeper.record, term, clock.wall_ms())
     except (EntryUnknown, LedgerUnknown) as error:
         raise Damaged(f"{key}: an entry is missing on the disk: {error}") from error
     await keeper.change(lambda _: record)
+    producers.begin_term(now_ms=clock.monotonic_ms())
     return Taken(keeper, producers)
 
 
@@ -145,7 +147,6 @@ async def _close_all(
         record = chain.with_closed(record, closed)
     if producers is None:
         producers = await _producers_of_last(ensembles, record, now_ms)
-    producers.begin_term(now_ms=now_ms)
     return record, producers
 
 
@@ -240,9 +241,13 @@ async def _producers_of_last(
     """The producers as of the end of the last closed ledger."""
     if not record.closed:
         return ProducerTable()
-    last = record.closed[-1]
+    return await producers_behind(ensembles, record.closed[-1], now_ms=now_ms)
+
+
+async def producers_behind(ensembles: Ensembles, info: LedgerInfo, *, now_ms: int) -> ProducerTable:
+    """The producers as of the end of a closed ledger."""
     entries = ensembles.read_forward(
-        last.placement, EntryId(last.checkpoint_last), last=EntryId(last.entry_last)
+        info.placement, EntryId(info.checkpoint_last), last=EntryId(info.entry_last)
     )
     producers = ProducerTable()
     async for entry in entries:

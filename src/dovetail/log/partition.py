@@ -3,7 +3,7 @@
 Promises:
 - A record is readable only when it is confirmed, and confirmed only in order, also across the
   border of two ledgers.
-- Offsets have no gaps and are never given twice.
+- Offsets are given without gaps and never twice; compaction leaves gaps later (`compaction/`).
 - After a failed append nothing behind it is confirmed; the partition takes itself over anew
   (`ownership.py`), so that what was stored, and only that, has an offset.
 
@@ -23,8 +23,9 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from enum import Enum
+from functools import partial
 
-from dovetail.background import failure_of, start_task
+from dovetail.background import failure_of, later, start_task
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError, Fenced, NotOwner, Refused, Unavailable, Uncertain
 from dovetail.log.chain_keeper import ChainKeeper
@@ -74,6 +75,7 @@ class Partition:
         self._rolling: asyncio.Task[None] | None = None
         self._mending: asyncio.Task[None] | None = None
 
+        self.assigned: tuple[int, ...] = ()  # See `Repairable`.
         #: A ledger that may be in the chain already: the service did not answer. It is used next.
         self._placed: LedgerInfo | None = None
         self.open_ledgers: list[OpenLedger] = []
@@ -111,7 +113,7 @@ class Partition:
             owner=context.node_id,
             may_claim=may_claim,
             only_if=only_if,
-            now_ms=context.clock.wall_ms(),
+            clock=context.clock,
         )
         return cls(context, key, name, config, taken)
 
@@ -197,15 +199,15 @@ class Partition:
     def _append_now(
         self, batch: memoryview, header: BatchHeader, future: "asyncio.Future[Appended]"
     ) -> None:
-        now_ms = self.context.clock.wall_ms()
+        now_ms, elapsed_ms = self.context.clock.wall_ms(), self.context.clock.monotonic_ms()
         marker = read_marker(batch, header) if header.attributes & CONTROL else None
         try:
-            duplicate = self.producers.duplicate_of(header, now_ms=now_ms, marker=marker)
+            duplicate = self.producers.duplicate_of(header, now_ms=elapsed_ms, marker=marker)
         except (Refused, Unavailable) as error:
             future.set_exception(error)
             return
         if duplicate is not None:
-            self._answer_duplicate(duplicate, duplicate + header.record_count, future)
+            self._answer_duplicate(duplicate, duplicate + header.last_offset_delta + 1, future)
             return
 
         append_time = -1
@@ -246,11 +248,11 @@ class Partition:
 
     def _send_checkpoint(self, ledger: OpenLedger) -> None:
         entry = ledger.writer.entry_next
-        now_ms = self.context.clock.wall_ms()
+        now_ms, end = self.context.time.now_ms(), self._offset_next
         checkpoint = ledger.index.take_checkpoint(
-            entry, self.producers, offset_next=self._offset_next, now_ms=now_ms
+            entry, self.producers, offset_next=end, now_ms=now_ms
         )
-        item = InFlight(ledger, self._offset_next, self._offset_next, b"", None)
+        item = InFlight(ledger, end, end, b"", None)
         self._send(item, encode_checkpoint(checkpoint))
 
     # Confirming
@@ -306,7 +308,7 @@ class Partition:
                 self._key,
                 owner=self.context.node_id,
                 may_claim=lambda record: record.owner == self.context.node_id,
-                now_ms=self.context.clock.wall_ms(),
+                clock=self.context.clock,
             )
         except NotOwner as error:
             self.lose(error)
@@ -314,7 +316,8 @@ class Partition:
         except DovetailError as error:
             self._refuse_for_a_while(error)
             self.stuck_since_ms = self.stuck_since_ms or self._now()
-            asyncio.get_running_loop().call_later(REFUSE_MS / 1000, self._mend_again, cause)
+            again = partial(self._mend_again, cause)
+            later(REFUSE_MS / 1000, again, name="log/mend-again", of=self.name)
             return
 
         self._keeper, self.producers = taken.keeper, taken.producers
@@ -385,7 +388,7 @@ class Partition:
         term, keeper = self.term, self._keeper
         if self._placed is None:
             ledger_id = await self.context.next_ledger_id()
-            placement = self.context.ensembles.place(ledger_id, self.config.quorum)
+            placement = self.context.ensembles.place(ledger_id, self.quorum, on=self.assigned)
             self._placed = LedgerInfo(placement, term, opened_ms=self.context.clock.wall_ms())
         info, placement = self._placed, self._placed.placement
         await keeper.change(lambda record: chain.with_open(record, info))
@@ -423,7 +426,7 @@ class Partition:
         except DovetailError as error:
             self.context.on_roll_failed(self, error)
             self.roll_error = error
-            asyncio.get_running_loop().call_later(ROLL_AGAIN_MS / 1000, self.roll)
+            later(ROLL_AGAIN_MS / 1000, self.roll, name="log/roll-again", of=self.name)
         else:
             self.roll_error = None
 

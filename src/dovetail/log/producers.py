@@ -8,6 +8,7 @@ epoch and the last five batches (a client keeps at most five in flight):
     first sequence follows the last one            new (in a higher epoch 0 follows)
     ahead, and nothing heard of it under this term Unavailable, for a while
     producer not known (expired, or trimmed)       new
+    the same, and its id is shared                 new, or Unavailable if there are too many of them
     otherwise                                      SequenceGap
 
 Why who is ahead has to wait: a client has some batches on their way. The first can reach a new
@@ -33,6 +34,9 @@ the oldest open transaction is stable; one counts as open until its marker is co
 
 The table is a function of the log: it is rebuilt from the last checkpoint and the batches behind
 it, so it holds across restarts and changes of owner.
+
+Silence is counted in the time of day, which outlives an owner; `snapshot` wants one that does not
+jump (`UnhurriedTime`). The wait of who is ahead is counted by the monotonic clock.
 """
 
 from collections import OrderedDict, deque
@@ -47,13 +51,20 @@ from dovetail.errors import (
     TransactionRefused,
     Unavailable,
 )
-from dovetail.record_batch import TRANSACTIONAL, BatchHeader, Marker
+from dovetail.record_batch import DUE_PRODUCER_ID, TRANSACTIONAL, BatchHeader, Marker
 
 #: As many as a client may have in flight.
 BATCHES_KEPT = 5
 
 #: Producers remembered per partition; the one longest silent goes first. 50 bytes each on disk.
 PRODUCERS_MAX = 10_000
+
+#: Producer ids from here on are chosen by who writes (teams, Spark tables), and shared by all
+#: attempts at one piece of work. Attempts rely on the refusal of what another one has stored.
+SHARED_FROM = 1 << 62
+#: So many of them are not pushed out by others, each for twice as long as an attempt that slept may
+#: still write. One more that comes meanwhile is refused.
+SHARED_MAX, SHARED_KEPT_MS = 5_000, 2 * 60 * 60 * 1000
 
 #: A producer that was silent for so long starts anew. Kafka's default.
 EXPIRY_MS = 24 * 60 * 60 * 1000
@@ -114,31 +125,44 @@ class ProducerTable:
         open_transactions: dict[int, OpenTransaction] | None = None,
     ) -> None:
         self._producers: OrderedDict[int, Producer] = OrderedDict(producers or {})
+        #: When shared ids were last heard, the one longest silent first.
+        self._shared = OrderedDict(
+            (name, known.seen_ms) for name, known in self._producers.items() if name >= SHARED_FROM
+        )
+        #: When the last batch was noted, by the time that producers expire by.
+        self._noted_ms = max(self._shared.values(), default=0)
         #: By producer, in the order of their first offsets.
         self._open = dict(open_transactions or {})
         #: Of transactions whose marker may not be confirmed: its offset, and the first offset.
         self._ending: deque[tuple[int, int]] = deque()
         #: Producers that may begin a transaction, and under which epoch.
         self._admitted: dict[int, int] = {}
-        #: Producers who have stored something under this term, and until when that matters.
+        #: Producers who have stored something under this term, and until when that matters; None
+        #: when it does not.
         self._heard: set[int] = set()
-        self._in_order_until_ms = 0
+        self._in_order_until_ms: float | None = None
+        #: Whether nobody needs the last batch of due records any more.
+        self.due_settled = False
 
-    def begin_term(self, *, now_ms: int) -> None:
-        """From here on who is ahead may have been refused what comes before."""
+    def begin_term(self, *, now_ms: float) -> None:
+        """From here on who is ahead may have been refused what comes before; monotonic time."""
         self._heard.clear()
         self._in_order_until_ms = now_ms + IN_ORDER_MS
 
     def duplicate_of(
-        self, header: BatchHeader, *, now_ms: int, marker: Marker | None = None
+        self, header: BatchHeader, *, now_ms: float, marker: Marker | None = None
     ) -> int | None:
-        """The offset under which this batch is stored already, or None if it is new.
+        """The offset under which this batch is stored already, or None if it is new; `now_ms` is
+        monotonic.
 
         Raises `ProducerFenced`, `SequenceGap`, `Fenced`, `TransactionRefused` or `Unavailable` if
         it must not be stored.
         """
         if header.producer_id < 0:
             return None
+        if self._in_order_until_ms is not None and now_ms >= self._in_order_until_ms:
+            self._in_order_until_ms = None
+            self._heard.clear()
 
         known = self._producers.get(header.producer_id)
         if marker is not None:
@@ -159,6 +183,8 @@ class ProducerTable:
 
         if self._open or header.attributes & TRANSACTIONAL:
             self._check_transaction(header)
+        if known is None and header.producer_id >= SHARED_FROM:
+            self._check_shared()
         if header.base_sequence == expected:
             return None
 
@@ -167,11 +193,24 @@ class ProducerTable:
             f"expected {expected}"
         )
         ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
-        if ahead and now_ms < self._in_order_until_ms and header.producer_id not in self._heard:
+        if ahead and self._in_order_until_ms is not None and header.producer_id not in self._heard:
             raise Unavailable(f"{gap}; the owner has changed: send again, in order")
         if known is None:
             return None
         raise SequenceGap(gap)
+
+    def _check_shared(self) -> None:
+        """Raises `Unavailable` if one more shared id would push out one that must be kept."""
+        while self._shared:
+            oldest, heard_ms = next(iter(self._shared.items()))
+            if self._noted_ms - heard_ms < SHARED_KEPT_MS:
+                break
+            del self._shared[oldest]
+        if len(self._shared) >= SHARED_MAX:
+            raise Unavailable(
+                f"{len(self._shared)} chains of teams and Spark tables write to this partition; "
+                "give them more partitions or topics of their own"
+            )
 
     def _check_transaction(self, header: BatchHeader) -> None:
         """Raises unless the batch belongs where it stands: in an open transaction, or in none."""
@@ -196,8 +235,9 @@ class ProducerTable:
         """
         if header.producer_id < 0:
             return None
-        if now_ms < self._in_order_until_ms:
+        if self._in_order_until_ms is not None:
             self._heard.add(header.producer_id)
+        self._noted_ms = now_ms
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             ended = known or Producer(-1, 0, [])
@@ -210,8 +250,12 @@ class ProducerTable:
                 ended.ended_offset,
             )
             self._producers[header.producer_id] = known
+
         known.seen_ms = now_ms
         self._producers.move_to_end(header.producer_id)
+        if header.producer_id >= SHARED_FROM:
+            self._shared[header.producer_id] = now_ms
+            self._shared.move_to_end(header.producer_id)
         while len(self._producers) > PRODUCERS_MAX:
             self._forget_oldest(now_ms)
         if marker is not None:
@@ -244,11 +288,16 @@ class ProducerTable:
         return AbortedRange(header.producer_id, opened.first_offset, header.base_offset, stable)
 
     def _forget_oldest(self, now_ms: int) -> None:
-        """Forgets who was silent longest; whoever has a transaction open counts as heard."""
+        """Forgets who was silent longest; whoever must be kept counts as heard."""
         oldest, known = self._producers.popitem(last=False)
-        if oldest in self._open and len(self._open) < PRODUCERS_MAX:
+        shared_ms = self._shared.get(oldest)
+        kept = shared_ms is not None and now_ms - shared_ms < SHARED_KEPT_MS
+        opened = oldest in self._open and len(self._open) + len(self._shared) < PRODUCERS_MAX
+        if opened or (kept and len(self._shared) < PRODUCERS_MAX):
             known.seen_ms = now_ms
             self._producers[oldest] = known
+        else:
+            self._shared.pop(oldest, None)
 
     # Transactions
 
@@ -284,6 +333,17 @@ class ProducerTable:
             self._ending.popleft()
         stable = min([high_watermark, *(first for _, first in self._ending)])
         return stable if self.lowest_open is None else min(stable, self.lowest_open)
+
+    def held_from(self, below: int) -> int:
+        """What may be compacted: all below `below`, but not the last batch of due records.
+
+        By what it names, a new owner knows what of their timeline is in the log (node/due), which
+        says when that is settled.
+        """
+        last = self._producers.get(DUE_PRODUCER_ID)
+        if self.due_settled or last is None or not last.batches:
+            return below
+        return min(below, last.batches[-1].base_offset)
 
     def known(self) -> dict[int, Producer]:
         """Every producer, the one longest silent first."""

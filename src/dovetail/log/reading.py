@@ -3,15 +3,20 @@
 A reader that follows keeps its place: where the last read ended is remembered by offset, so a
 consumer that reads a ledger through looks nothing up. A reader that jumps goes by the sparse
 index to within 64 KiB of its offset and skips from there.
+
+Compaction leaves gaps: a reader gets the first batch that ends behind its offset, and each ledger
+has one that reaches its end, so that everybody gets across. It also replaces ledgers while they
+are read (`ChainKeeper.swaps`): who meets one that is gone, or has put two reads together, reads
+again.
 """
 
 import asyncio
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from dovetail.buffers import Buffer
 from dovetail.errors import (
@@ -22,6 +27,7 @@ from dovetail.errors import (
     OffsetOutOfRange,
     Unavailable,
 )
+from dovetail.log.chain_keeper import ChainKeeper
 from dovetail.log.checkpoint import INDEX_EVERY_BYTES, LedgerIndex, is_checkpoint
 from dovetail.log.ownership import load_index
 from dovetail.log.partition import Partition
@@ -29,6 +35,8 @@ from dovetail.log.producers import AbortedRange
 from dovetail.record_batch import CODEC_MASK, decode_batch, read_header
 from dovetail.storage import Entry, EntryId, Placement
 from dovetail.storage.chain import LedgerInfo
+
+Found = TypeVar("Found")
 
 #: Places of readers that are remembered for a partition.
 _CURSORS_MAX = 64
@@ -98,14 +106,53 @@ async def read_from_storage(
     Raises `Damaged` or `StorageOut` if they cannot be read, `OffsetOutOfRange` if they were
     trimmed meanwhile.
     """
-    span = await _span_of(partition, offset)
-    try:
-        found = await _read_span(partition, span, offset, bytes_max)
+
+    async def read() -> list[Buffer]:
+        span = await _span_of(partition, offset)
+        try:
+            found = await _read_span(partition, span, offset, bytes_max)
+        except (LedgerUnknown, EntryUnknown) as error:
+            if offset < partition.log_start:
+                raise OffsetOutOfRange(f"{partition.name}: offset {offset} was trimmed") from error
+            raise Damaged(f"{partition.name}: offset {offset} is missing on the disk") from error
         return found if end is None else _below(found, end) or []
-    except (LedgerUnknown, EntryUnknown) as error:
-        if offset < partition.log_start:
-            raise OffsetOutOfRange(f"{partition.name}: offset {offset} was trimmed") from error
-        raise Damaged(f"{partition.name}: offset {offset} is missing on the disk") from error
+
+    return await _on_one_chain(partition, read)
+
+
+async def read_committed(
+    partition: Partition, offset: int, bytes_max: int, *, end: int
+) -> tuple[list[Buffer], list[AbortedRange]]:
+    """The same, and the aborted transactions that are in it, both by the same ledgers.
+
+    What compaction takes away of an aborted transaction is told no more, and what it has not taken
+    away must be: a reader of old batches and of news about the new ones would see aborted records.
+    """
+    while True:
+        before = _version(partition)
+        found = await read_from_storage(partition, offset, bytes_max, end=end)
+        behind = read_header(found[-1]).offset_end if found else offset
+        aborted = await aborted_between(partition, offset, behind) if found else []
+        if _version(partition) == before:
+            return found, aborted
+
+
+def _version(partition: Partition) -> tuple[ChainKeeper, int]:
+    """Another one when ledgers that could be read have given their place to others."""
+    return partition.chain, partition.chain.swaps
+
+
+async def _on_one_chain(partition: Partition, read: Callable[[], Awaitable[Found]]) -> Found:
+    """Reads again if a ledger is missing because compaction has replaced it."""
+    while True:
+        before = _version(partition)
+        try:
+            return await read()
+        except (Damaged, LedgerUnknown, EntryUnknown):
+            if partition.record.rewriting is not None:  # A swap may be stored, and not known here.
+                await partition.chain.look_again()
+            if _version(partition) == before:
+                raise
 
 
 async def _read_span(
@@ -145,12 +192,15 @@ async def _read_span(
     return batches
 
 
-def known_aborted(partition: Partition, first: int, end: int) -> list[AbortedRange] | None:
-    """Aborted transactions between two offsets that are confirmed and stable; None if the storage
-    must be asked."""
+def known_aborted(partition: Partition, first: int, last: Buffer) -> list[AbortedRange] | None:
+    """Aborted transactions from an offset to the end of a batch, all confirmed and stable; None if
+    the storage must be asked."""
     ledgers = partition.open_ledgers
     if not ledgers or first < ledgers[0].first_offset:
         return None
+    if not any(ledger.index.has_aborted for ledger in ledgers):
+        return []
+    end = read_header(last).offset_end
     return [found for ledger in ledgers for found in ledger.index.aborted_within(first, end)[0]]
 
 
@@ -159,19 +209,28 @@ async def aborted_between(partition: Partition, first: int, end: int) -> list[Ab
 
     Raises what `read_from_storage` raises.
     """
-    found: list[AbortedRange] = []
-    offset = first
-    while True:
-        span = await _span_of(partition, offset)
-        more, complete = (await _index_of(partition, span)).aborted_within(first, end)
-        found += more
-        if complete or span.offset_end >= partition.high_watermark:
-            return found
-        offset = span.offset_end
+
+    async def read() -> list[AbortedRange]:
+        found: list[AbortedRange] = []
+        offset = first
+        while True:
+            span = await _span_of(partition, offset)
+            more, complete = (await _index_of(partition, span)).aborted_within(first, end)
+            found += more
+            known = complete and span.offset_end >= end
+            if known or span.offset_end >= partition.high_watermark:
+                return found
+            offset = span.offset_end
+
+    return await _on_one_chain(partition, read)
 
 
 async def offset_for_time(partition: Partition, timestamp: int) -> TimedOffset | None:
     """The first record that is at least so young, or None if there is none."""
+    return await _on_one_chain(partition, lambda: _offset_for_time(partition, timestamp))
+
+
+async def _offset_for_time(partition: Partition, timestamp: int) -> TimedOffset | None:
     async for span in _spans_since(partition, timestamp):
         if span.timestamp_max < timestamp or span.offset_end <= partition.log_start:
             continue

@@ -7,19 +7,21 @@ broker that is alone is the same thing with nobody to share with.
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from dovetail.clock import Clock
+from dovetail.clock import Clock, UnhurriedTime
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, InvalidInput, NotOwner, TopicUnknown
 from dovetail.foreign import check_topic
 from dovetail.log.catalog import Catalog, IdBlocks
-from dovetail.log.claims import Claims, Ownership, Place
+from dovetail.log.claims import Claims
 from dovetail.log.context import PartitionContext
 from dovetail.log.examining import Examiner
 from dovetail.log.owned import OwnedPartitions
+from dovetail.log.owners import Ownership, Place
 from dovetail.log.partition import Partition
 from dovetail.log.peers import Alone, Peers
 from dovetail.log.tail import TailBudget
@@ -32,6 +34,7 @@ from dovetail.log.topic import (
 from dovetail.log.topic_work import TopicWork
 from dovetail.logging import get_logger
 from dovetail.storage import Ensembles, LedgerId, chain
+from dovetail.storage.pages import read_whole
 from dovetail.storage.selection import Selection, least_loaded
 
 _log = get_logger("log")
@@ -41,6 +44,13 @@ _LEDGER_BLOCK = 100
 
 #: Producer ids taken at once. Kafka takes as many.
 _PRODUCER_BLOCK = 1000
+
+
+class Moving(NamedTuple):
+    """A partition on its way: the nodes that hold something of it, and those that shall."""
+
+    there: frozenset[int]
+    wanted: frozenset[int]
 
 
 class Log:
@@ -64,7 +74,7 @@ class Log:
         self._ensembles = ensembles
         self._clock = clock
         #: The time of day that retention believes, and when it was last asked for.
-        self._believed = clock.wall_ms(), clock.monotonic_ms()
+        self._time = UnhurriedTime(clock)
         self.defaults = defaults
         self._peers = peers or Alone(node_id)
         self._node_id = node_id
@@ -90,6 +100,7 @@ class Log:
             coordinator,
             ensembles,
             clock,
+            self._time,
             TailBudget(tail_bytes_max),
             self._next_ledger_id,
             self.owned.lost,
@@ -100,7 +111,6 @@ class Log:
         self.rolls_failed = 0
         #: Every batch of a client goes through it.
         self.examiner = Examiner()
-        self._visible: dict[str, str] = {}
         self._started = False
         #: Called with the topic's name when it is deleted.
         self.on_deleted: list[Callable[[str], None]] = []
@@ -126,6 +136,7 @@ class Log:
     async def start(self) -> None:
         """Takes over what is this broker's; serves that when it returns."""
         self._started = True
+        self.catalog.take_gone()
         self.owned.start(self._context)
         self._peers.on_change.append(self._work.reconsider)
         self._peers.before_lease.append(self._catch_up)
@@ -138,9 +149,11 @@ class Log:
         self.owned.drop_what_is_not_ours()
 
     def _all_tried(self) -> bool:
-        if self._work.creating:
+        tried = len(self.owned.open) + len(self.owned.broken)
+        # Asked after every change: most times, counting them says that there is one left.
+        if self._work.creating or tried < self.catalog.owners.total(self._node_id):
             return False
-        for place, ownership in self.catalog.owners().items():
+        for place, ownership in self.catalog.owners.items():
             record = self.catalog.living(place.topic_id)
             key = (record.name if record else "", place.number)
             if ownership.owner == self._node_id and not (
@@ -165,10 +178,7 @@ class Log:
     def _on_change(self) -> None:
         if not self._started:
             return
-        visible = {record.id: record.name for record in self.catalog.ready()}
-        gone = [name for topic_id, name in self._visible.items() if topic_id not in visible]
-        self._visible = visible
-        for name in gone:
+        for name in self.catalog.take_gone():
             for listener in self.on_deleted:
                 listener(name)
         self._work.reconsider()
@@ -195,6 +205,10 @@ class Log:
     def ownership(self, record: TopicRecord, number: int) -> Ownership:
         """Who owns a partition, as last seen."""
         return self.catalog.ownership(Place(record.id, number))
+
+    def version(self, record: TopicRecord) -> int:
+        """What is known of a topic, its owners and holders is unchanged while this is."""
+        return self.catalog.version(record.id)
 
     def holders(self, record: TopicRecord, number: int) -> tuple[int, ...]:
         """The storage nodes that a partition is being written to, as last seen."""
@@ -294,23 +308,39 @@ class Log:
             )
             self._on_change()
 
-    # Upkeep
+    async def assign(self, name: str, number: int, nodes: Sequence[int]) -> None:
+        """Says which storage nodes a partition is to lie on; none: the load decides again (K13).
 
-    def _believed_ms(self) -> int:
-        """The time of day for retention: a wall clock that is set ahead makes nothing old at once.
-
-        It follows the wall clock, and goes at most twice as fast as time does: a jump of eight days
-        has its full effect after eight days, and so has the end of a suspended machine's sleep.
+        Its owner goes on in a new ledger there, and repair moves the others.
         """
-        believed_ms, asked_ms = self._believed
-        now_ms = self._clock.monotonic_ms()
-        believed_ms = min(self._clock.wall_ms(), believed_ms + 2 * int(now_ms - asked_ms))
-        self._believed = believed_ms, now_ms
-        return believed_ms
+
+        def assigned(known: TopicRecord) -> TopicRecord:
+            kept = {n: where for n, where in known.assigned.items() if n != number}
+            wanted = {number: tuple(nodes)} if nodes else {}
+            return msgspec.structs.replace(known, assigned=kept | wanted)
+
+        await self.catalog.change(self.topic(name), assigned)
+        self._on_change()
+
+    async def moving(self, name: str) -> dict[int, Moving]:
+        """Those partitions of a topic that do not yet lie where they are wanted."""
+        record, found = self.topic(name), {}
+        stored = await self.catalog.partitions(record.id) if record.assigned else []
+        for partition in stored:
+            wanted = frozenset(record.assigned.get(partition.partition, ()))
+            whole = await read_whole(self._coordinator, partition)
+            # Ledgers from when the topic had more copies have no room there, and stay.
+            fitting = [i for i in whole.ledgers if i.placement.quorum.ensemble <= len(wanted)]
+            there = frozenset(n for info in fitting for n in info.placement.nodes)
+            if wanted and not there <= wanted:
+                found[partition.partition] = Moving(there, wanted)
+        return found
+
+    # Upkeep
 
     async def maintain(self) -> None:
         """Closes old ledgers and lets expired ones go (L11)."""
-        now_ms = self._believed_ms()
+        now_ms = self._time.now_ms()
         for partition in self.partitions():
             try:
                 await _maintain(partition, now_ms)
@@ -334,7 +364,7 @@ async def _maintain(partition: Partition, now_ms: int) -> None:
             <= config.retention_ms
             < now_ms - max(ledger.index.timestamp_max, ledger.info.opened_ms)
         )
-        if ledger.index.payload_bytes and (age_ms >= config.ledger_age_ms_max or expired):
+        if ledger.index.payload_bytes and (age_ms >= config.roll_age_ms or expired):
             partition.roll()
 
     if config.deletes:

@@ -41,7 +41,7 @@ class Tail:
         self._batches: list[Buffer] = []
         self._head = 0
         self._end = -1
-        #: Batches that were dropped by `clear` and are still counted in the budget's order.
+        #: Batches that were dropped before their turn and are still counted in the budget's order.
         self._ghosts = 0
 
     def add(self, base_offset: int, offset_end: int, batch: Buffer) -> None:
@@ -58,12 +58,21 @@ class Tail:
         if self._ghosts:
             self._ghosts -= 1
             return
+        self._drop_first()
+
+    def _drop_first(self) -> None:
         self._batches[self._head] = b""
         self._head += 1
         if self._head >= _COMPACT_AT and self._head * 2 > len(self._bases):
             del self._bases[: self._head]
             del self._batches[: self._head]
             self._head = 0
+
+    def forget_below(self, offset: int) -> None:
+        """Lets batches go that begin below an offset: the storage has others in their place."""
+        while self._head < len(self._bases) and self._bases[self._head] < offset:
+            self._ghosts += 1
+            self._drop_first()
 
     def clear(self) -> None:
         """Lets everything go."""

@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.compression import CODECS
 from dovetail.errors import InvalidInput
+from dovetail.log.compaction.plan import Rules
 from dovetail.log.topic_settings import CONFIG_KEYS, config_key
 from dovetail.storage import SINGLE, Quorum
 from dovetail.storage.quorum.arithmetic import check_quorum
@@ -43,6 +44,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
     internal: bool = False
     #: The node that creates or deletes it; when that one dies, another puts itself here.
     master: int = -1
+    #: By partition, the storage nodes that somebody wants it on; of others the load decides.
+    assigned: dict[int, tuple[int, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,10 @@ class TopicConfig:
     rest: Mapping[str, str] = field(default_factory=dict)
     #: Whether batches are looked at more closely than Kafka's format asks for (`admission.py`).
     examines: bool = field(init=False, default=False)
+    #: Whether the last record of each key stays, and others go (L17).
+    compacts: bool = field(init=False, default=False)
+    #: Whether records may say that they are due later (K11).
+    due: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         if self.read_quorum == 0:
@@ -69,6 +76,8 @@ class TopicConfig:
         object.__setattr__(self, "rest", {**_REST, **self.rest})
         examines = any(self.rest[name] != _REST[name] for name in _EXAMINED)
         object.__setattr__(self, "examines", examines)
+        object.__setattr__(self, "compacts", "compact" in self._policies)
+        object.__setattr__(self, "due", self.rest["dovetail.due"] == "true")
 
     def with_overrides(self, config: Mapping[str, str]) -> "TopicConfig":
         """These defaults with what a topic sets itself; `config` was checked."""
@@ -101,7 +110,28 @@ class TopicConfig:
     @property
     def deletes(self) -> bool:
         """Whether old records go."""
-        return "delete" in self.setting("cleanup.policy").split(",")
+        return "delete" in self._policies
+
+    @property
+    def _policies(self) -> list[str]:
+        return self.setting("cleanup.policy").split(",")
+
+    @property
+    def roll_age_ms(self) -> int:
+        """Age at which a ledger is closed; open ones are not compacted."""
+        latest = int(self.setting("max.compaction.lag.ms"))
+        return min(self.ledger_age_ms_max, latest) if self.compacts else self.ledger_age_ms_max
+
+    @property
+    def compaction(self) -> Rules:
+        """When and how the topic is compacted."""
+        return Rules(
+            dirty_ratio_min=float(self.setting("min.cleanable.dirty.ratio")),
+            lag_ms_min=int(self.setting("min.compaction.lag.ms")),
+            lag_ms_max=int(self.setting("max.compaction.lag.ms")),
+            tombstones_ms=int(self.setting("delete.retention.ms")),
+            ledger_bytes_max=self.ledger_bytes_max,
+        )
 
     @property
     def codec(self) -> int | None:

@@ -139,10 +139,11 @@ _CLEANING = (
     ConfigKey(
         name="cleanup.policy",
         type=ConfigType.LIST,
-        choices=("delete",),
+        choices=("compact", "delete"),
         default="delete",
         broker="log.cleanup.policy",
-        doc="How old records go: delete, or empty for never. Compaction is not supported yet.",
+        doc="delete: old records go by age and size. compact: the last record of each key stays. "
+        "compact,delete: both. Empty: everything stays.",
     ),
     _long(
         "retention.ms", "Age at which records go; -1: never.", lowest=-1, broker="log.retention.ms"
@@ -154,27 +155,25 @@ _CLEANING = (
     ),
     _long(
         "delete.retention.ms",
-        "Has no effect without compaction.",
+        "How long a tombstone stays after it was first compacted, and a transaction's marker after "
+        "its last record went. Whoever reads from the start should be done by then.",
         lowest=0,
         default="86400000",
         broker="log.cleaner.delete.retention.ms",
-        effective=False,
     ),
     _long(
         "min.compaction.lag.ms",
-        "Has no effect without compaction.",
+        "Age below which records are not compacted; a ledger is as young as its youngest record.",
         lowest=0,
         default="0",
         broker="log.cleaner.min.compaction.lag.ms",
-        effective=False,
     ),
     _long(
         "max.compaction.lag.ms",
-        "Has no effect without compaction.",
+        "Age at which a ledger is closed and compacted, however little of the partition is dirty.",
         lowest=1,
         default=NO_LIMIT,
         broker="log.cleaner.max.compaction.lag.ms",
-        effective=False,
     ),
     ConfigKey(
         name="min.cleanable.dirty.ratio",
@@ -183,8 +182,8 @@ _CLEANING = (
         highest=1,
         default="0.5",
         broker="log.cleaner.min.cleanable.ratio",
-        effective=False,
-        doc="Has no effect without compaction.",
+        doc="Compaction begins when more than this part of a partition's closed ledgers was never "
+        "compacted.",
     ),
 )
 
@@ -339,6 +338,10 @@ _COPIES = (
             doc="No effect: copies are repaired at storage.repair_bytes_per_second.",
         )
         for side in ("leader", "follower")
+    ),
+    _flag(
+        "dovetail.due",
+        "Whether a record with the header dovetail-due or dovetail-delay appears when it is due.",
     ),
     _int("dovetail.ensemble", "Storage nodes that a ledger lies on.", lowest=1, highest=QUORUM_MAX),
     _int("dovetail.write.quorum", "Copies of each record.", lowest=1, highest=QUORUM_MAX),

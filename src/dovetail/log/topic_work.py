@@ -24,8 +24,9 @@ from dovetail.clock import Clock
 from dovetail.coordination.protocol import Coordinator
 from dovetail.errors import DovetailError, NotOwner, TopicUnknown
 from dovetail.log.catalog import Catalog, partition_key
-from dovetail.log.claims import DELETED, TURN_MS, Place, assign
+from dovetail.log.claims import TURN_MS, assign
 from dovetail.log.owned import OwnedPartitions
+from dovetail.log.owners import DELETED, Place
 from dovetail.log.ownership import claim
 from dovetail.log.peers import Peers
 from dovetail.log.topic import TopicRecord, TopicState
@@ -138,7 +139,7 @@ class TopicWork:
 
     def _owners(self, places: list[Place]) -> Mapping[Place, int]:
         takers = self._peers.brokers().willing
-        assigned = assign(places, self._catalog.owners(), takers, self._select)
+        assigned = assign(places, self._catalog.owners, takers, self._select)
         return {place: order[0] for place, order in assigned.items()}
 
     def _is_owned(self, place: Place) -> bool:
@@ -214,7 +215,7 @@ class TopicWork:
         """Whether a creation that somebody left is being finished here."""
         return any(
             record.state is TopicState.CREATING and record.id in self._working
-            for record in self._catalog.all()
+            for record in self._catalog.unfinished()
         )
 
     async def _until_done(
@@ -248,7 +249,7 @@ class TopicWork:
         now_ms = self._clock.monotonic_ms()
         orphans: dict[str, float] = {}
         due: list[float] = []
-        for record in self._catalog.all():
+        for record in self._catalog.unfinished():
             if record.id in self._working or not self._is_orphan(record):
                 continue
             since_ms = orphans[record.id] = self._orphans.get(record.id, now_ms)
@@ -265,7 +266,7 @@ class TopicWork:
 
     def _is_orphan(self, record: TopicRecord) -> bool:
         if record.state is TopicState.READY:
-            return bool(self._catalog.unregistered(record))
+            return True  # It has partitions without a key.
         # Our own name on it and nothing under way: we died and came back.
         return record.master == self._node_id or (record.master not in self._peers.brokers().alive)
 
@@ -279,7 +280,7 @@ class TopicWork:
             return wait_ms
         place = Place(record.id, _WHOLE_TOPIC)
         try:
-            order = assign([place], self._catalog.owners(), takers, self._select)[place]
+            order = assign([place], self._catalog.owners, takers, self._select)[place]
         except DovetailError:  # The user's own strategy failed; any order will do here.
             order = sorted(takers)
         return wait_ms + order.index(self._node_id) * TURN_MS

@@ -9,12 +9,16 @@ cluster. All of them share one listener, one membership with its lease, and one 
     listener.py    every frame that comes in, to the service that its key names
     disk.py        the storage node's disk: opened, and read through for damage
     broker.py      the broker's part: the log, its groups, and their upkeep
+    others.py      the other brokers, as this one asks them
     timelines.py   the timelines' part: stores and service made from settings
+    letters.py     dead letters of timelines on their way to a topic
     security.py    TLS, logins and permissions, as the settings say
     overseer.py    the report of the cluster
+    due/           due records: topics whose records may be due later
     insight.py     what a node sees of its cluster from inside, for the console
     sentry.py      ends the lease of a node whose process is gone
     metrics.py     what a node counts
+    tallies.py     counts and times that cost an addition
     measured.py    a coordination service whose calls are counted
 """
 

@@ -17,18 +17,26 @@ from dovetail.clock import Clock
 from dovetail.coordination import ABSENT, Coordinator, Put, Unchanged
 from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
 from dovetail.kafka.codec.subscription import ConsumerFormats, topics_of
-from dovetail.kafka.handlers import Backend, BrokerAddress
+from dovetail.kafka.handlers import Backend, BrokerAddress, Told
 from dovetail.kafka.handlers.fetch_sessions import FetchSessions
+from dovetail.kafka.handlers.share.sessions import ShareSessions
+from dovetail.log.compaction.compactor import CompactionSettings, Compactor
+from dovetail.log.ends.held import HeldEnds
+from dovetail.log.ends.seen import SeenEnds
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupSettings
 from dovetail.log.peers import Peers
 from dovetail.log.service import Log
+from dovetail.log.share.group_settings import GroupSettingsTable
+from dovetail.log.share.registry import ShareRegistry
+from dovetail.log.share.types import ShareSettings
 from dovetail.log.topic import TopicConfig
-from dovetail.log.transactions.brokers import Brokers
 from dovetail.log.transactions.coordinator import TransactionSettings
 from dovetail.log.transactions.registry import TransactionRegistry
 from dovetail.logging import get_logger
+from dovetail.node.due import DueTopics
 from dovetail.node.metrics import LogCollector, Metrics
+from dovetail.node.others import Others
 from dovetail.node.security import Security
 from dovetail.settings import LogSettings, Settings
 from dovetail.storage import Ensembles, Quorum
@@ -56,7 +64,7 @@ class Broker:
         metrics: Metrics,
         clock: Clock,
         peers: Peers | None,
-        brokers: Brokers,
+        others: Others,
         states: StorageStates | None,
         view: StorageView | None,
     ) -> None:
@@ -91,7 +99,10 @@ class Broker:
             select=selection_named(settings.log.selection),
         )
 
+        self.due = DueTopics(self.log, clock)
+        self.compactor = Compactor(clock=clock, settings=_compaction_settings(settings.log))
         self._quotas = Quotas(coordinator, clock.monotonic_ms)
+        self._group_settings = GroupSettingsTable(coordinator, _share_settings(settings))
         self.groups = GroupRegistry(
             self.log,
             clock,
@@ -99,16 +110,30 @@ class Broker:
             partitions=settings.groups.partitions,
             topics_of=topics_of,
             formats=ConsumerFormats(),
+            share_limits=self._group_settings.of,
         )
-        self._brokers = brokers
+        self._others = others
+        self.held = HeldEnds(self.log.partitions)
+        self.seen = SeenEnds(settings.node.node_id, self.held, others.ends, self.log.catalog, clock)
+
         self.transactions = TransactionRegistry(
             settings.node.node_id,
             self.log,
             self.groups,
-            brokers,
+            others.transactions,
             clock,
             _transaction_settings(settings),
             partitions=settings.transactions.partitions,
+        )
+        self.shares = ShareRegistry(
+            settings.node.node_id,
+            self.log,
+            self.groups,
+            others.shares,
+            self._group_settings,
+            clock,
+            partitions_default=settings.log.partitions_default,
+            topic_auto_create=settings.log.topic_auto_create,
         )
 
     async def __aenter__(self) -> "Broker":
@@ -119,10 +144,16 @@ class Broker:
             await self.log.load()
             self._stack.push_async_callback(self._quotas.stop)
             await self._quotas.start()
-            self._stack.push_async_callback(self._brokers.close)
+            self._stack.push_async_callback(self._group_settings.stop)
+            await self._group_settings.start()
+            self._stack.push_async_callback(self._others.transactions.close)
+            self._stack.push_async_callback(self._others.ends.close)
             self._stack.push_async_callback(self.groups.close)
             self._stack.push_async_callback(self.transactions.close)
+            self._stack.push_async_callback(self.compactor.close)
+            self._stack.push_async_callback(self.shares.close)
             self._stack.push_async_callback(self._tasks.stop)
+            self._stack.push_async_callback(self.due.stop)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -137,9 +168,13 @@ class Broker:
         await self.log.start()
         await self.groups.start()
         await self.transactions.start()
-        self._metrics.registry.register(LogCollector(self.log, self.groups, self.repairer))
+        self._metrics.registry.register(
+            LogCollector(self.log, self.groups, self.shares, self.repairer, self.compactor)
+        )
         self._tasks.keep(self._keep_up, name="broker/upkeep")
         self._tasks.keep(self._look_after, name="broker/hand-over")
+        compact = partial(self.compactor.run, self.log.partitions)
+        self._tasks.keep(compact, name="broker/compaction")
         if self.repairer is not None:
             repair = partial(self.repairer.run, self.log.partitions)
             self._tasks.keep(repair, name="broker/repair")
@@ -156,13 +191,17 @@ class Broker:
             raise AssertionError("a broker starts after the users are known")
         log = self._settings.log
         sessions = FetchSessions()
-        self.log.owned.on_opened.append(lambda *_: sessions.changed())
-        self.log.owned.on_gone.append(lambda *_: sessions.changed())
+        self.log.owned.on_opened.append(
+            lambda record, number, _: sessions.came(record.name, bytes.fromhex(record.id), number)
+        )
+        self.log.owned.on_gone.append(sessions.went)
 
         return Backend(
             log=self.log,
             groups=self.groups,
             transactions=self.transactions,
+            shares=self.shares,
+            compaction=self.compactor.report,
             clock=self._clock,
             metrics=self._metrics,
             cluster_id=self._cluster_id,
@@ -177,8 +216,15 @@ class Broker:
             authorizes=security.authenticator is not None,
             quotas=self._quotas,
             sessions=sessions,
+            share_sessions=ShareSessions(),
+            due=self.due,
+            told=Told(),
             node_settings={shown.name: str(shown.value) for shown in self._settings.shown()},
         )
+
+    def copies_lacking(self) -> int:
+        """Closed ledgers of its partitions that lie on too few storage nodes."""
+        return 0 if self.repairer is None else sum(self.repairer.report.lacking.values())
 
     def unreadable(self) -> list[str]:
         """The journals that cannot be read, and why."""
@@ -199,6 +245,7 @@ class Broker:
             await asyncio.sleep(self._settings.log.retention_check_ms / 1000)
             try:
                 await self.log.maintain()
+                self.shares.trim()
                 await self.groups.shorten()
                 await self.transactions.shorten()
             except DovetailError as error:
@@ -241,6 +288,14 @@ def _defaults(settings: LogSettings) -> TopicConfig:
     )
 
 
+def _compaction_settings(settings: LogSettings) -> CompactionSettings:
+    return CompactionSettings(
+        check_ms=settings.compaction_check_ms,
+        memory_bytes=settings.compaction_memory_bytes,
+        bytes_per_second=settings.compaction_bytes_per_second,
+    )
+
+
 def _group_settings(settings: Settings) -> GroupSettings:
     limits = settings.groups
     return GroupSettings(
@@ -251,6 +306,19 @@ def _group_settings(settings: Settings) -> GroupSettings:
         group_size_max=limits.group_size_max,
         consumer_heartbeat_interval_ms=limits.consumer_heartbeat_interval_ms,
         consumer_session_timeout_ms=limits.consumer_session_timeout_ms,
+        share_size_max=limits.share_size_max,
+        share=_share_settings(settings),
+    )
+
+
+def _share_settings(settings: Settings) -> ShareSettings:
+    limits = settings.groups
+    return ShareSettings(
+        lock_ms=limits.share_lock_ms,
+        deliveries_max=limits.share_deliveries_max,
+        in_flight_max=limits.share_in_flight_max,
+        heartbeat_interval_ms=limits.share_heartbeat_interval_ms,
+        session_timeout_ms=limits.share_session_timeout_ms,
     )
 
 

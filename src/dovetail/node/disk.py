@@ -1,4 +1,4 @@
-"""The disk of a node with the storage role: opened at start, read through for damage later."""
+"""The disk of a node with the storage role: opened at start, read for damage and for backups."""
 
 import asyncio
 import random
@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dovetail.background import Tasks
+from dovetail.backup.taking import Backups, Source
 from dovetail.clock import Clock
+from dovetail.coordination import Coordinator
 from dovetail.logging import get_logger
+from dovetail.settings import Settings
 from dovetail.settings.storage import StorageSettings
 from dovetail.storage import Durability, LedgerStore, LocalStorageNode, RealDisk, StoreSettings
 from dovetail.storage.repair.scrubber import Scrubber
@@ -40,6 +43,28 @@ async def open_store(folder: Path, settings: StorageSettings) -> LedgerStore:
         bytes=store.bytes_on_disk(),
     )
     return store
+
+
+def backups_of(
+    settings: Settings, coordinator: Coordinator, storage: LocalStorageNode, clock: Clock
+) -> Backups:
+    """The backups of what this node stores."""
+    timelines = "none"
+    if settings.timeline.enabled and settings.timeline.store == "postgres":
+        timelines = "postgres"
+    elif settings.timeline.enabled and settings.coordination.kind == "embedded":
+        timelines = "sqlite"
+    return Backups(
+        Source(
+            node_id=settings.node.node_id,
+            data_dir=settings.node.data_dir,
+            coordinator=coordinator,
+            storage=storage,
+            clock=clock,
+            coordination=settings.coordination.kind,
+            timelines=timelines,
+        )
+    )
 
 
 def scrub(

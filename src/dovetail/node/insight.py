@@ -9,18 +9,32 @@ elsewhere. Everything here only reads.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dovetail.clock import Clock
-from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
+from dovetail.backup.taking import Backups
+from dovetail.coordination.membership import (
+    BROKER_ROLE,
+    STORAGE_ROLE,
+    Member,
+    Membership,
+    MissingNode,
+)
 from dovetail.errors import Unavailable
+from dovetail.log.ends.held import Ends
+from dovetail.log.ends.seen import TopicEnds
+from dovetail.log.owners import Place
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicRecord
 from dovetail.log.topic_settings import CONFIG_KEYS
 from dovetail.node.broker import Broker
 from dovetail.node.security import OwnWay
 from dovetail.storage.chain import PartitionRecord
+from dovetail.storage.identity import Disks
+from dovetail.storage.repair.decommission import StorageStates
+from dovetail.timeline.receiver import Receiver
 
-#: Sizes of all topics are read from the coordination service at most this often.
-SIZES_MS = 5_000
+__all__ = ["Ends", "Insight", "PartitionFacts", "TopicFacts", "TopicSetting", "missing_nodes"]
+
+#: Topics that are gone and still remembered, at least.
+_SPARE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +90,9 @@ class Insight:
         membership: Membership | None,
         *,
         describe: Callable[[], Member],
+        missing: Callable[[], list[MissingNode]],
         listener: str,
         own_way: OwnWay,
-        clock: Clock,
     ) -> None:
         """Without a `membership` the node is alone, and `describe` is all there is to say.
 
@@ -87,11 +101,16 @@ class Insight:
         self._broker = broker
         self._membership = membership
         self._describe = describe
+        #: Nodes that should be there and are not.
+        self.missing = missing
         self.listener = listener
         self.own_way = own_way
-        self._clock = clock
-        self._sizes: dict[str, int] = {}
-        self._sizes_ms: float | None = None
+        #: Gives messages of timelines to whoever asks by HTTP; None where none are served.
+        self.receiver: Receiver | None = None
+        #: Makes backups of what this node stores; None on a node that stores nothing.
+        self.backups: Backups | None = None
+        #: By topic: the version that its facts were made of, and who was alive.
+        self._known: dict[str, tuple[int, frozenset[int], TopicFacts]] = {}
 
     def me(self) -> Member:
         """This node, as it describes itself."""
@@ -143,23 +162,39 @@ class Insight:
             for number in range(record.partitions)
         ]
 
-    async def sizes(self) -> Mapping[str, int]:
-        """Bytes of each topic by name, without what others are writing; some seconds old."""
-        now_ms = self._clock.monotonic_ms()
-        if self._sizes_ms is None or now_ms - self._sizes_ms > SIZES_MS:
-            self._sizes_ms = now_ms
-            self._sizes = {
-                record.name: await self._size(record) for record in self._log.catalog.all()
-            }
-        return self._sizes
+    async def look(self) -> None:
+        """Learns what has changed in the partitions of the cluster. Raises `Unavailable`."""
+        log, alive = self._log, self._alive()
+        assert self._broker is not None
+        await self._broker.seen.look(alive)
+        if len(self._known) > 2 * len(log.catalog.all()) + _SPARE:
+            self._known.clear()
 
-    async def _size(self, record: TopicRecord) -> int:
-        chains = await self._log.catalog.partitions(record.id)
-        closed = sum(chain.closed_bytes for chain in chains)
-        here = (self._bytes_open(record.name, number) for number in range(record.partitions))
-        return closed + sum(size or 0 for size in here)
+    def ends(self, topic: str) -> TopicEnds:
+        """What a topic holds, as of the last `look`. Raises `TopicUnknown`, `Unavailable`."""
+        record = self._log.catalog.topic(topic)
+        assert self._broker is not None
+        return self._broker.seen.topic(record)
+
+    def partition_ends(self, topic: str) -> list[Ends | None]:
+        """Of each partition, as of the last `look`; None if its owner is silent. Raises as
+        `ends`."""
+        record = self._log.catalog.topic(topic)
+        assert self._broker is not None
+        return [
+            self._broker.seen.partition(Place(record.id, number))
+            for number in range(record.partitions)
+        ]
 
     def _facts(self, record: TopicRecord, alive: frozenset[int]) -> TopicFacts:
+        """Made anew where something has changed: of thousands of topics most rest."""
+        version = self._log.version(record)
+        known = self._known.get(record.id)
+        if known is None or known[:2] != (version, alive):
+            known = self._known[record.id] = (version, alive, self._made(record, alive))
+        return known[2]
+
+    def _made(self, record: TopicRecord, alive: frozenset[int]) -> TopicFacts:
         owners = [self._log.ownership(record, number) for number in range(record.partitions)]
         return TopicFacts(
             name=record.name,
@@ -195,3 +230,16 @@ class Insight:
     def _bytes_open(self, name: str, number: int) -> int | None:
         found = self._log.owned.open.get((name, number))
         return None if found is None else found.open_bytes
+
+
+def missing_nodes(
+    membership: Membership | None, disks: Disks | None, states: StorageStates | None
+) -> list[MissingNode]:
+    """Those that went without deregistering, and storage nodes that nobody here has seen yet."""
+    if membership is None or disks is None or states is None:
+        return []
+    given_up = states.given_up()
+    went = [one for one in membership.missing() if one.node_id not in given_up]
+    known = {*membership.members(), *given_up, *(one.node_id for one in went)}
+    unseen = sorted(disks.numbers() - known)
+    return went + [MissingNode(number, f"node {number}", (STORAGE_ROLE,)) for number in unseen]

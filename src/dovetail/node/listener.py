@@ -13,6 +13,10 @@ from dovetail.clock import Clock
 from dovetail.coordination.membership import Membership
 from dovetail.errors import ProtocolViolation
 from dovetail.kafka.handlers import KafkaDispatch
+from dovetail.log.ends.calls import CALLS as ENDS_CALLS
+from dovetail.log.ends.calls import EndsService
+from dovetail.log.share.brokers import ShareService
+from dovetail.log.share.calls import CALLS as SHARE_CALLS
 from dovetail.log.transactions.brokers import TransactionService
 from dovetail.log.transactions.calls import CALLS as TRANSACTION_CALLS
 from dovetail.logging import RateLimitedLog, get_logger
@@ -57,6 +61,8 @@ class Listener:
         self.identity = ""
         self.timelines: TimelineService | None = None
         self.transactions: TransactionService | None = None
+        self.shares: ShareService | None = None
+        self.ends: EndsService | None = None
 
     async def start(self) -> int:
         """Listens; returns the port, which differs from the setting if that is 0."""
@@ -69,7 +75,12 @@ class Listener:
         )
         budget = ByteBudget(kafka.request_bytes_in_flight_max)
         self._server = WireServer(self._dispatch, limits, budget, self)
-        port = await self._server.start(kafka.host, kafka.port, tls=self._security.server_tls)
+        port = await self._server.start(
+            kafka.host,
+            kafka.port,
+            tls=self._security.server_tls,
+            on_sweep=self._security.look_at_files,
+        )
         self._tasks.keep(self._flush_log, name="node/suppressed-lines")
         return port
 
@@ -93,6 +104,12 @@ class Listener:
         if self.transactions is not None and key in calls.TRANSACTION_KEYS:
             self._security.demand_node(connection)
             return self.transactions(connection, frame)
+        if self.shares is not None and key in calls.SHARE_KEYS:
+            self._security.demand_node(connection)
+            return self.shares(connection, frame)
+        if self.ends is not None and key in calls.ENDS_KEYS:
+            self._security.demand_node(connection)
+            return self.ends(connection, frame)
 
         if self.kafka is None:
             raise ProtocolViolation("this node serves no Kafka clients, or not yet")
@@ -111,6 +128,10 @@ class Listener:
             services.append(TIMELINE_CALLS.service)
         if self.transactions is not None and self._security.is_node(connection):
             services.append(TRANSACTION_CALLS.service)
+        if self.shares is not None and self._security.is_node(connection):
+            services.append(SHARE_CALLS.service)
+        if self.ends is not None and self._security.is_node(connection):
+            services.append(ENDS_CALLS.service)
         if self.storage is not None and self._security.is_node(connection):
             services.append(STORAGE_CALLS.service)
             identity = self.identity
@@ -139,9 +160,8 @@ class Listener:
 
     def violation(self, connection: Connection, error: ProtocolViolation) -> None:
         self._metrics.violations.inc()
-        self._refusals.report(
-            "violation", "connection closed", peer=connection.peer, why=str(error)
-        )
+        kind = "violation" if connection.met else "handshake"
+        self._refusals.report(kind, "connection closed", peer=connection.peer, why=str(error))
 
     def failed(self, connection: Connection, error: Exception) -> None:
         self._metrics.failures.inc()

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from dovetail import __version__
 from dovetail.addresses import Address
-from dovetail.background import Tasks
+from dovetail.background import Tasks, watch_loop
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
@@ -33,28 +33,24 @@ from dovetail.errors import CoordinationDown, InvalidSetting
 from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.handlers import BrokerAddress, KafkaDispatch
 from dovetail.log.catalog import Catalog
-from dovetail.log.transactions.brokers import (
-    Brokers,
-    NoOthers,
-    RemoteBrokers,
-    TransactionService,
-)
+from dovetail.log.ends.calls import EndsService
+from dovetail.log.share.brokers import ShareService
+from dovetail.log.transactions.brokers import TransactionService
 from dovetail.logging import get_logger
 from dovetail.node.broker import Broker
-from dovetail.node.disk import open_store, scrub
-from dovetail.node.insight import Insight
+from dovetail.node.disk import backups_of, open_store, scrub
+from dovetail.node.insight import Insight, missing_nodes
+from dovetail.node.letters import LetterTopics
 from dovetail.node.listener import Listener
 from dovetail.node.measured import MeasuredCoordinator
 from dovetail.node.metrics import Metrics, NodeCollector
+from dovetail.node.others import others
 from dovetail.node.overseer import ClusterReport, Overseer
 from dovetail.node.security import Security, start_security
 from dovetail.node.sentry import Sentry
 from dovetail.node.timelines import running_timelines
 from dovetail.settings import Settings
-from dovetail.storage import (
-    LocalStorageNode,
-    OneNode,
-)
+from dovetail.storage import LocalStorageNode, OneNode
 from dovetail.storage.cluster import ClusterNodes
 from dovetail.storage.identity import (
     Disks,
@@ -75,8 +71,6 @@ from dovetail.storage.selection import selection_named
 from dovetail.storage.service import StorageService
 from dovetail.supervision import Supervisor
 from dovetail.timeline.service import TimelineService
-from dovetail.wire.login import ClientLogin
-from dovetail.wire.peer import PeerSettings
 from dovetail.wire.probe import Prober
 
 _log = get_logger("node")
@@ -141,11 +135,17 @@ class Node:
     def live(self) -> bool:
         return True
 
+    def watch_loop(self) -> None:
+        """Reports callbacks of the running loop that fail as background work of this node."""
+        watch_loop(self._supervisor)
+
     def ready(self) -> tuple[bool, list[str]]:
         """Whether clients are served, and if not fully, why."""
         reasons = list(self._missing)
         if self._storage is not None and self._storage.out_because is not None:
             reasons.append(f"storage is out: {self._storage.out_because}")
+        if self._storage is not None and self._storage.full_because is not None:
+            reasons.append(self._storage.full_because)
         reasons += [f"damaged: {place}" for place in self._report_damage]
         if self._membership is not None and not (self._missing or self._membership.holds_lease()):
             reasons.append("no lease: the coordination service does not answer")
@@ -198,7 +198,7 @@ class Node:
         nodes = await self._start_nodes(coordinator, roles)
         listener, port_bound = await self._listen()
         host, port = settings.kafka.advertised(port_bound=port_bound)
-        here = BrokerAddress(settings.node.node_id, host, port)
+        here = BrokerAddress(settings.node.node_id, host, port, settings.node.rack or None)
         if BROKER_ROLE in roles:
             self._broker = await self._load_broker(coordinator, nodes, here, listener)
 
@@ -206,10 +206,11 @@ class Node:
             self._broker,
             self._membership,
             describe=lambda: self._describe(here, http_url),
+            missing=lambda: missing_nodes(self._membership, self._disks, self._states),
             listener=str(settings.kafka.local_address(port_bound=port_bound)),
             own_way=self._security.own_way,
-            clock=self._clock,
         )
+        self._offer_backups(insight, coordinator)
         prober = self._start_prober(insight, here.node_id)
 
         if OVERSEER_ROLE in roles:
@@ -229,9 +230,14 @@ class Node:
                     address=str(Address(host, port)),
                     leases=self._membership,
                     prober=prober,
+                    topics=LetterTopics(self._broker.shares, self._clock),
                 )
             )
             listener.timelines = self._timelines
+            if self._timelines is not None:
+                insight.receiver = self._timelines.receiver
+            self._broker.due.start(self._timelines)
+            self._stack.push_async_callback(self._broker.due.stop)
 
         # What lives now lives long: the collector need not look at it again.
         gc.collect()
@@ -258,6 +264,12 @@ class Node:
         self._tasks.keep(upkeep.run, name="storage/upkeep")
         scrub(self._storage, upkeep, self._settings.storage, self._clock, self._renew, self._tasks)
         self._stack.push_async_callback(self._tasks.stop)
+
+    def _offer_backups(self, insight: Insight, coordinator: Coordinator) -> None:
+        if self._storage is not None:
+            made = backups_of(self._settings, coordinator, self._storage, self._clock)
+            self._stack.push_async_callback(made.stop)
+            insight.backups = made
 
     async def _listen(self) -> tuple[Listener, int]:
         """Serves storage from now on, the rest when it is there; also returns the port."""
@@ -329,6 +341,7 @@ class Node:
             client_id=self._settings.node.name,
             local=None if self._storage is None else (node_id, self._storage),
             select=selection_named(self._settings.log.selection),
+            rack=self._settings.node.rack,
             rng=random.SystemRandom(),
             bytes_in_flight_max=2 * self._settings.kafka.request_bytes_in_flight_max,
             tls=self._security.client_tls,
@@ -380,11 +393,13 @@ class Node:
             roles=tuple(self._settings.node.roles.split(",")),
             version=__version__,
             name=self._settings.node.name,
+            rack=self._settings.node.rack,
             http=http_url,
             damage_found=0 if self._storage is None else self._storage.scrub.damaged,
             stored_bytes=0 if self._storage is None else self._storage.bytes_on_disk(),
             partitions=0 if self._broker is None else len(self._broker.log.partitions()),
             storage_out=self._storage is not None and self._storage.out_because is not None,
+            copies_lacking=0 if self._broker is None else self._broker.copies_lacking(),
             reasons=tuple(self.ready()[1][:REASONS_MAX]),
         )
 
@@ -412,7 +427,7 @@ class Node:
             self._stack.push_async_callback(catalog.stop)
         else:
             catalog = self._broker.log.catalog
-        self._overseer = Overseer(insight.members, catalog, prober)
+        self._overseer = Overseer(insight.members, insight.missing, catalog, prober)
 
     def _nodes_changed(self) -> None:
         """Storage nodes that are back get what is being written."""
@@ -441,7 +456,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
             peers=membership,
-            brokers=self._others(membership),
+            others=others(membership, self._security, self._settings.node.name),
             states=self._states,
             view=self._view,
         )
@@ -454,19 +469,9 @@ class Node:
             self._security.authenticator,
         )
         listener.transactions = TransactionService(broker.transactions)
+        listener.shares = ShareService(broker.shares.here)
+        listener.ends = EndsService(broker.held)
         return broker
-
-    def _others(self, membership: Membership | None) -> Brokers:
-        """The other brokers, as transactions need them."""
-        if membership is None:
-            return NoOthers()
-
-        def address_of(node: int) -> Address | None:
-            member = membership.members().get(node)
-            return None if member is None else Address(member.host, member.port)
-
-        settings = PeerSettings(refused_ms_max=0, login=ClientLogin(self._security.client_tls))
-        return RemoteBrokers(address_of, client_id=self._settings.node.name, settings=settings)
 
     def _on_out(self, because: str) -> None:
         if not self._metrics.storage_out._value.get():
@@ -482,7 +487,7 @@ class Node:
 
 def _brokers_of(members: Iterable[Member]) -> dict[int, BrokerAddress]:
     return {
-        member.node_id: BrokerAddress(member.node_id, member.host, member.port)
+        member.node_id: BrokerAddress(member.node_id, member.host, member.port, member.rack or None)
         for member in members
         if BROKER_ROLE in member.roles
     }

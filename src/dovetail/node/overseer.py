@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from dovetail.addresses import Address
-from dovetail.coordination.membership import BROKER_ROLE, Member
+from dovetail.coordination.membership import BROKER_ROLE, Member, MissingNode
 from dovetail.log.catalog import Catalog
-from dovetail.log.claims import Place
+from dovetail.log.owners import Place
 from dovetail.wire.probe import Prober
 
 
@@ -36,6 +36,9 @@ class NodeReport(msgspec.Struct, frozen=True):
     latency_ms: float | None
     #: Topics that it handles, with the number of partitions that it owns.
     topics: dict[str, int]
+    rack: str = ""
+    #: Ledgers of its partitions that lie on too few storage nodes.
+    copies_lacking: int = 0
 
 
 class PartitionReport(msgspec.Struct, frozen=True):
@@ -64,15 +67,22 @@ class ClusterReport(msgspec.Struct, frozen=True):
     nodes: list[NodeReport]
     topics: list[TopicReport]
     partitions_without_owner: int
+    #: Nodes that should be there and are not.
+    missing: list[MissingNode] = []
 
 
 class Overseer:
     """Answers questions about the cluster."""
 
     def __init__(
-        self, members: Callable[[], Mapping[int, Member]], catalog: Catalog, prober: Prober
+        self,
+        members: Callable[[], Mapping[int, Member]],
+        missing: Callable[[], list[MissingNode]],
+        catalog: Catalog,
+        prober: Prober,
     ) -> None:
         self._members = members
+        self._missing = missing
         self._catalog = catalog
         self._prober = prober
 
@@ -97,24 +107,13 @@ class Overseer:
             nodes=[self._node(m, owned) for _, m in sorted(members.items())],
             topics=topics,
             partitions_without_owner=sum(not p.owned for t in topics for p in t.partitions),
+            missing=self._missing(),
         )
 
     def _node(self, member: Member, owned: Counter[tuple[int, str]]) -> NodeReport:
-        health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
-        address = Address(member.host, member.port)
-        probe = self._prober.probes().get(address)
-
-        return NodeReport(
-            node_id=member.node_id,
-            name=member.name,
-            address=str(address),
-            http=member.http,
-            roles=member.roles,
-            version=member.version,
-            health=health,
-            reasons=member.reasons,
-            partitions=member.partitions,
-            stored_bytes=member.stored_bytes,
+        probe = self._prober.probes().get(Address(member.host, member.port))
+        return msgspec.structs.replace(
+            reported(member),
             latency_ms=None if probe is None else round(probe.latency_ms, 3),
             topics={
                 topic: count
@@ -122,3 +121,24 @@ class Overseer:
                 if node == member.node_id
             },
         )
+
+
+def reported(member: Member) -> NodeReport:
+    """A node as it describes itself; its latency and topics are known to overseers alone."""
+    health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
+    return NodeReport(
+        node_id=member.node_id,
+        name=member.name,
+        address=str(Address(member.host, member.port)),
+        http=member.http,
+        roles=member.roles,
+        version=member.version,
+        rack=member.rack,
+        health=health,
+        reasons=member.reasons,
+        partitions=member.partitions,
+        stored_bytes=member.stored_bytes,
+        latency_ms=None,
+        topics={},
+        copies_lacking=member.copies_lacking,
+    )

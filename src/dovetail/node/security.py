@@ -22,7 +22,8 @@ from dovetail.access.registry import HOUSE_PREFIX
 from dovetail.coordination import Coordinator
 from dovetail.errors import ProtocolViolation
 from dovetail.logging import get_logger
-from dovetail.settings import SecuritySettings, Settings
+from dovetail.settings import Settings
+from dovetail.tls_files import TlsFiles
 from dovetail.wire import Connection
 
 _log = get_logger("access")
@@ -53,6 +54,12 @@ class Security:
     client_tls: ssl.SSLContext | None = None
     registry: AccessRegistry | None = None
     authenticator: Authenticator | None = None
+    files: TlsFiles | None = None
+
+    def look_at_files(self) -> None:
+        """Takes up certificates that were renewed."""
+        if self.files is not None:
+            self.files.look()
 
     def access_of(self, connection: Connection) -> Access:
         """What the client may do. Raises `ProtocolViolation` if it has not said who it is."""
@@ -90,12 +97,21 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
 
     Raises `InvalidSetting` or `CoordinationDown`.
     """
+    files = settings.security.tls_files()
+    security = await _security_of(settings, coordinator)
+    if files is not None:
+        files.keep((security.server_tls, security.client_tls, security.own_way.tls))
+        security.files = files
+    return security
+
+
+async def _security_of(settings: Settings, coordinator: Coordinator) -> Security:
     wanted = settings.security
     server_tls, client_tls = wanted.server_tls(), wanted.client_tls()
     if not wanted.on:
         users = AccessRegistry(coordinator, on_change=lambda: None)
         await users.start()
-        return Security(_own_way(wanted, None), server_tls, client_tls, users)
+        return Security(_own_way(settings, None), server_tls, client_tls, users)
     authenticators: list[Authenticator] = []
 
     def changed() -> None:
@@ -116,12 +132,13 @@ async def start_security(settings: Settings, coordinator: Coordinator) -> Securi
     await registry.start()
     await _make_first_admin(settings, registry)
     return Security(
-        _own_way(wanted, authenticator), server_tls, client_tls, registry, authenticator
+        _own_way(settings, authenticator), server_tls, client_tls, registry, authenticator
     )
 
 
-def _own_way(wanted: SecuritySettings, authenticator: Authenticator | None) -> OwnWay:
+def _own_way(settings: Settings, authenticator: Authenticator | None) -> OwnWay:
     """By its certificate where nodes have them, else as a user that only this process knows."""
+    wanted = settings.security
     tls = wanted.client_tls()
     given: dict[str, str] = {}
     if tls is not None:
@@ -131,6 +148,12 @@ def _own_way(wanted: SecuritySettings, authenticator: Authenticator | None) -> O
             "ssl.ca.location": wanted.tls_ca,
             "ssl.endpoint.identification.algorithm": "none",
         }
+    alone = settings.coordination.kind == "embedded"
+    if tls is not None and not wanted.tls_ca and alone and wanted.mechanisms != ("PLAIN",):
+        # A node that is alone reaches nobody but itself, and may not have been told who signed its
+        # certificate. SCRAM shows the password to nobody, and whoever answers has to know it.
+        tls.verify_mode = ssl.CERT_NONE
+        given |= {"enable.ssl.certificate.verification": "false"}
 
     if authenticator is None or wanted.nodes:
         if wanted.nodes:

@@ -90,6 +90,7 @@ async def _serve(
             node = await _start(settings, http)
             stack.push_async_exit(node)
             starting = None
+            node.watch_loop()
             on_ready(node.endpoints)
             _log.info("ready", kafka=node.endpoints.kafka, http=node.endpoints.http)
             await first_of(node.lost.wait(), stopping.wait())

@@ -23,6 +23,7 @@ from dovetail.logging import get_logger
 from dovetail.node.broker import cluster_id
 from dovetail.settings import Settings
 from dovetail.timeline.engine.selection import Crowd
+from dovetail.timeline.forwarding import Topics
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import Stores
@@ -62,10 +63,12 @@ async def running_timelines(
     address: str,
     leases: LeaseSource | None,
     prober: Prober,
+    topics: Topics,
 ) -> AsyncIterator[TimelineService | None]:
     """Serves timelines inside; None where they are switched off or have no store.
 
-    `address` is where clients reach this node; `leases` is its membership in a cluster.
+    `address` is where clients reach this node; `leases` is its membership in a cluster;
+    `topics` are where dead letters can go.
 
     Raises `InvalidSetting`, `Unavailable`.
     """
@@ -95,6 +98,7 @@ async def running_timelines(
         prober=prober,
         dated=etcd.addresses if etcd else (),
         dated_tls=etcd.tls() if etcd else None,
+        topics=topics,
     ) as service:
         yield service
 

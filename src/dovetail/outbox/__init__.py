@@ -33,7 +33,8 @@ may commit last. Nor can transaction ids. What gives it:
 **Once.** A batch is written down, with the sequence numbers of an idempotent producer, before it is
 sent, and whoever finds it written sends it again under the same numbers (`drain.py`): on Dovetail
 and on any Kafka it is stored once, although relays die, pause and wake. Every message carries its
-id as a header, for the one case that remains: a broker that has forgotten the producer.
+id as a header, for the one case that remains: a broker that has forgotten the producer. A message
+for a timeline (`Producer.schedule`) takes the same way, with `timeline:NAME` for a topic.
 
 **Ownership.** A relay owns a (topic, shard) by a lock with a term; every write of the owner names
 the term, and the database refuses an old one (`store.py`).
@@ -44,6 +45,8 @@ In the application:
     message.py      a message, checked where it enters
     backends.py     where a published message goes: Kafka, the outbox, or a list for tests
     publishing.py   writes messages into the caller's own transaction
+    targets.py      what that transaction runs on: sessions and connections of every kind
+    inbox/          an effect of a consumer in its database, once for each message
     poller.py       tables that are written without the outbox: backfill and polling
     django/         an app with a migration, and a producer on Django's connections
     alembic.py      the tables in an Alembic migration
@@ -57,6 +60,7 @@ In the relay:
     store.py        the tables: locks with a term, recording what is done
     reading.py      the messages of a claim, in order, as one snapshot shows them
     sender.py       sends batches under the numbers that were written down
+    timeline_sender.py  puts messages into their timelines, under the same numbers
     worker.py       finds topics with messages, locks one, drains it
     relay.py        workers in threads, their wake-up, and a clean stop
 
@@ -75,6 +79,7 @@ For both, and for operators:
 from typing import TYPE_CHECKING
 
 from dovetail.outbox.backends import Backend, DatabaseBackend, KafkaBackend, TestBackend
+from dovetail.outbox.inbox import Inbox
 from dovetail.outbox.message import MESSAGE_ID_HEADER, Message
 from dovetail.outbox.producer import Producer
 
@@ -86,6 +91,7 @@ __all__ = [
     "MESSAGE_ID_HEADER",
     "Backend",
     "DatabaseBackend",
+    "Inbox",
     "KafkaBackend",
     "Message",
     "Producer",
@@ -116,5 +122,5 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:
         raise InvalidSetting(
-            f"{name} needs {error.name}, which is not installed; pip install 'dovetail[outbox]'"
+            f"{name} needs {error.name}, which is not installed; pip install 'dovetailmq[outbox]'"
         ) from error

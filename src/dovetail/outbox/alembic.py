@@ -7,18 +7,32 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     drop_outbox(op)
+
+The inbox is a migration of its own, behind it: `create_inbox(op)` and `drop_inbox(op)`.
 """
 
 from typing import Any
 
 from sqlalchemy import text
 
-from dovetail.outbox.schema import DROP_STATEMENTS, statements_of
+from dovetail.outbox.schema import DROP_INBOX_STATEMENTS, DROP_STATEMENTS, statements_of
 
 
 def create_outbox(op: Any) -> None:
     """Makes the tables; `op` is Alembic's."""
-    for statement in statements_of(op.get_context().dialect.name):
+    for statement in statements_of(op.get_context().dialect.name, 1):
+        op.execute(_as_text(statement))
+
+
+def create_inbox(op: Any) -> None:
+    """Makes the table of the inbox, where `create_outbox` has made the others."""
+    for statement in statements_of(op.get_context().dialect.name, 2):
+        op.execute(_as_text(statement))
+
+
+def drop_inbox(op: Any) -> None:
+    """Drops the table of the inbox: what was handled may be handled again."""
+    for statement in DROP_INBOX_STATEMENTS:
         op.execute(_as_text(statement))
 
 

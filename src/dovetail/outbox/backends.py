@@ -119,6 +119,8 @@ class KafkaBackend:
     def publish(self, messages: Sequence[Message], on: Any) -> None:
         """Raises `Uncertain` naming what was not acknowledged (`kafka`)."""
         del on
+        for message in messages:
+            _check_at_once(message)
         producer = self._made()
         # Answers may come on any thread that polls: appending is the one step that needs no lock.
         answers: list[str | None] = []
@@ -299,13 +301,32 @@ def brokers_of(settings: "Settings") -> Brokers:
         raise InvalidSetting(f"section outbox: {error}") from error
 
 
+def timelines_of(settings: "Settings") -> Brokers | None:
+    """Where the timelines are, if not at that Kafka. Raises `InvalidSetting`."""
+    if not settings.outbox.timelines:
+        return None
+    try:
+        return Brokers.at(settings.outbox.timelines, settings.outbox.login())
+    except InvalidInput as error:
+        raise InvalidSetting(f"outbox.timelines: {error}") from error
+
+
 def _client_config(settings: "Settings") -> dict[str, Any]:
     return {
         **brokers_of(settings).for_librdkafka(),
         "partitioner": _PARTITIONERS[settings.outbox.partitioner],
         "message.timeout.ms": settings.outbox.delivery_ms,
+        "compression.type": settings.outbox.compression,
         "linger.ms": 0,
     }
+
+
+def _check_at_once(message: Message) -> None:
+    if message.timeline is not None or message.is_due_later:
+        raise InvalidInput(
+            "a message with a due time, or for a timeline, is carried by the relay: publish it "
+            "with the backend 'db'"
+        )
 
 
 def _needed(on: Any) -> Any:

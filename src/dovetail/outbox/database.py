@@ -50,7 +50,7 @@ def open_engine(url: str) -> Engine:
     except ModuleNotFoundError as error:
         raise InvalidSetting(
             f"the driver {error.name!r} of {parsed.get_backend_name()} is not installed; "
-            "pip install 'dovetail[outbox,postgres]' or 'dovetail[outbox,mysql]'"
+            "pip install 'dovetailmq[outbox,postgres]' or 'dovetailmq[outbox,mysql]'"
         ) from error
     if engine.dialect.name == "postgresql":
         event.listen(engine, "connect", _set_plans)

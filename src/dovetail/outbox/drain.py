@@ -52,7 +52,7 @@ from dovetail.outbox.batch import (
     remaining,
     spread,
 )
-from dovetail.outbox.message import headers_from_text
+from dovetail.outbox.message import due_ms_of, headers_from_text
 from dovetail.record_batch import SEQUENCE_END
 
 
@@ -72,10 +72,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The fate of a partition's part of a batch, with the broker's words."""
+    """The fate of a partition's part of a batch, with the broker's words.
+
+    `dead` are rows of an acknowledged part that a timeline refused, each for itself.
+    """
 
     fate: Fate
     reason: str = ""
+    dead: tuple["Dead", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class _Drain:
         for row in rows:
             if row.headers is not None:
                 try:
-                    headers_from_text(row.headers)
+                    due_ms_of(headers_from_text(row.headers), published_ms=row.created_ms)
                 except InvalidInput as error:
                     self.dead.append(Dead(row.id, str(error)))
                     continue
@@ -210,9 +214,18 @@ class _Drain:
             }
         )
 
-    def acknowledge(self, flight: _Flight) -> None:
-        self.done += [*flight.batch.ids, *flight.batch.dropped]
-        self.sent += len(flight.batch.ids)
+    def acknowledge(self, flight: _Flight, outcomes: dict[int, Outcome]) -> None:
+        self.done += flight.batch.dropped
+        self.end(flight.sets, outcomes)
+
+    def end(self, sets: dict[int, list[Row]], outcomes: dict[int, Outcome]) -> None:
+        """These parts are stored; what was refused within them is set aside."""
+        for partition, rows in sets.items():
+            dead = outcomes[partition].dead
+            self.dead += dead
+            refused = {row.id for row in dead}
+            self.done += [row.id for row in rows if row.id not in refused]
+            self.sent += len(rows) - len(refused)
 
 
 def drain(
@@ -258,7 +271,7 @@ def drain(
                 yield from _recover(state, flight, outcomes, following)
                 flight = None
                 continue
-            state.acknowledge(flight)
+            state.acknowledge(flight, outcomes)
         flight = following
     yield state.record([], finish=True)
 
@@ -290,7 +303,7 @@ def _resume(state: _Drain, batches: Sequence[Batch]) -> Steps:
             # What is written down behind it was never sent; it is read again in its turn.
             yield from _settle(state, flight, outcomes, batches[at + 1 :])
             return
-        state.acknowledge(flight)
+        state.acknowledge(flight, outcomes)
 
 
 def _recover(
@@ -319,9 +332,7 @@ def _settle(
     for partition, rows in flight.sets.items():
         by_fate.setdefault(outcomes[partition].fate, {})[partition] = rows
 
-    acknowledged = by_fate.get(Fate.ACKNOWLEDGED, {})
-    state.done += [row.id for rows in acknowledged.values() for row in rows]
-    state.sent += sum(map(len, acknowledged.values()))
+    state.end(by_fate.get(Fate.ACKNOWLEDGED, {}), outcomes)
     unknown = {**by_fate.get(Fate.FAILED, {}), **by_fate.get(Fate.SKIPPED, {})}
     refused = by_fate.get(Fate.REFUSED, {})
     forgotten = by_fate.get(Fate.FORGOTTEN, {})
@@ -366,7 +377,7 @@ def _carefully(state: _Drain, groups: Sequence[list[Row]]) -> Steps:
         yield Submit(flight.batch, flight.sets)
         outcomes: dict[int, Outcome] = yield Collect()
         if _all_acknowledged(outcomes):
-            state.acknowledge(flight)
+            state.acknowledge(flight, outcomes)
         else:
             yield from _settle(state, flight, outcomes, [])
 

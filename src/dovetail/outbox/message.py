@@ -7,6 +7,11 @@ text, so that other languages and people can write and read them:
 
 A message keeps its id for life. It travels as the header `dovetail-message-id`, so that a consumer
 can recognise what was sent twice.
+
+A message for a timeline has `timeline:` and its name where others have their topic. When it is due
+is a header, for timelines and for topics that take due records: `dovetail-due` (milliseconds since
+1970) or `dovetail-delay` (milliseconds, or such as 2h, after it was published, by the clock of the
+database).
 """
 
 import base64
@@ -16,12 +21,22 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from dovetail.errors import InvalidInput
-from dovetail.foreign import check_header, check_topic, encoded, shown
+from dovetail.foreign import check_header, check_key, check_topic, encoded, shown
 
 #: The header that carries the id of a message.
 MESSAGE_ID_HEADER = "dovetail-message-id"
+
+#: When a message is due, and after how long.
+DUE_HEADER = "dovetail-due"
+DELAY_HEADER = "dovetail-delay"
+#: A message of a timeline with a priority has it here.
+PRIORITY_HEADER = "dovetail-priority"
+
+#: Before the name of a timeline. No topic can have a colon in its name.
+TIMELINE_PREFIX = "timeline:"
 
 #: Longest id; a UUID has 36 characters, ids of other systems seldom more than 64.
 MESSAGE_ID_CHARACTERS_MAX = 64
@@ -34,7 +49,12 @@ KEY_BYTES_MAX = 4096
 #: what can never leave.
 PAYLOAD_BYTES_MAX = 64 * 1024 * 1024
 
+#: The end of the year 9999.
+_TIME_MS_MAX = 253_402_300_799_999
+
 Headers = tuple[tuple[str, bytes | None], ...]
+#: After how long a message is due ("2h", a timedelta), or when.
+Due = str | timedelta | datetime
 HeadersGiven = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
@@ -54,7 +74,8 @@ class Message:
     id: str = field(default_factory=lambda: os.urandom(16).hex())
 
     def __post_init__(self) -> None:
-        check_topic(self.topic)
+        if self.timeline is None:
+            check_topic(self.topic)
         if not isinstance(self.id, str) or not _MESSAGE_ID.fullmatch(self.id):
             raise InvalidInput(
                 f"message id {shown(self.id)} must be 1 to {MESSAGE_ID_CHARACTERS_MAX} printable "
@@ -69,6 +90,19 @@ class Message:
                 raise InvalidInput(f"header {name!r} is set by the outbox; give the id as `id`")
             _check_bytes(f"header {shown(name)}", value, KEY_BYTES_MAX)
 
+    @property
+    def timeline(self) -> str | None:
+        """The timeline that it goes to; None if it goes to a topic."""
+        given: object = self.topic
+        if not isinstance(given, str) or not given.startswith(TIMELINE_PREFIX):
+            return None
+        return given.removeprefix(TIMELINE_PREFIX)
+
+    @property
+    def is_due_later(self) -> bool:
+        """Whether it says when it is due."""
+        return any(name in (DUE_HEADER, DELAY_HEADER) for name, _ in self.headers)
+
     @classmethod
     def of(
         cls,
@@ -79,6 +113,7 @@ class Message:
         partition_key: bytes | str | None = None,
         headers: HeadersGiven = (),
         message_id: str | None = None,
+        due: Due | None = None,
     ) -> "Message":
         """The same with text where bytes are wanted; text becomes UTF-8. Raises `InvalidInput`."""
         made = cls(
@@ -86,9 +121,96 @@ class Message:
             _bytes(payload, "payload"),
             _bytes(key, "key"),
             _bytes(partition_key, "partition key"),
-            _headers(headers),
+            _headers(headers) if due is None else (*_headers(headers), due_header(due)),
         )
         return made if message_id is None else replace(made, id=message_id)
+
+    @classmethod
+    def for_timeline(
+        cls,
+        timeline: str,
+        payload: bytes | str | None,
+        *,
+        due: Due | None = None,
+        key: str | None = None,
+        order_key: str | None = None,
+        headers: HeadersGiven = (),
+        priority: int = 0,
+        message_id: str | None = None,
+    ) -> "Message":
+        """A message for a timeline; `key` is unique there. Raises `InvalidInput`."""
+        from dovetail.timeline.config import check_name
+        from dovetail.timeline.message import PRIORITY_MAX
+
+        if not isinstance(timeline, str):
+            raise InvalidInput(f"{shown(timeline)} cannot name a timeline")
+        if payload is None:
+            raise InvalidInput("a message of a timeline has a payload; None is for topics")
+        for what, given in (("key", key), ("order key", order_key)):
+            if given is not None:
+                check_key(given, what)
+        if isinstance(priority, bool) or priority not in range(PRIORITY_MAX + 1):
+            raise InvalidInput(f"priority {priority!r}: write a number from 0 to {PRIORITY_MAX}")
+
+        pairs = _headers(headers)
+        for name, value in pairs:
+            if value is None:
+                raise InvalidInput(f"header {shown(name)} has no value, which a timeline needs")
+        if priority:
+            pairs += ((PRIORITY_HEADER, str(priority).encode()),)
+        return cls.of(
+            TIMELINE_PREFIX + check_name(timeline),
+            payload,
+            key=key,
+            partition_key=order_key,
+            headers=pairs,
+            message_id=message_id,
+            due=due,
+        )
+
+
+def due_header(due: Due) -> tuple[str, bytes]:
+    """The header that says when a message is due. Raises `InvalidInput`."""
+    from dovetail.timeline.client.moments import duration_ms, moment_ms
+
+    name, given_ms = DELAY_HEADER, 0
+    if isinstance(due, datetime):
+        name, given_ms = DUE_HEADER, moment_ms(due)
+    elif isinstance(due, str | timedelta):
+        given_ms = duration_ms(due)
+    else:
+        # A number could be seconds from now or since 1970.
+        raise InvalidInput(f'{shown(due)} is not a due time; write "2h", a timedelta or a datetime')
+    if given_ms > _TIME_MS_MAX:
+        raise InvalidInput("a message is due at the end of the year 9999 at the latest")
+    return name, str(given_ms).encode()
+
+
+def due_ms_of(headers: Headers, *, published_ms: int) -> int | None:
+    """When a message is due, in milliseconds since 1970. Raises `InvalidInput`."""
+    found = dict(headers)
+    for name, base_ms in ((DUE_HEADER, 0), (DELAY_HEADER, published_ms)):
+        value = found.get(name)
+        if value is None:
+            continue
+        if value.isdigit() and len(value) <= len(str(_TIME_MS_MAX)):
+            return min(base_ms + int(value), _TIME_MS_MAX)
+        if name == DELAY_HEADER and not value.isdigit():
+            return min(base_ms + _duration_ms(value), _TIME_MS_MAX)
+        raise InvalidInput(f"header {name} holds {shown(value)}, not a number of milliseconds")
+    return None
+
+
+def _duration_ms(value: bytes) -> int:
+    """As clients of a topic that takes due records may write it, such as 2h."""
+    from dovetail.timeline.client.moments import duration_ms
+
+    try:
+        return duration_ms(value.decode())
+    except (UnicodeDecodeError, InvalidInput) as error:
+        raise InvalidInput(
+            f"header {DELAY_HEADER} holds {shown(value)}, neither milliseconds nor such as 2h"
+        ) from error
 
 
 def _check_bytes(what: str, value: object, bytes_max: int) -> None:

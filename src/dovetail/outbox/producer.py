@@ -5,6 +5,7 @@ orders = Producer("orders")
 with Session(engine) as session, session.begin():
     session.add(order)
     orders.publish(order.to_json(), key=str(order.id), on=session)
+    orders.schedule("reminders", {"order": 7}, due="2h", on=session)
 
 With the backend `kafka_async`, messages are on their way when `publish` returns: `flush` waits for
 them, `close` and the end of a `with` block do, and so does the exit of the interpreter.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dovetail.errors import InvalidInput
 from dovetail.foreign import encoded
 from dovetail.outbox.backends import FLUSH_S, Backend, OnError, TestBackend, backend_of
-from dovetail.outbox.message import HeadersGiven, Message
+from dovetail.outbox.message import Due, HeadersGiven, Message
 from dovetail.outbox.spans import published
 
 if TYPE_CHECKING:
@@ -91,10 +92,15 @@ class Producer:
         headers: HeadersGiven = (),
         message_id: str | None = None,
         topic: str | None = None,
+        due: Due | None = None,
         on: Any = None,
         backend: str | Backend | None = None,
     ) -> str:
-        """Publishes one message; returns its id. Raises `InvalidInput`."""
+        """Publishes one message; returns its id. Raises `InvalidInput`.
+
+        With `due` ("2h", a timedelta or a datetime) it is read from the topic at that time, not
+        before; that takes a topic with `dovetail.due=true`, and the backend `db`.
+        """
         message = self.message(
             payload,
             key=key,
@@ -102,6 +108,39 @@ class Producer:
             headers=headers,
             message_id=message_id,
             topic=topic,
+            due=due,
+        )
+        return self.publish_list([message], on=on, backend=backend)[0]
+
+    def schedule(
+        self,
+        timeline: str,
+        payload: Any,
+        *,
+        due: Due | None = None,
+        key: str | None = None,
+        order_key: str | None = None,
+        headers: HeadersGiven = (),
+        priority: int = 0,
+        message_id: str | None = None,
+        on: Any = None,
+        backend: str | Backend | None = None,
+    ) -> str:
+        """Puts a message into a timeline, if the transaction commits; returns its id.
+
+        It is due after a while ("2h", a timedelta), at a time (a datetime), or at once. `key` is
+        unique in the timeline while its message exists there; messages of one `order_key` are
+        handled one at a time. Raises `InvalidInput`.
+        """
+        message = self.timed(
+            timeline,
+            payload,
+            due=due,
+            key=key,
+            order_key=order_key,
+            headers=headers,
+            priority=priority,
+            message_id=message_id,
         )
         return self.publish_list([message], on=on, backend=backend)[0]
 
@@ -126,6 +165,14 @@ class Producer:
         )
         return ids[0]
 
+    async def schedule_async(
+        self, timeline: str, payload: Any, *, on: Any = None, **given: Any
+    ) -> str:
+        """`schedule` for async sessions and connections."""
+        backend = given.pop("backend", None)
+        message = self.timed(timeline, payload, **given)
+        return (await self.publish_list_async([message], on=on, backend=backend))[0]
+
     async def publish_list_async(
         self, messages: Iterable[Message], *, on: Any = None, backend: str | Backend | None = None
     ) -> list[str]:
@@ -144,6 +191,7 @@ class Producer:
         headers: HeadersGiven = (),
         message_id: str | None = None,
         topic: str | None = None,
+        due: Due | None = None,
     ) -> Message:
         """A message for `publish_list`, encoded and checked. Raises `InvalidInput`."""
         where = topic or self._topic
@@ -156,7 +204,12 @@ class Producer:
             partition_key=partition_key,
             headers=headers,
             message_id=message_id,
+            due=due,
         )
+
+    def timed(self, timeline: str, payload: Any, **given: Any) -> Message:
+        """A message of `schedule` for `publish_list`. Raises `InvalidInput`."""
+        return Message.for_timeline(timeline, self._encode(payload), **given)
 
     @property
     def published(self) -> TestBackend:

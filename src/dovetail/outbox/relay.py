@@ -21,13 +21,14 @@ from dovetail.errors import InvalidSetting, NotFound
 from dovetail.exposition import BackgroundCollector
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
-from dovetail.outbox.backends import brokers_of
+from dovetail.outbox.backends import brokers_of, timelines_of
 from dovetail.outbox.database import DatabaseDown, open_engine, reason_of
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.schema import CHANNEL, check_version
 from dovetail.outbox.sender import KafkaSender
 from dovetail.outbox.status import read_status
 from dovetail.outbox.store import Store
+from dovetail.outbox.timeline_sender import TimelineSender
 from dovetail.outbox.worker import Memory, OnStep, RelayOptions, Worker
 from dovetail.supervision import Supervisor
 
@@ -54,13 +55,20 @@ class Relay:
         *,
         registry: CollectorRegistry | None = None,
         on_step: OnStep | None = None,
+        timelines: Brokers | None = None,
     ) -> None:
+        """`timelines` is where the timelines are, if not at the `brokers`."""
         self.options = options or RelayOptions()
         self._engine = engine
         self._stopping = threading.Event()
         self._woken = [threading.Event() for _ in range(self.options.workers)]
         self.metrics = RelayMetrics(registry)
-        self._sender = KafkaSender(brokers, delivery_ms=self.options.delivery_ms)
+        self._sender = KafkaSender(
+            brokers,
+            delivery_ms=self.options.delivery_ms,
+            compression=self.options.compression,
+        )
+        self._timelines = TimelineSender(timelines or brokers)
 
         memory = Memory()
         me = f"{socket.gethostname()[:20]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -75,6 +83,7 @@ class Relay:
                 stopping=self._stopping,
                 woken=woken,
                 on_step=on_step,
+                timelines=self._timelines,
             )
             for number, woken in enumerate(self._woken)
         ]
@@ -129,6 +138,7 @@ class Relay:
         ended = not any(thread.is_alive() for thread in self._threads)
         if ended:
             self._sender.close()
+            self._timelines.close()
             self._engine.dispose()
         return ended
 
@@ -181,12 +191,17 @@ class Relay:
         try:
             raw.autocommit = True
             raw.execute(f"LISTEN {CHANNEL}")
+            # Who notified while nobody listened was not heard.
+            self._wake_all()
             while not self._stopping.is_set():
                 for _ in raw.notifies(timeout=LISTEN_S):
-                    for woken in self._woken:
-                        woken.set()
+                    self._wake_all()
         except psycopg.Error as error:
             _log.debug("listening broke off", reason=str(error))
+
+    def _wake_all(self) -> None:
+        for woken in self._woken:
+            woken.set()
 
 
 def relay_of(
@@ -215,6 +230,7 @@ def relay_of(
         delivery_ms=outbox.delivery_ms,
         shards=outbox.shards,
         partitioner=outbox.partitioner,
+        compression=outbox.compression,
         compact_topics=frozenset(name for name in outbox.compact_topics.split(",") if name),
     )
 
@@ -224,6 +240,7 @@ def relay_of(
         options,
         registry=registry,
         on_step=on_step,
+        timelines=timelines_of(settings),
     )
 
 

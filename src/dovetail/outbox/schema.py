@@ -5,6 +5,7 @@
     kafka_dead_messages   what was set aside, with reason and attempts
     kafka_poll_info       how far each poller has come
     kafka_outbox_info     the version of these tables
+    kafka_inbox           what consumers have handled (version 2)
     kafka_commits         PostgreSQL: where in the order of commits a transaction stands
     kafka_order           MariaDB, MySQL: rows that publishers of one key lock
 
@@ -21,7 +22,9 @@ from sqlalchemy.exc import DBAPIError
 
 from dovetail.errors import InvalidInput, NotFound
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+#: What publishers and relays need; version 2 brought the inbox.
+VERSION_NEEDED = 1
 
 #: Shards are counted in slots: each message has one by its key; a shard is every n-th slot.
 SLOTS = 64
@@ -123,7 +126,7 @@ _POSTGRESQL = (
     )
     """,
     "CREATE TABLE kafka_outbox_info (version integer PRIMARY KEY)",
-    f"INSERT INTO kafka_outbox_info (version) VALUES ({SCHEMA_VERSION})",
+    "INSERT INTO kafka_outbox_info (version) VALUES (1)",
 )
 
 _MYSQL = (
@@ -185,7 +188,7 @@ _MYSQL = (
     "CREATE TABLE kafka_order (slot smallint NOT NULL PRIMARY KEY) ENGINE=InnoDB",
     "INSERT INTO kafka_order (slot) VALUES " + ", ".join(f"({n})" for n in range(ORDER_SLOTS)),
     "CREATE TABLE kafka_outbox_info (version integer PRIMARY KEY) ENGINE=InnoDB",
-    f"INSERT INTO kafka_outbox_info (version) VALUES ({SCHEMA_VERSION})",
+    "INSERT INTO kafka_outbox_info (version) VALUES (1)",
 )
 
 _SQLITE_NOW = "(strftime('%Y-%m-%d %H:%M:%f', 'now'))"
@@ -239,7 +242,7 @@ _SQLITE = (
     """,
     "CREATE TABLE kafka_poll_info (name text PRIMARY KEY, reached text, polled_at text)",
     "CREATE TABLE kafka_outbox_info (version integer PRIMARY KEY)",
-    f"INSERT INTO kafka_outbox_info (version) VALUES ({SCHEMA_VERSION})",
+    "INSERT INTO kafka_outbox_info (version) VALUES (1)",
 )
 
 #: Statements that make version 1, by SQLAlchemy's name of the database.
@@ -249,6 +252,57 @@ CREATE_STATEMENTS: dict[str, tuple[str, ...]] = {
     "mariadb": _MYSQL,
     "sqlite": _SQLITE,
 }
+
+_INBOX_END = (
+    "CREATE INDEX kafka_inbox_at ON kafka_inbox (consumer, at)",
+    "INSERT INTO kafka_outbox_info (version) VALUES (2)",
+)
+_MYSQL_INBOX = (
+    """
+    CREATE TABLE kafka_inbox (
+      consumer varchar(100) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+      id binary(16) NOT NULL,
+      taken_by bigint NOT NULL,
+      at datetime(3) NOT NULL DEFAULT (utc_timestamp(3)),
+      PRIMARY KEY (consumer, id)
+    ) ENGINE=InnoDB
+    """,
+    *_INBOX_END,
+)
+
+#: Statements that make version 2 of version 1.
+INBOX_STATEMENTS: dict[str, tuple[str, ...]] = {
+    "postgresql": (
+        """
+        CREATE TABLE kafka_inbox (
+          consumer varchar(100) NOT NULL,
+          id bytea NOT NULL,
+          at timestamptz NOT NULL DEFAULT clock_timestamp(),
+          PRIMARY KEY (consumer, id)
+        )
+        """,
+        *_INBOX_END,
+    ),
+    "mysql": _MYSQL_INBOX,
+    "mariadb": _MYSQL_INBOX,
+    "sqlite": (
+        f"""
+        CREATE TABLE kafka_inbox (
+          consumer text NOT NULL,
+          id blob NOT NULL,
+          at text NOT NULL DEFAULT {_SQLITE_NOW},
+          PRIMARY KEY (consumer, id)
+        ) WITHOUT ROWID
+        """,
+        *_INBOX_END,
+    ),
+}
+
+#: What takes version 2 away again.
+DROP_INBOX_STATEMENTS = (
+    "DROP TABLE IF EXISTS kafka_inbox",
+    "DELETE FROM kafka_outbox_info WHERE version = 2",
+)
 
 #: What takes everything away again, in order.
 DROP_STATEMENTS: dict[str, tuple[str, ...]] = {
@@ -269,6 +323,7 @@ DROP_STATEMENTS: dict[str, tuple[str, ...]] = {
             "kafka_dead_messages",
             "kafka_poll_info",
             "kafka_outbox_info",
+            "kafka_inbox",
             *extra,
         ),
     )
@@ -284,13 +339,24 @@ class Migration:
 
 
 #: Later versions append here; `migrate` runs what a database does not have yet.
-MIGRATIONS: tuple[Migration, ...] = (Migration(1, lambda name: CREATE_STATEMENTS[name]),)
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(1, lambda name: CREATE_STATEMENTS[name]),
+    Migration(2, lambda name: INBOX_STATEMENTS[name]),
+)
 
 
-def statements_of(dialect: str) -> tuple[str, ...]:
-    """What makes the tables. Raises `InvalidInput` for a database that is not supported."""
+def statements_of(dialect: str, version: int | None = None) -> tuple[str, ...]:
+    """What makes the tables, or one version of them out of the one before.
+
+    Raises `InvalidInput` for a database that is not supported.
+    """
     try:
-        return CREATE_STATEMENTS[dialect]
+        return tuple(
+            statement
+            for migration in MIGRATIONS
+            if version in (None, migration.version)
+            for statement in migration.statements(dialect)
+        )
     except KeyError:
         known = ", ".join(sorted(CREATE_STATEMENTS))
         raise InvalidInput(
@@ -332,10 +398,10 @@ def check_version(engine: Engine) -> None:
     """Raises `NotFound` if the tables are not there, or older than this program."""
     with engine.connect() as connection:
         version = version_of(connection)
-    if version < SCHEMA_VERSION:
+    if version < VERSION_NEEDED:
         what = "has no outbox tables" if version == 0 else f"has outbox tables of version {version}"
         raise NotFound(
-            f"the database {engine.url.render_as_string()} {what}, and version {SCHEMA_VERSION} is "
+            f"the database {engine.url.render_as_string()} {what}, and version {VERSION_NEEDED} is "
             "needed; run `dovetail outbox migrate`, or your Alembic or Django migrations"
         )
 

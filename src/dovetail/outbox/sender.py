@@ -12,11 +12,12 @@ All workers of a relay share one sender. A call has a client to itself for as lo
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from dovetail.compression import codec_number
 from dovetail.errors import (
     DovetailError,
     InvalidBatch,
@@ -29,7 +30,14 @@ from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.kafka.client.producer import EncodedBatch, Producer
 from dovetail.outbox.batch import Batch, Identity, Row
 from dovetail.outbox.drain import Fate, Outcome
-from dovetail.outbox.message import MESSAGE_ID_HEADER, headers_from_text
+from dovetail.outbox.message import (
+    DELAY_HEADER,
+    DUE_HEADER,
+    MESSAGE_ID_HEADER,
+    Headers,
+    due_ms_of,
+    headers_from_text,
+)
 from dovetail.outbox.spans import follow
 from dovetail.record_batch import NewRecord, build_batch
 
@@ -37,6 +45,8 @@ from dovetail.record_batch import NewRecord, build_batch
 REQUEST_S = 15.0
 #: Time that a topic may take to appear: one that is not there must not hold up the others.
 METADATA_S = 5.0
+#: The setting of a topic that takes due records (K11).
+DUE_SETTING = "dovetail.due"
 #: Batches in hand at once: two of each worker, and those of locks that were lost meanwhile.
 SENDS_MAX = 64
 
@@ -59,25 +69,45 @@ class Sender(Protocol):
         ...
 
 
-def encode(rows: Sequence[Row], *, producer_id: int, epoch: int, sequence: int) -> EncodedBatch:
+def encode(
+    rows: Sequence[Row], *, producer_id: int, epoch: int, sequence: int, codec: int = 0
+) -> EncodedBatch:
     """The rows as one record batch. The same rows and numbers are the same batch to a broker."""
     records = []
     for _, key, _, headers, payload, message_id, created_ms in rows:
         pairs: tuple[tuple[str, bytes | None], ...] = ((MESSAGE_ID_HEADER, message_id.encode()),)
         if headers is not None:
-            pairs += headers_from_text(headers)
+            pairs += _due_at(headers_from_text(headers), created_ms)
         records.append(NewRecord(created_ms, key, payload, pairs))
 
-    data = build_batch(records, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)
+    data = build_batch(
+        records, producer_id=producer_id, producer_epoch=epoch, sequence=sequence, codec=codec
+    )
     return EncodedBatch(data, sequence, len(records))
+
+
+def _due_at(headers: Headers, published_ms: int) -> Headers:
+    """With the time at which it is due, instead of the time that it waits: that began before."""
+    if all(name != DELAY_HEADER for name, _ in headers):
+        return headers
+    due_ms = due_ms_of(headers, published_ms=published_ms)
+    others = tuple(pair for pair in headers if pair[0] not in (DELAY_HEADER, DUE_HEADER))
+    return (*others, (DUE_HEADER, str(due_ms).encode()))
+
+
+def due_later(row: Row) -> bool:
+    """Whether the row says when it is due."""
+    headers = row.headers
+    return headers is not None and (DUE_HEADER in headers or DELAY_HEADER in headers)
 
 
 class KafkaSender:
     """The real one."""
 
-    def __init__(self, brokers: Brokers, *, delivery_ms: int) -> None:
+    def __init__(self, brokers: Brokers, *, delivery_ms: int, compression: str = "none") -> None:
         """Raises `InvalidInput` if the files of TLS cannot be used."""
         self._brokers = brokers
+        self._codec = codec_number(compression)
         self._delivery_s = delivery_ms / 1000
         self._threads = ThreadPoolExecutor(SENDS_MAX, thread_name_prefix="outbox-sender")
         self._lock = threading.Lock()
@@ -122,23 +152,30 @@ class KafkaSender:
                 producer_id=batch.producer_id,
                 epoch=batch.epoch,
                 sequence=batch.first_by_partition[partition],
+                codec=self._codec,
             )
             for partition, rows in sets.items()
         }
+        due = {part for part, rows in sets.items() if any(map(due_later, rows))}
         # Threads take sends in their order, so `after` is never behind one that waits for it.
-        sent = self._threads.submit(self._send, encoded, after)
+        sent = self._threads.submit(self._send, encoded, after, due)
         follow(sent, topic, sets)
         return sent
 
     def _send(
-        self, encoded: Mapping[Partition, EncodedBatch], after: "Future[Any] | None"
+        self,
+        encoded: Mapping[Partition, EncodedBatch],
+        after: "Future[Any] | None",
+        due: Collection[int],
     ) -> dict[int, Outcome]:
         if after is not None:
             before: dict[int, Outcome] = after.result()
             if any(outcome.fate is not Fate.ACKNOWLEDGED for outcome in before.values()):
                 return {partition: Outcome(Fate.SKIPPED, "not sent") for _, partition in encoded}
         with self._client() as client:
-            return _deliver(client, encoded)
+            refused = _refuse_due(client, encoded, due) if due else {}
+            sent = {place: data for place, data in encoded.items() if place[1] not in refused}
+            return {**refused, **_deliver(client, sent)}
 
     def _new_client(self) -> KafkaClient:
         return KafkaClient(
@@ -163,6 +200,24 @@ class KafkaSender:
                     self._idle.append(client)
             if not keep:
                 client.close()
+
+
+def _refuse_due(
+    client: KafkaClient, encoded: Mapping[Partition, EncodedBatch], due: Collection[int]
+) -> dict[int, Outcome]:
+    """Refuses the parts that hold a message with a due time, if the topic would not wait for it."""
+    topic = next(iter(encoded))[0]
+    try:
+        takes = client.topic_setting(topic, DUE_SETTING, timeout_s=METADATA_S)
+    except DovetailError as error:
+        return {number: Outcome(Fate.FAILED, str(error)) for _, number in encoded}
+    if takes == "true":
+        return {}
+    reason = (
+        f"the message is due later, and topic {topic!r} takes no due records; set {DUE_SETTING}="
+        "true on it, or schedule the message in a timeline"
+    )
+    return {partition: Outcome(Fate.REFUSED, reason) for partition in due}
 
 
 def _deliver(client: KafkaClient, encoded: Mapping[Partition, EncodedBatch]) -> dict[int, Outcome]:

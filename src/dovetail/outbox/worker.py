@@ -37,6 +37,7 @@ from dovetail.outbox.drain import (
     Submit,
     drain,
 )
+from dovetail.outbox.message import TIMELINE_PREFIX
 from dovetail.outbox.metrics import RelayMetrics
 from dovetail.outbox.pace import Pace, fetch_count, retry_delay_ms
 from dovetail.outbox.reading import Pass
@@ -66,6 +67,7 @@ class RelayOptions:
     pass_ms_max: int = 30_000
     shards: int = 1
     partitioner: str = "crc32"
+    compression: str = "none"
     compact_topics: frozenset[str] = field(default_factory=frozenset)
 
     def compacts(self, topic: str) -> bool:
@@ -111,10 +113,12 @@ class Worker:
         stopping: threading.Event,
         woken: threading.Event,
         on_step: OnStep | None = None,
+        timelines: Sender | None = None,
     ) -> None:
         self.name = name
         self._store = store
         self._sender = sender
+        self._timelines = timelines
         self._options = options
         self._memory = memory
         self._metrics = metrics
@@ -192,8 +196,9 @@ class Worker:
             self._generation = self._store.generation
             self._memory.reconnected()
 
-        session = _Session(self, claim)
+        session: _Session | None = None
         try:
+            session = _Session(self, claim)
             session.run()
         except LockLost as error:
             self._metrics.lost(claim.topic)
@@ -206,7 +211,8 @@ class Worker:
             _log.exception("topic failed in an unexpected way", topic=claim.topic)
             self._fail(claim, f"{type(error).__name__}: {error}")
         finally:
-            session.close()
+            if session is not None:
+                session.close()
 
     def _fail(self, claim: Claim, reason: str) -> None:
         delay_ms = retry_delay_ms(
@@ -229,6 +235,13 @@ class Worker:
         except LockLost as error:
             _log.warning("lock lost", topic=claim.topic, shard=claim.shard, reason=str(error))
 
+    def _sender_of(self, topic: str) -> Sender:
+        if not topic.startswith(TIMELINE_PREFIX):
+            return self._sender
+        if self._timelines is None:
+            raise Unavailable(f"this relay reaches no timelines, and {topic!r} is one")
+        return self._timelines
+
     def _step(self, name: str) -> None:
         if self._on_step is not None:
             self._on_step(name)
@@ -241,7 +254,7 @@ class _Session:
         self._worker = worker
         self._claim = claim
         self._store = worker._store
-        self._sender = worker._sender
+        self._sender = worker._sender_of(claim.topic)
         self._options = worker._options
         self._pass: Pass = self._store.read(claim)
         self._on_its_way: deque[Future[dict[int, Outcome]]] = deque()

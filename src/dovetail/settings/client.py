@@ -17,10 +17,10 @@ class ClientSettings(Section):
     )
     tls: bool = setting(False, "Whether the node speaks TLS.")
     tls_ca: str = setting(
-        "", "File with the authority of the node's certificate (PEM); empty: the system's."
+        "", "File with the CA of the node's certificate (PEM); empty: the system's CAs."
     )
     tls_certificate: str = setting(
-        "", "File with the certificate to show (PEM), if the node wants one."
+        "", "File with the client certificate (PEM), if the node requires one."
     )
     tls_key: str = setting("", "File with the key of that certificate (PEM).")
     user: str = setting("", "Name to log in with; empty: no login.")

@@ -28,10 +28,8 @@ class CoordinationSettings(Section):
         ge=2 * SECOND_MS,
         le=MINUTE_MS,
     )
-    tls_ca: str = setting(
-        "", "For https: file with the authority of the certificates of etcd's members (PEM)."
-    )
+    tls_ca: str = setting("", "For https: file with the CA of etcd's certificates (PEM).")
     tls_certificate: str = setting(
-        "", "File with the certificate to show (PEM), if etcd wants one."
+        "", "File with the client certificate (PEM), if etcd requires one."
     )
     tls_key: str = setting("", "File with the key of that certificate (PEM).")

@@ -12,7 +12,7 @@ class GroupsSettings(Section):
 
     # Each is a partition with its own coordinator; more spread the groups over more brokers.
     partitions: int = setting(
-        8, "Partitions of the groups' topic, when it is created.", ge=1, le=1_000
+        8, "Partitions of the internal topic for groups; used when it is created.", ge=1, le=1_000
     )
     # Below 100 ms an ordinary pause of a client's garbage collector looks like its death.
     session_timeout_ms_min: DurationMs = setting(
@@ -53,6 +53,35 @@ class GroupsSettings(Section):
         le=DAY_MS,
     )
 
+    # Of share groups (KIP-932), with Kafka's numbers; a group can have its own (`kafka-configs`).
+    # Work that takes longer than a lock is renewed, or done twice.
+    share_lock_ms: DurationMs = setting(
+        30 * SECOND_MS,
+        "How long a record stays locked for the member of a share group that acquired it.",
+        ge=100,
+        le=DAY_MS,
+    )
+    share_deliveries_max: int = setting(
+        5,
+        "Deliveries after which a record that was never accepted is given up.",
+        ge=1,
+        le=1_000,
+    )
+    # What is in flight is stored with every acknowledgement, at worst 8 bytes for each record.
+    share_in_flight_max: int = setting(
+        2_000, "Most records of a partition in flight in a share group.", ge=1, le=10_000
+    )
+    share_heartbeat_interval_ms: DurationMs = setting(
+        5 * SECOND_MS, "How often members of share groups send heartbeats.", ge=100, le=MINUTE_MS
+    )
+    share_session_timeout_ms: DurationMs = setting(
+        45 * SECOND_MS,
+        "How long a member of a share group may be silent before it is removed.",
+        ge=300,
+        le=DAY_MS,
+    )
+    share_size_max: int = setting(200, "Most members of one share group.", ge=1, le=1_000)
+
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.session_timeout_ms_min > self.session_timeout_ms_max:
@@ -65,5 +94,11 @@ class GroupsSettings(Section):
                 f"consumer_heartbeat_interval_ms ({self.consumer_heartbeat_interval_ms}) is not "
                 f"less than consumer_session_timeout_ms ({self.consumer_session_timeout_ms}): "
                 "every member would be taken for dead"
+            )
+        if self.share_heartbeat_interval_ms >= self.share_session_timeout_ms:
+            raise ValueError(
+                f"share_heartbeat_interval_ms ({self.share_heartbeat_interval_ms}) is not less "
+                f"than share_session_timeout_ms ({self.share_session_timeout_ms}): every member "
+                "would be taken for dead"
             )
         return self

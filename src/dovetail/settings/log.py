@@ -6,6 +6,7 @@ from dovetail.settings.kinds import (
     KIB,
     MIB,
     MINUTE_MS,
+    SECOND_MS,
     TIB,
     ByteCount,
     DurationMs,
@@ -19,7 +20,7 @@ class LogSettings(Section):
 
     # A partition costs a few KiB of memory and a ledger; the rest is what one node can start.
     partitions_default: int = setting(
-        1, "Partitions of a topic that is created without a number of them.", ge=1, le=10_000
+        1, "Partitions of a topic that is created without a partition count.", ge=1, le=10_000
     )
     topic_auto_create: bool = setting(
         True, "Whether a topic is created when a client first names it."
@@ -65,4 +66,22 @@ class LogSettings(Section):
     # More often than every 10 ms, the check would be all that the node does.
     retention_check_ms: DurationMs = setting(
         MINUTE_MS, "Time between two checks of retention.", ge=10, le=DAY_MS
+    )
+    # As Kafka's log.cleaner.backoff.ms.
+    compaction_check_ms: DurationMs = setting(
+        15 * SECOND_MS, "Time between two checks for something to compact.", ge=10, le=DAY_MS
+    )
+    # 32 bytes a key: two million keys at the default. With less, a pass goes less far.
+    compaction_memory_bytes: ByteCount = setting(
+        64 * MIB,
+        "Memory for the keys of the partition that is being compacted.",
+        ge=64 * KIB,
+        le=TIB,
+    )
+    # Counts what is read and what is written.
+    compaction_bytes_per_second: ByteCount = setting(
+        64 * MIB,
+        "Most bytes a second that this node reads and writes to compact.",
+        ge=64 * KIB,
+        le=TIB,
     )

@@ -6,7 +6,7 @@ from dovetail.settings.kinds import Section, setting
 
 
 class LoggingSettings(Section):
-    """What the node says about itself."""
+    """What a process logs."""
 
     format: Literal["auto", "text", "json"] = setting(
         "auto", "'text' for people, 'json' for programs; 'auto': text on a terminal, else json."

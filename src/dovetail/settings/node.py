@@ -25,3 +25,9 @@ class NodeSettings(Section):
         "(answers questions about the cluster).",
         pattern=r"^(overseer|broker|storage)(,(overseer|broker|storage))*$",
     )
+    rack: str = setting(
+        "",
+        "Rack or zone of this node, if there are several: the copies of a ledger are spread over "
+        "racks, and clients see the racks of brokers.",
+        pattern=r"^[A-Za-z0-9._:/-]{0,255}$",
+    )

@@ -27,11 +27,14 @@ class OutboxSettings(Section):
         "", "Address of the relay's database, such as postgresql://user@host/name.", secret=True
     )
     kafka: str = setting(
-        "", "Kafka to send to, host:port, separated by commas; empty: as client.bootstrap."
+        "", "Kafka brokers to send to, host:port, separated by commas; empty: as client.bootstrap."
+    )
+    timelines: str = setting(
+        "", "Dovetail node for the messages of `schedule`, host:port; empty: as outbox.kafka."
     )
     workers: int = setting(2, "Threads of a relay; each drains one topic at a time.", ge=1, le=256)
     # A shard is every n-th of 64 slots (`outbox/schema.py`).
-    shards: int = setting(1, "Shards of a new topic: workers that can share it.", ge=1, le=64)
+    shards: int = setting(1, "Shards of a new topic: how many workers can share it.", ge=1, le=64)
     # A broker remembers five batches of a producer; their ids are written down as one text.
     batch_messages_max: int = setting(
         1_000, "Messages that are sent and deleted together.", ge=1, le=10_000
@@ -48,36 +51,43 @@ class OutboxSettings(Section):
         le=DAY_MS,
     )
     idle_ms: DurationMs = setting(
-        500, "Longest time between two looks for messages.", ge=10, le=MINUTE_MS
+        500, "Longest time between two polls for messages.", ge=10, le=MINUTE_MS
     )
     retry_ms: DurationMs = setting(
-        SECOND_MS, "First delay of a topic that failed.", ge=10, le=DAY_MS
+        SECOND_MS, "Delay before the first retry of a topic that failed.", ge=10, le=DAY_MS
     )
     retry_ms_max: DurationMs = setting(
-        MINUTE_MS, "Longest delay of a topic that failed.", ge=10, le=DAY_MS
+        MINUTE_MS, "Longest delay before a retry of a topic that failed.", ge=10, le=DAY_MS
     )
     delivery_ms: DurationMs = setting(
         30 * SECOND_MS, "Time to try a batch before its topic counts as failed.", ge=100, le=DAY_MS
     )
     partitioner: Literal["crc32", "murmur2"] = setting(
-        "crc32", "Partition of a key: crc32 as librdkafka, murmur2 as the Java client."
+        "crc32",
+        "How a key is mapped to a partition: crc32 as librdkafka, murmur2 as the Java client.",
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = setting(
+        "none", "Compression of the batches that are sent to Kafka, and stored there."
     )
     compact_topics: str = setting(
-        "", "Topics, separated by commas, of which a batch keeps the last message per key; *: all."
+        "",
+        "Topics, separated by commas, whose batches keep only the last message per key; *: all.",
     )
     serialise: bool = setting(
         True,
         "MariaDB, MySQL: publishers of one key wait for each other's commit, to keep their order.",
     )
     security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = setting(
-        "plaintext", "How to reach the Kafka."
+        "plaintext", "Protocol of the connections to Kafka."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
         "PLAIN", "How to log in."
     )
     sasl_username: str = setting("", "Name to log in with.")
     sasl_password: str = setting("", "Password to log in with.", secret=True)
-    ssl_ca_file: str = setting("", "Certificates to trust; empty: the system's.")
+    ssl_ca_file: str = setting("", "File with the CAs to trust (PEM); empty: the system's CAs.")
+    ssl_certificate_file: str = setting("", "Client certificate for Kafka (PEM); empty: none.")
+    ssl_key_file: str = setting("", "Key of that certificate (PEM); empty: it is in the same file.")
 
     def login(self) -> dict[str, str]:
         """TLS and login as librdkafka wants them."""
@@ -88,9 +98,20 @@ class OutboxSettings(Section):
                 "sasl.username": self.sasl_username,
                 "sasl.password": self.sasl_password,
             }
-        if self.security_protocol.endswith("ssl") and self.ssl_ca_file:
-            given["ssl.ca.location"] = self.ssl_ca_file
+        files = {
+            "ssl.ca.location": self.ssl_ca_file,
+            "ssl.certificate.location": self.ssl_certificate_file,
+            "ssl.key.location": self.ssl_key_file or self.ssl_certificate_file,
+        }
+        if self.security_protocol.endswith("ssl"):
+            given |= {name: path for name, path in files.items() if path}
         return given
+
+    @model_validator(mode="after")
+    def _check_key(self) -> Self:
+        if self.ssl_key_file and not self.ssl_certificate_file:
+            raise ValueError("ssl_key_file is set, but not ssl_certificate_file, which it is for")
+        return self
 
     @model_validator(mode="after")
     def _check_retry(self) -> Self:

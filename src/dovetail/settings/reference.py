@@ -16,8 +16,8 @@ _BOUNDLESS = 2**62
 
 _INTRODUCTION = f"""# Settings
 
-Made from the code by `dovetail config reference > docs/settings.md`. A setting can be given in four
-places; the first in this list that names it wins:
+Generated from the code by `dovetail config reference > docs/settings.md`. You can give a setting in
+four places; the first in this list that has it wins:
 
 | place | spelled | example |
 |---|---|---|
@@ -26,11 +26,12 @@ places; the first in this list that names it wins:
 | file | `[section]` and `name = value`, TOML | `[log]` `retention_ms = "2d"` |
 | default | | `7d` |
 
-The file is `--config FILE`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder. A
-name that is not known is an error that names the nearest one; only a variable that resembles none
-of ours, such as Kubernetes' `DOVETAIL_SERVICE_HOST`, is ignored. Durations are written `7d`, `90s`,
-`250ms`, or as an integer in the unit that the name ends with; sizes `64MiB`, `1GB`, or an integer
-of bytes. `dovetail config show` prints what is in force, and why.
+The file is `--config FILE`, else `DOVETAIL_CONFIG`, else `dovetail.toml` in the working folder. An
+unknown name is an error that suggests the nearest known one; only an environment variable that
+resembles no setting, such as Kubernetes' `DOVETAIL_SERVICE_HOST`, is ignored. Write durations as
+`7d`, `90s`, `250ms`, or as an integer in the unit at the end of the setting's name, and sizes as
+`64MiB`, `1GB`, or an integer of bytes. `dovetail config show` prints the values in effect and where
+each was set.
 """
 
 

@@ -9,23 +9,22 @@ from pydantic import field_validator, model_validator
 
 from dovetail.errors import InvalidSetting
 from dovetail.settings.kinds import Section, setting
+from dovetail.tls_files import TlsFiles
 
 #: In the order of preference.
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 
 
 class SecuritySettings(Section):
-    """Who may come in, and what they may do."""
+    """Who may connect, and what they may do."""
 
     tls_certificate: str = setting(
         "", "File with this node's certificate chain (PEM); empty: no TLS."
     )
     tls_key: str = setting("", "File with the certificate's private key (PEM).")
-    tls_ca: str = setting(
-        "", "File with the authorities of the certificates of clients and nodes (PEM)."
-    )
+    tls_ca: str = setting("", "File with the CAs of the certificates of clients and nodes (PEM).")
     tls_clients: Literal["none", "optional", "required"] = setting(
-        "none", "Whether clients show a certificate; its common name is the user."
+        "none", "Whether clients present a certificate; its common name is the user."
     )
     login: str = setting(
         "",
@@ -33,7 +32,7 @@ class SecuritySettings(Section):
         "only). Empty: no login.",
     )
     authorize: bool = setting(
-        False, "Whether access rules apply; then whatever no rule allows is refused."
+        False, "Whether access rules apply; if so, whatever no rule allows is refused."
     )
     admins: str = setting("admin", "Users that may do everything, separated by commas.")
     admin_password_file: str = setting(
@@ -112,6 +111,10 @@ class SecuritySettings(Section):
         context = ssl.create_default_context()
         self._load(context)
         return context
+
+    def tls_files(self) -> TlsFiles | None:
+        """The files of both; None without TLS."""
+        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_ca) if self.tls else None
 
     def admin_password(self) -> str | None:
         """What the first admin logs in with at first. Raises `InvalidSetting`."""

@@ -36,13 +36,13 @@ class StorageSettings(Section):
     )
     # 0 never rewrites a segment; 1 rewrites at the first dead byte, over and over.
     compaction_live_ratio: float = setting(
-        0.5, "A segment is rewritten when less than this part of it is live.", ge=0.0, le=0.95
+        0.5, "A segment is rewritten when less than this fraction of it is live.", ge=0.0, le=0.95
     )
     # Below a second, every restart would move all that the node holds; for a week, a second node
     # may die meanwhile. Ceph and HDFS wait ten minutes too.
     repair_after_ms: DurationMs = setting(
         10 * MINUTE_MS,
-        "A storage node that is away for this long is replaced.",
+        "A storage node that is down for this long is replaced.",
         ge=SECOND_MS,
         le=7 * DAY_MS,
     )
@@ -53,7 +53,7 @@ class StorageSettings(Section):
     # A terabyte takes three days at the default; HDFS and ZFS aim at one to three weeks.
     scrub_bytes_per_second: ByteCount = setting(
         4 * MIB,
-        "Bytes a second at which this node reads what it holds, to find damage; 0: never.",
+        "Bytes a second at which this node reads everything it stores, to find damage; 0: never.",
         ge=0,
         le=TIB,
     )

@@ -6,18 +6,20 @@ from dovetail.settings.kinds import DurationMs, Section, setting
 class TracingSettings(Section):
     """Traces by OpenTelemetry (extra `tracing`); see `docs/tracing.md`."""
 
-    enabled: bool = setting(False, "Whether spans are made and trace contexts travel in headers.")
+    enabled: bool = setting(
+        False, "Whether to create spans and propagate trace contexts in headers."
+    )
     endpoint: str = setting(
         "http://127.0.0.1:4318",
-        "Collector that spans are sent to, by OTLP over HTTP.",
+        "Collector to send spans to, by OTLP over HTTP.",
         pattern=r"^https?://\S+$",
     )
     service: str = setting(
-        "", "Name of this process in traces; empty: dovetail and what it is.", max_length=255
+        "", "Name of this process in traces; empty: dovetail and its role.", max_length=255
     )
     # A trace that was begun elsewhere is kept or dropped as its beginner said.
     sample_ratio: float = setting(
-        1.0, "Part of the traces begun here that is kept.", ge=0.0, le=1.0
+        1.0, "Fraction of the traces started here that is kept.", ge=0.0, le=1.0
     )
     # Below 100 ms a busy process would send a request for every few spans.
     export_ms: DurationMs = setting(

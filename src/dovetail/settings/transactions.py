@@ -8,7 +8,10 @@ class TransactionsSettings(Section):
 
     # Each is a partition with its own coordinator; more spread the ids over more brokers.
     partitions: int = setting(
-        8, "Partitions of the transactions' topic, when it is created.", ge=1, le=1_000
+        8,
+        "Partitions of the internal topic for transactions; used when it is created.",
+        ge=1,
+        le=1_000,
     )
     # An open transaction holds up readers of what is committed for so long. Kafka's limit is the
     # same.
@@ -20,7 +23,7 @@ class TransactionsSettings(Section):
     )
     id_expiry_ms: DurationMs = setting(
         7 * DAY_MS,
-        "A transactional id that nobody has used for this time is forgotten.",
+        "A transactional id that is not used for this long is forgotten.",
         ge=1,
         le=2**63 - 1,
     )

@@ -13,12 +13,19 @@ the broker stores each row once however often Spark runs the task (`exactly_once
 
 This room speaks the Kafka protocol alone, in versions that Kafka 3 and 4 have, so it also serves a
 real Kafka. No node imports it: only its users need Spark, Arrow and Java
-(`pip install 'dovetail[spark]'`).
+(`pip install 'dovetailmq[spark]'`).
 
     sessions.py         a Spark session with defaults for small micro-batches
     runtime.py          the Java and the Python that Spark runs on
+    java_process.py     the Java process of a session: is it there, and its end
+    versions.py         what Spark 4.0 and 4.1 lack, and what stands in for it
+    option_list.py      every option there is, for the code and for docs/spark.md           pure
+    given_options.py    options as they came, each read in its form
     options.py          the options of `format("dovetail")`, checked                        pure
+    tables.py           the options of a table of the catalog, kept in its schema           pure
     offsets.py          which offsets a batch reads, and how they are split into tasks      pure
+    pushdown.py         what the filters of a query leave of its topics                     pure
+    planning.py         which partitions and offsets a query reads: asked of the brokers
     source.py           `read` and `readStream`
     sink.py             `write` and `writeStream`
     exactly_once.py     why each row is stored once: producer ids, epochs, sequences        pure
@@ -30,6 +37,7 @@ real Kafka. No node imports it: only its users need Spark, Arrow and Java
     _records.c          the compiled one
     _records.pyi        its types
     _plain_records.py   the one in Python, which is also the reference for tests
+    payloads.py         payloads of a schema registry as columns
     archive.py          topic to Parquet files; replay of a range into a topic
     statistics.py       records, bytes, keys, lateness and skew per window of time
 """

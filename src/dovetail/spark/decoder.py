@@ -146,15 +146,29 @@ def to_arrow(
     return pa.RecordBatch.from_arrays([makers[name]() for name in columns.names], schema=columns)
 
 
+def times_ms(batch: pa.RecordBatch) -> list[int]:
+    """The times of the records in milliseconds; a client may have given any number."""
+    return [at_us // 1000 for at_us in batch.column("timestamp").cast(pa.int64()).to_pylist()]
+
+
 def _headers(given: Headers | None, rows: int) -> pa.Array:
     assert given is not None, "they were asked for"
     ends, names, contents = given
     count = len(ends) and memoryview(ends).cast("i")[-1]
     pairs = pa.StructArray.from_arrays(
-        [_strings(names, count, pa.string()), _strings(contents, count, pa.binary())],
+        [_texts(_strings(names, count, pa.binary())), _strings(contents, count, pa.binary())],
         fields=list(HEADERS_TYPE.value_type),
     )
     return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(ends)], children=[pairs])
+
+
+def _texts(names: pa.Array) -> pa.Array:
+    """Names of headers as text. Kafka does not look at them: what is not UTF-8 is replaced, or
+    nobody could read past its record."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
 
 
 def _timestamp_types(

@@ -3,6 +3,7 @@
 A loop over batches, never over rows: `records` writes the records, C libraries compress them.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,7 +35,11 @@ class Rows:
         times = None
         if "timestamp" in names:
             stamps = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
-            if stamps.null_count == 0:
+            if stamps.null_count == len(stamps):
+                stamps = None
+            elif stamps.null_count:
+                stamps = stamps.fill_null(time.time_ns() // 1000)
+            if stamps is not None:
                 times = memoryview(stamps.buffers()[1])[stamps.offset * 8 :]
         return cls(
             batch,
@@ -50,6 +55,7 @@ def encode_batches(
     chosen: Buffer,
     *,
     codec: int,
+    level: int | None = None,
     bytes_max: int,
     now_ms: int,
     producer_id: int,
@@ -65,7 +71,7 @@ def encode_batches(
         body, count, base_ms, ms_max = records.encode(
             rows.keys, rows.values, rows.headers, rows.times, now_ms, chosen, start, bytes_max
         )
-        body = deflate(body, codec)
+        body = deflate(body, codec, level)
         data = seal(
             body,
             count,

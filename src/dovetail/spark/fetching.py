@@ -14,18 +14,37 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dovetail.errors import OffsetOutOfRange, ProtocolViolation, Unavailable
-from dovetail.kafka.client.client import KafkaClient, Partition, name_of
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition, name_of
 from dovetail.kafka.client.connection import Connection
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.error_codes import ErrorCode, error_of
 from dovetail.kafka.codec.headers import RequestHeader
-from dovetail.record_batch import CONTROL, TRANSACTIONAL
+from dovetail.record_batch import CONTROL, HEADER_BYTES, TRANSACTIONAL
 from dovetail.spark.decoder import BatchView, batches_in
 
 #: The size of one fetch. More gains nothing: the next one comes while this is decoded.
 FETCH_BYTES = 4 * 1024 * 1024
 _FETCH_WAIT_MS = 500
+#: The size of a small one: a reply that a broker reads and sends at once.
+_FETCH_BYTES_MIN = 64 * 1024
+#: What is believed of a record before one was seen; of those, how much more is asked for.
+_BYTES_OF_OFFSET = 1024
+_MARGIN = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSizes:
+    """How much one fetch brings, and how long it and the reader wait."""
+
+    bytes_max: int = FETCH_BYTES
+    bytes_min: int = 1
+    wait_ms: int = _FETCH_WAIT_MS
+    #: How long a reader waits for a record that was there; None: as long as for an answer.
+    patience_s: float | None = None
+
+
+USUAL_SIZES = FetchSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,57 +55,92 @@ class Fetched:
     log_start: int
     high_watermark: int
 
+    @property
+    def density(self) -> float:
+        """Bytes for an offset, as they are stored; there is a batch."""
+        first, last = self.batches[0], self.batches[-1]
+        size = sum(HEADER_BYTES + len(batch.records) for batch in self.batches)
+        return size / max(1, last.offset_end - first.base_offset)
+
 
 def fetch(
-    client: KafkaClient, partition: Partition, start: int, end: int, *, committed: bool = False
+    client: KafkaClient,
+    partition: Partition,
+    start: int,
+    end: int,
+    *,
+    committed: bool = False,
+    sizes: FetchSizes = USUAL_SIZES,
 ) -> Iterator[Fetched]:
     """Batches from `start` on until `end` is reached; with `committed` no aborted records.
 
     Raises `OffsetOutOfRange` if the partition does not hold the position, `InvalidBatch` for a
     malformed answer, `Unavailable` if records below `end` do not come in time.
     """
-    reader = Reader(client, partition, committed=committed)
+    reader = Reader(client, partition, committed=committed, sizes=sizes)
+    patience_s = client.timeout_s if sizes.patience_s is None else sizes.patience_s
     position, empty_since = start, None
+    density: float = _BYTES_OF_OFFSET
     try:
         while position < end:
+            reader.bytes_max = enough_bytes(end - position, density, sizes.bytes_max)
             fetched = reader.read(position)
             if fetched.batches:
                 empty_since = None
-                position = fetched.batches[-1].offset_end
+                position, density = fetched.batches[-1].offset_end, fetched.density
                 if position < end:
+                    reader.bytes_max = enough_bytes(end - position, density, sizes.bytes_max)
                     reader.ask(position)
                 yield fetched
                 continue
 
             now = time.monotonic()
             empty_since = empty_since or now
-            if now - empty_since > client.timeout_s:
+            if now - empty_since > patience_s:
                 raise Unavailable(
                     f"reading {name_of(partition)}: no record at offset {position} within "
-                    f"{client.timeout_s:g} s; records up to {end} were there, and the partition "
+                    f"{patience_s:g} s; records up to {end} were there, and the partition "
                     f"now ends at {fetched.high_watermark}"
                 )
     finally:
         reader.close()
 
 
+def enough_bytes(offsets: int, density: float, bytes_max: int) -> int:
+    """The size of a fetch for so many offsets: some more than they will need, up to the limit.
+
+    What a fetch brings behind the end of its range is thrown away. A broker gives one whole batch
+    however large it is, so one that is too small costs a further request and nothing else.
+    """
+    return min(bytes_max, max(_FETCH_BYTES_MIN, int(offsets * density * _MARGIN)))
+
+
 class Reader:
     """Fetches one partition, on a connection that nobody else uses meanwhile."""
 
     def __init__(
-        self, client: KafkaClient, partition: Partition, *, committed: bool = False
+        self,
+        client: KafkaClient,
+        partition: Partition,
+        *,
+        committed: bool = False,
+        sizes: FetchSizes = USUAL_SIZES,
     ) -> None:
         self._client = client
+        self._sizes = sizes
         self._committed = committed
         self._partition = partition
+        #: Of the next fetch.
+        self.bytes_max = sizes.bytes_max
         self._connection: Connection | None = None
         self._asked: RequestHeader | None = None
 
-    def ask(self, position: int, *, wait_ms: int = _FETCH_WAIT_MS) -> None:
+    def ask(self, position: int, *, wait_ms: int | None = None) -> None:
         """Sends the next request; `read` handles what goes wrong.
 
         The broker may hold it for `wait_ms` while there is nothing to answer.
         """
+        wait_ms = self._sizes.wait_ms if wait_ms is None else wait_ms
         if self._connection is None:
             self._connection = self._client.borrow(self._partition)
         try:
@@ -135,13 +189,12 @@ class Reader:
         one = answer.responses[0].partitions[0] if answer.responses else None
         code = one.error_code if one is not None and not answer.error_code else answer.error_code
         if one is not None and code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise OffsetOutOfRange(
-                f"{doing}: it holds {one.log_start_offset} to {one.high_watermark}"
-            )
+            raise OffsetOutOfRange(f"{doing}: it holds {self._bounds()}")
         if one is None or code != ErrorCode.NONE:
             self.drop()
             raise error_of(code, doing)
 
+        self._client.bytes_fetched += sum(len(data) for data in one.records or ())
         batches = [
             batch
             for data in one.records or ()
@@ -152,15 +205,23 @@ class Reader:
             batches = [*_marked(batches, one.aborted_transactions or ())]
         return Fetched(batches, one.log_start_offset, one.high_watermark)
 
+    def _bounds(self) -> str:
+        """What the partition holds; Kafka does not say so where it refuses a position."""
+        first, end = (
+            self._client.offsets({self._partition: bound})[self._partition]
+            for bound in (EARLIEST, LATEST)
+        )
+        return f"{first} to {end}"
+
     def _request(self, position: int, wait_ms: int) -> m.FetchRequest:
         topic, number = self._partition
         wanted = m.FetchRequestPartition(
-            partition=number, fetch_offset=position, partition_max_bytes=FETCH_BYTES
+            partition=number, fetch_offset=position, partition_max_bytes=self.bytes_max
         )
         return m.FetchRequest(
             max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
+            min_bytes=self._sizes.bytes_min,
+            max_bytes=self.bytes_max,
             isolation_level=int(self._committed),
             topics=(m.FetchRequestTopic(topic=topic, partitions=(wanted,)),),
         )

@@ -5,13 +5,27 @@ that people and other tools can read them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 
 from dovetail.errors import Damaged
 from dovetail.kafka.client.client import Partition
 
 Positions = Mapping[Partition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading begins or ends.
+
+    `everywhere` holds for partitions that `each` does not name: an offset (`EARLIEST`, `LATEST`)
+    or, if `by_time`, milliseconds since the epoch.
+    """
+
+    by_time: bool = False
+    everywhere: int | None = None
+    each: Mapping[Partition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +80,27 @@ def limited(start: Positions, latest: Positions, rows_max: int | None) -> dict[P
     return {key: start[key] + shares[key] for key in waiting}
 
 
-def split(start: Positions, end: Positions, partitions_min: int | None) -> list[OffsetRange]:
+def enough(waiting: int, *, rows_min: int | None, waited_ms: int | None, delay_ms_max: int) -> bool:
+    """Whether a stream reads now what is `waiting`, or waits for `rows_min`.
+
+    `waited_ms` is how long ago it last read; None: never, and then it does.
+    """
+    if rows_min is None or waiting >= rows_min or waited_ms is None:
+        return True
+    return waited_ms >= delay_ms_max
+
+
+def split(
+    start: Positions,
+    end: Positions,
+    partitions_min: int | None,
+    rows_max: int | None = None,
+    each_max: Positions = MappingProxyType({}),
+) -> list[OffsetRange]:
     """Ranges for tasks: one for each partition with records, or more to make `partitions_min`.
 
-    Depends on its arguments alone: a batch that is run again is split in the same places.
+    No range has more than `rows_max` offsets, or than `each_max` says for its partition. Depends on
+    its arguments alone: a batch that is run again is split in the same places.
     """
     whole = [
         OffsetRange(topic, number, start[topic, number], end[topic, number])
@@ -77,14 +108,14 @@ def split(start: Positions, end: Positions, partitions_min: int | None) -> list[
         if end[topic, number] > start[topic, number]
     ]
     total = sum(one.end - one.start for one in whole)
-    if partitions_min is None or len(whole) >= partitions_min:
-        return whole
+    tasks_min = partitions_min if partitions_min and len(whole) < partitions_min else 0
 
     ranges = []
     for one in whole:
         size = one.end - one.start
+        most = min(rows_max or size, each_max.get((one.topic, one.partition), size))
         # Rounded up, so that there are never fewer than wanted if there are enough rows.
-        parts = min(size, max(1, -(-size * partitions_min // total)))
+        parts = min(size, max(1, -(-size * tasks_min // total), -(-size // most)))
         cuts = [one.start + size * part // parts for part in range(parts + 1)]
         ranges += [OffsetRange(one.topic, one.partition, low, high) for low, high in pairwise(cuts)]
     return ranges

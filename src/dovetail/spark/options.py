@@ -2,67 +2,47 @@
 
 Pure: strings in, a frozen object out, or `InvalidInput` that names the option, its value and what
 to write instead. Options that contradict each other are refused, also where Spark's own source
-silently prefers one; an unknown option is refused with the nearest known one.
+silently prefers one. `option_list` has every option; `given_options` reads them one by one.
 """
 
-import difflib
-import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from dovetail.compression import codec_number
 from dovetail.errors import InvalidInput
-from dovetail.kafka.client.brokers import LOGIN_OPTIONS, PREFIX, Brokers
-from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import (
+    EARLIEST,
+    LATEST,
+    USUAL_MANNERS,
+    KafkaClient,
+    Manners,
+    Partition,
+    client_of,
+)
+from dovetail.logging import get_logger
+from dovetail.spark.fetching import FETCH_BYTES, USUAL_SIZES, FetchSizes
+from dovetail.spark.given_options import GivenOptions
+from dovetail.spark.offsets import Bound
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_ADDRESSES = ("kafka.bootstrap.servers", "bootstrap")
-_CONNECTION = (*_ADDRESSES, *LOGIN_OPTIONS)
-_READ = (
-    *_CONNECTION,
-    *_CHOICES,
-    *_STARTS,
-    *_ENDS,
-    "startingOffsetsByTimestampStrategy",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "includeHeaders",
-    "kafka.group.id",
-    "kafka.isolation.level",
-)
-#: The last three are for Spark itself, which hands them on.
-_WRITE = (
-    *_CONNECTION,
-    "topic",
-    "includeHeaders",
-    "kafka.compression.type",
-    "term",
-    "idConflict",
-    "queryName",
-    "checkpointLocation",
-    "path",
-)
 
-#: Offsets in JSON that stand for the first and the end, as Kafka has them.
-_NAMED = {"earliest": EARLIEST, "latest": LATEST}
+#: Spark's maxTriggerDelay by default.
+_DELAY_MS_MAX = 15 * 60 * 1000
+#: What one task of a batch reads: what it reads of files, spark.sql.files.maxPartitionBytes.
+TASK_BYTES = 128 * 1024 * 1024
+#: Of a record batch before compression; brokers take 1 MiB by default, with a header of 61 bytes.
+BATCH_BYTES = 950_000
+#: What a batch has beside its records, at most.
+_HEADER_BYTES = 1024
 
+#: The levels that Kafka takes; -1 is its word for gzip's default.
+_LEVELS = {"gzip": (-1, 9), "lz4": (1, 17), "zstd": (-131_072, 22)}
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Where reading begins or ends.
-
-    `everywhere` holds for partitions that `each` does not name: an offset (`EARLIEST`, `LATEST`)
-    or, if `by_time`, milliseconds since the epoch.
-    """
-
-    by_time: bool = False
-    everywhere: int | None = None
-    each: Mapping[Partition, int] = field(default_factory=dict)
+_log = get_logger("spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,40 +58,66 @@ class ReadOptions:
     #: For a time after the last record: fail, or begin at the end.
     time_without_record: Literal["error", "latest"] = "error"
     rows_max: int | None = None
+    #: A stream waits until there are so many, but no longer than the delay.
+    rows_min: int | None = None
+    delay_ms_max: int = _DELAY_MS_MAX
     partitions_min: int | None = None
+    task_rows_max: int | None = None
+    #: Of a batch: a larger range is given to several tasks.
+    task_bytes_max: int = TASK_BYTES
     fail_on_data_loss: bool = True
     include_headers: bool = False
     #: Positions are committed to this group, for display only.
     group: str | None = None
     #: Whether records of open and of aborted transactions are left out.
     committed: bool = False
+    sizes: FetchSizes = USUAL_SIZES
+    manners: Manners = USUAL_MANNERS
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> "ReadOptions":
-        """From the options of `read` or `readStream`. Raises `InvalidInput`."""
-        options = _Given(given, _READ)
-        chosen = options.one_of(_CHOICES, needed="which topics to read")
+    def of(cls, given: Mapping[str, str], *, of_table: bool = False) -> "ReadOptions":
+        """From the options of `read` or `readStream`, or `of_table`. Raises `InvalidInput`."""
+        options = GivenOptions(given, "read", both_sides=of_table)
+        # One table is for reading and writing: what it writes to is what it reads.
+        choices = (*_CHOICES, "topic") if of_table and options.none_of(_CHOICES) else _CHOICES
+        chosen = options.one_of(choices, needed="which topics to read")
         pattern = options.text("subscribePattern")
         if pattern is not None:
             options.check_pattern(pattern)
         isolation = options.choice("kafka.isolation.level", ("read_uncommitted", "read_committed"))
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        rows_min, rows_max = (options.number(f"{word}OffsetsPerTrigger") for word in ("min", "max"))
+        if rows_min is not None and rows_max is not None and rows_min > rows_max:
+            raise InvalidInput(
+                f"minOffsetsPerTrigger is {rows_min}, above maxOffsetsPerTrigger {rows_max}"
+            )
+        delay_ms = options.milliseconds("maxTriggerDelay")
 
         return cls(
             brokers=options.brokers(),
-            topics=options.names("subscribe") if chosen == "subscribe" else (),
+            topics=options.names(chosen) if chosen in ("subscribe", "topic") else (),
             pattern=pattern,
             assigned=options.assigned() if chosen == "assign" else (),
             starting=options.bound(_STARTS),
             ending=options.bound(_ENDS),
             time_without_record="latest" if strategy == "latest" else "error",
-            rows_max=options.number("maxOffsetsPerTrigger"),
+            rows_max=rows_max,
+            rows_min=rows_min,
+            delay_ms_max=_DELAY_MS_MAX if delay_ms is None else delay_ms,
             partitions_min=options.number("minPartitions"),
+            task_rows_max=options.number("maxRecordsPerPartition"),
+            task_bytes_max=options.number("maxBytesPerPartition") or TASK_BYTES,
             fail_on_data_loss=options.flag("failOnDataLoss", default=True),
             include_headers=options.flag("includeHeaders", default=False),
             group=options.text("kafka.group.id"),
             committed=isolation == "read_committed",
+            sizes=_sizes(options),
+            manners=options.manners(give_up="kafka.default.api.timeout.ms"),
         )
+
+    def client(self) -> KafkaClient:
+        """The client of this thread for these brokers."""
+        return client_of(self.brokers, self.manners)
 
     def check_streaming(self) -> None:
         """Raises `InvalidInput` for what a stream cannot have."""
@@ -128,8 +134,8 @@ class ReadOptions:
             offsets = (self.ending.everywhere, *self.ending.each.values())
             if EARLIEST in offsets:
                 raise InvalidInput("a batch that ends at the earliest offset has nothing to read")
-        if self.rows_max is not None:
-            raise InvalidInput("maxOffsetsPerTrigger is for streams; a batch has no trigger")
+        if self.rows_max is not None or self.rows_min is not None:
+            _log.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger have no effect in a batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,156 +146,99 @@ class WriteOptions:
     #: For all rows; None: each row names its own in the column `topic`.
     topic: str | None = None
     codec: int = 0
+    #: Of compression; None: the codec's own.
+    level: int | None = None
+    #: Of a record batch before compression.
+    batch_bytes_max: int = BATCH_BYTES
+    #: Rows are spread though they have keys.
+    ignore_keys: bool = False
     #: The term of the master that runs the query; None: there is no election.
     term: int | None = None
     #: By id: whether a task fails if a stored row has another value, so that its next run can
     #: continue from that row. Otherwise the stored row silently stays.
     conflicts_fail: bool = False
+    #: Which write a batch is: an application and its version; None: one that is not repeated.
+    transaction: tuple[str, int] | None = None
+    #: A row of a table has no time, no offset and no type of a time; see `tables`.
+    of_table: bool = False
+    manners: Manners = USUAL_MANNERS
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> "WriteOptions":
-        """From the options of `write` or `writeStream`. Raises `InvalidInput`."""
-        options = _Given(given, _WRITE)
+    def of(cls, given: Mapping[str, str], *, of_table: bool = False) -> "WriteOptions":
+        """From the options of `write` or `writeStream`, or `of_table`. Raises `InvalidInput`."""
+        options = GivenOptions(given, "write", both_sides=of_table)
         options.flag("includeHeaders", default=True)
+        codec = options.text("kafka.compression.type") or "none"
         return cls(
             brokers=options.brokers(),
-            topic=options.text("topic"),
-            codec=codec_number(options.text("kafka.compression.type") or "none"),
+            topic=_topic(options, of_table=of_table),
+            codec=codec_number(codec),
+            level=_level(options, codec),
+            batch_bytes_max=_batch_bytes(options),
+            ignore_keys=options.flag("kafka.partitioner.ignore.keys", default=False),
             term=options.number("term", least=0),
             conflicts_fail=options.choice("idConflict", ("keep", "fail")) == "fail",
+            transaction=_transaction(options),
+            of_table=of_table,
+            manners=options.manners(give_up="kafka.delivery.timeout.ms"),
         )
 
-
-class _Given:
-    """Options as they came, by names without regard to case."""
-
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
-        self._given = {name.lower(): value for name, value in given.items()}
-        spelled = {name.lower(): name for name in known}
-        for name in self._given:
-            if name not in spelled:
-                near = difflib.get_close_matches(name, spelled, n=1)
-                hint = f" (did you mean {spelled[near[0]]!r}?)" if near else ""
-                raise InvalidInput(
-                    f"option {name!r} is not known{hint}. Known options: {', '.join(known)}"
-                )
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        if value is not None and not value.strip():
-            raise InvalidInput(f"option {name!r} is empty; give it a value or leave it out")
-        return value
-
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str | None:
-        value = self.text(name)
-        if value is not None and value not in allowed:
-            raise InvalidInput(f"option {name!r} is {value!r}; it can be {' or '.join(allowed)}")
-        return value
-
-    def number(self, name: str, *, least: int = 1) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"\d{1,18}", value) or int(value) < least:
-            raise InvalidInput(f"option {name!r} is {value!r}; it must be a number from {least} on")
-        return int(value)
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise InvalidInput(f"option {name!r} is {value!r}; it must be true or false")
-        return value.lower() == "true"
-
-    def one_of(self, names: tuple[str, ...], *, needed: str | None = None) -> str | None:
-        """Which of several options is given. Raises `InvalidInput` for two, or a missing one."""
-        there = [name for name in names if self.text(name) is not None]
-        if len(there) > 1:
-            raise InvalidInput(f"{' and '.join(there)} contradict each other; give one of them")
-        if not there and needed:
-            raise InvalidInput(f"no option says {needed}; give one of {', '.join(names)}")
-        return there[0] if there else None
-
-    def brokers(self) -> Brokers:
-        address = self.one_of(_ADDRESSES, needed="where the brokers are")
-        given = {name: self.text(name) for name in LOGIN_OPTIONS}
-        settings = {name.removeprefix(PREFIX): text for name, text in given.items() if text}
-        return Brokers.at(self.text(address or "") or "", settings)
-
-    def names(self, name: str) -> tuple[str, ...]:
-        listed = tuple(part.strip() for part in (self.text(name) or "").split(","))
-        if not all(listed):
-            raise InvalidInput(f"option {name!r} names an empty topic: {self.text(name)!r}")
-        return listed
-
-    def check_pattern(self, pattern: str) -> None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InvalidInput(
-                f"option 'subscribePattern' is {pattern!r}, not a regular expression: {error}"
-            ) from error
-
-    def assigned(self) -> tuple[Partition, ...]:
-        """From JSON such as {"topic": [0, 1]}."""
-        found = self._json("assign", '{"orders": [0, 1]}')
-        partitions = []
-        for topic, numbers in found.items():
-            if not isinstance(numbers, list) or not all(_is_partition(n) for n in numbers):
-                raise InvalidInput(
-                    f"option 'assign' gives {topic!r} {numbers!r}; write a list of partitions"
-                )
-            partitions += [(topic, number) for number in numbers]
-        if not partitions:
-            raise InvalidInput("option 'assign' names no partition; write {\"orders\": [0, 1]}")
-        return tuple(partitions)
-
-    def bound(self, names: tuple[str, ...]) -> Bound | None:
-        """From one of the three options that name a position."""
-        chosen = self.one_of(names)
-        if chosen is None:
-            return None
-        offsets, moment, _ = names
-        if chosen == moment:
-            return Bound(by_time=True, everywhere=self.number(chosen, least=0))
-        value = self.text(chosen) or ""
-        if chosen == offsets and value.lower() in _NAMED:
-            return Bound(everywhere=_NAMED[value.lower()])
-
-        by_time = chosen != offsets
-        example = '{"orders": {"0": 1700000000000}}' if by_time else '{"orders": {"0": 23}}'
-        each: dict[Partition, int] = {}
-        for topic, positions in self._json(chosen, example).items():
-            for number, position in (positions if isinstance(positions, dict) else {}).items():
-                least = 0 if by_time else EARLIEST
-                if not (number.isdigit() and _is_whole(position) and position >= least):
-                    raise InvalidInput(
-                        f"option {chosen!r} has {position!r} for partition {number!r} of "
-                        f"{topic!r}; write {example}"
-                    )
-                each[topic, int(number)] = position
-
-        if not each:
-            raise InvalidInput(f"option {chosen!r} names no partition; write {example}")
-        return Bound(by_time=by_time, each=each)
-
-    def _json(self, name: str, example: str) -> dict[str, object]:
-        value = self.text(name) or ""
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            offsets = name in ("startingOffsets", "endingOffsets")
-            words = " or ".join(_NAMED) + ", or " if offsets else ""
-            raise InvalidInput(f"option {name!r} is {value!r}; write {words}JSON such as {example}")
-        return found
+    def client(self) -> KafkaClient:
+        """The client of this thread for these brokers."""
+        return client_of(self.brokers, self.manners)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _sizes(options: GivenOptions) -> FetchSizes:
+    usual = USUAL_SIZES
+    limits = (
+        options.size(f"kafka.{name}") for name in ("fetch.max.bytes", "max.partition.fetch.bytes")
+    )
+    bytes_min = options.size("kafka.fetch.min.bytes")
+    wait_ms = options.size("kafka.fetch.max.wait.ms", least=0)
+    patience_ms = options.size("kafkaConsumer.pollTimeoutMs")
+    return FetchSizes(
+        bytes_max=min((limit for limit in limits if limit is not None), default=FETCH_BYTES),
+        bytes_min=usual.bytes_min if bytes_min is None else bytes_min,
+        wait_ms=usual.wait_ms if wait_ms is None else wait_ms,
+        patience_s=None if patience_ms is None else patience_ms / 1000,
+    )
 
 
-def _is_partition(value: object) -> bool:
-    return isinstance(value, int) and _is_whole(value) and value >= 0
+def _topic(options: GivenOptions, *, of_table: bool) -> str | None:
+    """Where rows go; a table that reads one topic writes to it."""
+    topic = options.text("topic")
+    if topic is None and of_table and options.text("subscribe") is not None:
+        names = options.names("subscribe")
+        return names[0] if len(names) == 1 else None
+    return topic
+
+
+def _transaction(options: GivenOptions) -> tuple[str, int] | None:
+    """Which write this is. Raises `InvalidInput` for half of it."""
+    application, version = options.text("txnAppId"), options.number("txnVersion", least=0)
+    if application is None and version is None:
+        return None
+    if application is None or version is None:
+        raise InvalidInput("txnAppId and txnVersion go together; one of them is missing")
+    return application, version
+
+
+def _level(options: GivenOptions, codec: str) -> int | None:
+    """The level of the codec that is used; those of others are taken, as Kafka takes them."""
+    levels = {
+        name: options.number(f"kafka.compression.{name}.level", least=least, most=most)
+        for name, (least, most) in _LEVELS.items()
+    }
+    level = levels.get(codec)
+    # Kafka's own word for gzip's default.
+    return None if codec == "gzip" and level == -1 else level
+
+
+def _batch_bytes(options: GivenOptions) -> int:
+    request_bytes = options.size("kafka.max.request.size", least=2 * _HEADER_BYTES)
+    batch_bytes = options.size("kafka.batch.size", least=0)
+    limits = [BATCH_BYTES if request_bytes is None else request_bytes - _HEADER_BYTES]
+    if batch_bytes is not None:
+        # Kafka takes 0 for a batch for each record.
+        limits.append(max(1, batch_bytes))
+    return min(limits)

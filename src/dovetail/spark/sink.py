@@ -1,13 +1,14 @@
 """`write` and `writeStream` of `format("dovetail")`.
 
 Columns: `value`, and optionally `key`, `topic` (unless the option `topic` names one for all rows),
-`partition` (otherwise chosen by the key, as Kafka's clients do), `headers`, `timestamp` and `id`.
-Keys and values are strings or bytes.
+`partition` (otherwise, and where it is null, chosen by the key, as Kafka's clients do), `headers`,
+`timestamp` and `id`. Keys and values are strings or bytes. Other columns are left out, as Spark's
+Kafka sink leaves them out.
 
 A stream writes each row exactly once, whatever is run again (`exactly_once`): by position or, with
 the column `id`, by id. A batch write does so too when Spark retries its tasks; a second `save()`
-writes the rows again. A row is visible as soon as it is stored, so a reader sees the rows of a
-micro-batch before it is complete.
+writes the rows again, unless `txnAppId` and `txnVersion` say that it is the same write. A row is
+visible as soon as it is stored, so a reader sees the rows of a micro-batch before it is complete.
 """
 
 import uuid
@@ -16,11 +17,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,6 +25,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    NullType,
     ShortType,
     StringType,
     StructType,
@@ -35,9 +33,11 @@ from pyspark.sql.types import (
 )
 
 from dovetail.errors import InvalidInput
-from dovetail.kafka.client.client import Partition, client_of
+from dovetail.kafka.client.client import Partition
 from dovetail.spark.exactly_once import Attempt, attempt_of_task, group_of, marks_after
 from dovetail.spark.options import WriteOptions
+from dovetail.spark.tables import check_named, names_brokers, options_in, overlaid
+from dovetail.spark.versions import StreamArrowWriter
 from dovetail.spark.writing import write_rows
 
 _TEXT = (StringType, BinaryType)
@@ -68,14 +68,17 @@ class TopicWriter(DataSourceArrowWriter):
         self._options = options
         self._by_id = by_id
         #: Made on the driver: all attempts of all tasks of this write have the same.
-        self._run = uuid.uuid4().hex
+        self._run, self._version = options.transaction or (uuid.uuid4().hex, 0)
 
     @classmethod
     def of(cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "TopicWriter":
         """Raises `InvalidInput`."""
         if overwrite:
             raise InvalidInput("a topic is appended to, never overwritten; use mode('append')")
-        options = WriteOptions.of(given)
+        of_table = {} if names_brokers(given) else options_in(schema)
+        given = overlaid(of_table, given)
+        check_named(given, to="write")
+        options = WriteOptions.of(given, of_table=bool(of_table))
         return cls(options, by_id=check_columns(schema, options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -83,12 +86,17 @@ class TopicWriter(DataSourceArrowWriter):
         if task is None:
             raise InvalidInput("only tasks of Spark write rows, and this process runs none")
 
-        attempt = Attempt(self._run, 0, task.partitionId())
+        attempt = Attempt(self._run, self._version, task.partitionId())
         ends = write_rows(attempt, self._options, iterator, by_id=self._by_id)
         return Written(attempt.query, ends)
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Notes where the write ended, if it can come again. Raises `ProducerFenced`."""
+        if self._options.transaction is not None:
+            note_ends(self._options, messages, self._version)
 
-class TopicStreamWriter(DataSourceStreamArrowWriter):
+
+class TopicStreamWriter(StreamArrowWriter):
     """Writes micro-batches, each of them once."""
 
     def __init__(self, options: WriteOptions, *, by_id: bool) -> None:
@@ -96,10 +104,24 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._by_id = by_id
 
     @classmethod
-    def of(cls, given: Mapping[str, str], schema: StructType) -> "TopicStreamWriter":
-        """Raises `InvalidInput`."""
+    def of(
+        cls, given: Mapping[str, str], schema: StructType, *, complete: bool
+    ) -> "TopicStreamWriter":
+        """`complete` is an output mode: all rows of a result in every micro-batch.
+
+        Raises `InvalidInput`.
+        """
+        check_named(given, to="write")
         options = WriteOptions.of(given)
-        return cls(options, by_id=check_columns(schema, options))
+        if options.transaction is not None:
+            raise InvalidInput("txnAppId and txnVersion name a batch; Spark names micro-batches")
+        by_id = check_columns(schema, options)
+        if complete and not by_id:
+            raise InvalidInput(
+                "the output mode complete writes rows of an aggregation, which come in another "
+                "order when they are computed again; add a column 'id' that names the row"
+            )
+        return cls(options, by_id=by_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         attempt = attempt_of_task()
@@ -114,18 +136,25 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
         Raises `ProducerFenced` if another master was faster.
         """
-        written = [message for message in messages if isinstance(message, Written)]
-        ends: dict[Partition, int] = {}
-        for message in written:
-            for partition, end in message.ends.items():
-                ends[partition] = max(end, ends.get(partition, 0))
+        note_ends(self._options, messages, batchId)
 
-        if ends:
-            client, group = client_of(self._options.brokers), group_of(written[0].query)
-            stored = client.committed(group)
-            marks = marks_after(stored, ends, batch=batchId, term=self._options.term)
-            texts = {partition: str(one) for partition, one in marks.items()}
-            client.commit(group, ends, metadata=texts)
+
+def note_ends(
+    options: WriteOptions, messages: list[WriterCommitMessage | None], batch: int
+) -> None:
+    """Notes where a batch ended, beside its number. Raises `ProducerFenced`."""
+    written = [message for message in messages if isinstance(message, Written)]
+    ends: dict[Partition, int] = {}
+    for message in written:
+        for partition, end in message.ends.items():
+            ends[partition] = max(end, ends.get(partition, 0))
+
+    if ends:
+        client, group = options.client(), group_of(written[0].query)
+        stored = client.committed(group)
+        marks = marks_after(stored, ends, batch=batch, term=options.term)
+        texts = {partition: str(one) for partition, one in marks.items()}
+        client.commit(group, ends, metadata=texts)
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> bool:
@@ -133,12 +162,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> bool:
     names = schema.fieldNames()
     for one in schema.fields:
         allowed = _COLUMNS.get(one.name)
-        if allowed is None:
-            raise InvalidInput(
-                f"column {one.name!r} cannot be written to a topic; there are "
-                f"{', '.join(_COLUMNS)}. Put it into the value, e.g. to_json(struct('*'))"
-            )
-        if not isinstance(one.dataType, allowed):
+        if allowed is not None and not isinstance(one.dataType, (*allowed, NullType)):
             kinds = " or ".join(kind.typeName() for kind in allowed)
             raise InvalidInput(
                 f"column {one.name!r} is {one.dataType.simpleString()}; it must be {kinds}"
@@ -148,8 +172,4 @@ def check_columns(schema: StructType, options: WriteOptions) -> bool:
         raise InvalidInput("no column 'value'; it is what a record holds")
     if options.topic is None and "topic" not in names:
         raise InvalidInput("no topic to write to; set the option 'topic' or add a column 'topic'")
-    if options.topic is not None and "topic" in names:
-        raise InvalidInput(
-            "the option 'topic' and the column 'topic' contradict each other; drop one of them"
-        )
     return "id" in names

@@ -12,7 +12,7 @@ Not here: the position of a query. Spark keeps it in its checkpoint; the group n
 `kafka.group.id` gets the positions too, for lag tools, and nobody reads them back.
 """
 
-import re
+import time
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -25,12 +25,6 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -42,20 +36,45 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from dovetail.errors import Damaged, InvalidInput, OffsetOutOfRange, TopicUnknown
-from dovetail.kafka.client.client import EARLIEST, LATEST, Partition, client_of
+from dovetail.errors import InvalidInput, OffsetOutOfRange
+from dovetail.kafka.client.client import EARLIEST, LATEST, Partition
 from dovetail.logging import get_logger
 from dovetail.spark.decoder import COLUMNS, COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
 from dovetail.spark.offsets import (
+    Bound,
     OffsetRange,
+    enough,
     from_document,
     limited,
-    lost,
-    split,
     to_document,
 )
-from dovetail.spark.options import Bound, ReadOptions
+from dovetail.spark.options import ReadOptions
+from dovetail.spark.planning import (
+    check_ends,
+    check_loss,
+    offsets_at,
+    offsets_of_tasks,
+    partitions_of,
+    ranges,
+    report_loss,
+    resolved,
+    since,
+)
+from dovetail.spark.pushdown import EVERYTHING, narrowed
+from dovetail.spark.tables import (
+    check_named,
+    created_options,
+    options_in,
+    overlaid,
+    with_options,
+)
+from dovetail.spark.versions import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 _log = get_logger("spark")
 
@@ -87,18 +106,28 @@ class DovetailSource(DataSource):
         return "dovetail"
 
     def schema(self) -> StructType:
-        options = ReadOptions.of(self.options)
-        return SPARK_SCHEMA_WITH_HEADERS if options.include_headers else SPARK_SCHEMA
+        created = created_options(self.options)
+        given = self.options if created is None else created
+        options = ReadOptions.of(given, of_table=created is not None)
+        schema = SPARK_SCHEMA_WITH_HEADERS if options.include_headers else SPARK_SCHEMA
+        return schema if created is None else with_options(schema, created)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = ReadOptions.of(self.options)
+        options = self._reading(schema)
         options.check_batch()
         return TopicReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        options = ReadOptions.of(self.options)
+        options = self._reading(schema)
         options.check_streaming()
         return TopicStreamReader(options, columns_of(schema))
+
+    def _reading(self, schema: StructType) -> ReadOptions:
+        """The table's options, and over them those of the query."""
+        of_table = options_in(schema)
+        given = overlaid(of_table, self.options)
+        check_named(given, to="read")
+        return ReadOptions.of(given, of_table=bool(of_table))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from dovetail.spark.sink import TopicWriter
@@ -110,7 +139,7 @@ class DovetailSource(DataSource):
     ) -> DataSourceStreamWriter:
         from dovetail.spark.sink import TopicStreamWriter
 
-        return TopicStreamWriter.of(self.options, schema)
+        return TopicStreamWriter.of(self.options, schema, complete=overwrite)
 
 
 class RangePartition(InputPartition):
@@ -121,32 +150,73 @@ class RangePartition(InputPartition):
         self.range = value
 
 
+class Pushing:
+    """`TopicReader.pushFilters`.
+
+    Where the setting `spark.sql.python.filterPushdown.enabled` is off, which it is by itself, Spark
+    refuses every query to a reader with a `pushFilters` of its own. A query should work in any
+    session; so this says that it is the one of the base class, and is called where it is on.
+    """
+
+    #: What Spark compares; 4.0 has none.
+    __func__: Any
+
+    def __init__(self, reader: "TopicReader") -> None:
+        self._reader = reader
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        """Those that Spark still has to evaluate."""
+        self._reader.wanted, left = narrowed(filters)
+        return left
+
+
 class TopicReader(DataSourceReader):
     """Reads what a topic has, once."""
 
-    def __init__(self, options: ReadOptions, columns: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options, self._columns = options, columns
+        self.wanted = EVERYTHING
+
+    @property
+    def pushFilters(self) -> "Pushing":  # noqa: N802
+        return Pushing(self)
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
         known = partitions_of(options)
         start = resolved(options, known, options.starting or Bound(everywhere=EARLIEST), "starting")
         end = resolved(options, known, options.ending or Bound(everywhere=LATEST), "ending")
-        _check_loss(options, start, _offsets(options, known, LATEST))
-        return [RangePartition(one) for one in split(start, end, options.partitions_min)]
+        latest = offsets_at(options, known, LATEST)
+        check_loss(options, start, latest)
+        check_ends(end, latest)
+
+        start, end = self.wanted.within(start, end)
+        if self.wanted.since_ms is not None:
+            start = since(options, start, end, self.wanted.since_ms)
+        most = offsets_of_tasks(options, start, end)
+        return [RangePartition(one) for one in ranges(options, start, end, most)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition, self._columns)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream; lives on the driver as long as its query, and on workers for one range."""
+    """Reads a stream; lives on the driver as long as its query, and on workers for one range.
+
+    Spark 4.0 and 4.1 ask `latestOffset` without saying where the query is: a micro-batch then has
+    all that is there, and what is gone is found when its tasks are planned.
+    """
 
     def __init__(self, options: ReadOptions, columns: pa.Schema = COLUMNS) -> None:
         self._options, self._columns = options, columns
         self._latest: dict[Partition, int] = {}
+        #: Whether Spark says where the query is.
+        self._told = True
         #: With AvailableNow: the ends at the start; the stream stops there.
         self._target: dict[Partition, int] | None = None
+        #: When it last read something; None: not yet.
+        self._read_at_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         bound = self._options.starting or Bound(everywhere=LATEST)
@@ -158,19 +228,28 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = _offsets(self._options, partitions_of(self._options), LATEST)
+        self._target = offsets_at(self._options, partitions_of(self._options), LATEST)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         options = self._options
         if self._target is None:
-            self._latest = _offsets(options, partitions_of(options), LATEST)
+            self._latest = offsets_at(options, partitions_of(options), LATEST)
         else:
             self._latest = dict(self._target)
+        if start is None:
+            if self._told and (options.rows_max or options.rows_min):
+                _log.warning("maxOffsetsPerTrigger and minOffsetsPerTrigger need Spark 4.2")
+            self._told = False
+            return to_document(self._latest)
         begin = self._begin(from_document(start), self._latest)
-        _check_loss(options, begin, self._latest)
+        check_loss(options, begin, self._latest)
 
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = limited(begin, self._latest, rows_max)
+        if not self._reads_now(sum(ends.values()) - sum(begin[key] for key in ends)):
+            return start
         # A partition that is gone keeps its position: it may come back.
         return to_document({**from_document(start), **ends})
 
@@ -180,15 +259,30 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         ends = from_document(end)
         begin = self._begin(from_document(start), ends)
-        ranges = split(begin, ends, self._options.partitions_min)
-        return [RangePartition(one) for one in ranges]
+        if not self._told:
+            check_loss(self._options, begin, ends)
+        return [RangePartition(one) for one in ranges(self._options, begin, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._options, partition, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.group is not None:
-            client_of(self._options.brokers).commit(self._options.group, from_document(end))
+            self._options.client().commit(self._options.group, from_document(end))
+
+    def _reads_now(self, waiting: int) -> bool:
+        """Whether there is enough, or it has waited long enough; AvailableNow waits for nothing."""
+        options, now_s = self._options, time.monotonic()
+        waited_ms = None if self._read_at_s is None else int((now_s - self._read_at_s) * 1000)
+        reads = self._target is not None or enough(
+            waiting,
+            rows_min=options.rows_min,
+            waited_ms=waited_ms,
+            delay_ms_max=options.delay_ms_max,
+        )
+        if reads and waiting:
+            self._read_at_s = now_s
+        return reads
 
     def _begin(
         self, start: dict[Partition, int], ends: Mapping[Partition, int]
@@ -196,84 +290,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where each partition of `ends` is read from: new ones from their first record."""
         new = [partition for partition in ends if partition not in start]
         if new:
-            start = {**start, **_offsets(self._options, new, EARLIEST)}
+            start = {**start, **offsets_at(self._options, new, EARLIEST)}
         return start
-
-
-def partitions_of(options: ReadOptions) -> list[Partition]:
-    """The partitions that the options name now. Raises `TopicUnknown`."""
-    client = client_of(options.brokers)
-    if options.assigned:
-        known = client.partitions({topic for topic, _ in options.assigned})
-        for topic, number in options.assigned:
-            if number not in known[topic]:
-                raise TopicUnknown(
-                    f"topic {topic!r} has no partition {number}; it has {len(known[topic])}"
-                )
-        return sorted(set(options.assigned))
-
-    if options.pattern is not None:
-        found = client.partitions(None)
-        matching = {name: n for name, n in found.items() if re.fullmatch(options.pattern, name)}
-        return [(topic, number) for topic in sorted(matching) for number in matching[topic]]
-    found = client.partitions(options.topics)
-    return [(topic, number) for topic in sorted(found) for number in found[topic]]
-
-
-def resolved(
-    options: ReadOptions, partitions: list[Partition], bound: Bound, role: str
-) -> dict[Partition, int]:
-    """The offsets of a bound. Raises `InvalidInput`."""
-    if bound.each and set(bound.each) != set(partitions):
-        missing = sorted(set(partitions) - set(bound.each))
-        surplus = sorted(set(bound.each) - set(partitions))
-        raise InvalidInput(
-            f"the {role} offsets must name exactly the partitions that are read: "
-            f"missing {_names(missing)}, unknown {_names(surplus)}"
-        )
-
-    asked = dict(bound.each) or dict.fromkeys(partitions, bound.everywhere or 0)
-    if not bound.by_time:
-        named = {key: value for key, value in asked.items() if value < 0}
-        return (
-            asked | client_of(options.brokers).offsets(named, committed=options.committed)
-            if named
-            else asked
-        )
-
-    found = client_of(options.brokers).offsets(asked, committed=options.committed)
-    late = sorted(key for key, offset in found.items() if offset < 0)
-    if late and role == "starting" and options.time_without_record == "error":
-        raise InvalidInput(
-            f"{_names(late)}: no record at or after {asked[late[0]]}; begin earlier, or set "
-            "startingOffsetsByTimestampStrategy to latest"
-        )
-    return found | _offsets(options, late, LATEST) if late else found
-
-
-def _offsets(options: ReadOptions, partitions: list[Partition], at: int) -> dict[Partition, int]:
-    wanted = dict.fromkeys(partitions, at)
-    return client_of(options.brokers).offsets(wanted, committed=options.committed)
-
-
-def _check_loss(
-    options: ReadOptions, start: Mapping[Partition, int], latest: Mapping[Partition, int]
-) -> None:
-    """Raises `Damaged` if records that were to be read are gone, unless that is allowed."""
-    first = _offsets(options, list(latest), EARLIEST)
-    _report(options, lost(start, first, latest))
-
-
-def _report(options: ReadOptions, reasons: list[str]) -> None:
-    if not reasons:
-        return
-    text = (
-        f"records that were to be read are gone: {'; '.join(reasons)}. Retention removed them, or "
-        "the topic was deleted and created again"
-    )
-    if options.fail_on_data_loss:
-        raise Damaged(f"{text}. To continue without them, set failOnDataLoss to false")
-    _log.warning("records are gone", reasons="; ".join(reasons))
 
 
 def columns_of(schema: StructType) -> pa.Schema:
@@ -301,27 +319,19 @@ def read_range(
 
     wanted = partition.range
     place = (wanted.topic, wanted.partition)
-    client = client_of(options.brokers)
+    client = options.client()
     position = wanted.start
     while position < wanted.end:
         try:
-            committed = options.committed
-            for fetched in fetch(client, place, position, wanted.end, committed=committed):
-                batch = to_arrow(
-                    fetched.batches,
-                    place,
-                    offset_min=position,
-                    offset_end=wanted.end,
-                    columns=columns,
-                )
+            committed, sizes = options.committed, options.sizes
+            answers = fetch(client, place, position, wanted.end, committed=committed, sizes=sizes)
+            for fetched in answers:
+                bounds = {"offset_min": position, "offset_end": wanted.end}
+                batch = to_arrow(fetched.batches, place, columns=columns, **bounds)
                 position = fetched.batches[-1].offset_end
                 if batch.num_rows:
                     yield batch
         except OffsetOutOfRange as error:
-            _report(options, [str(error)])
+            report_loss(options, [str(error)])
             first = client.offsets({place: EARLIEST})[place]
             position = wanted.end if first <= position else first
-
-
-def _names(partitions: list[Partition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in partitions) or "none"

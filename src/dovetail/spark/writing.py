@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.errors import InvalidInput, Uncertain
-from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition, client_of
+from dovetail.errors import InvalidInput, TopicUnknown, Unavailable, Uncertain
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.kafka.client.producer import EncodedBatch, Producer, SequenceTaken, Stored
 from dovetail.spark import records
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, HEADERS_TYPE, BatchView, to_arrow
@@ -29,9 +29,10 @@ from dovetail.spark.exactly_once import (
 )
 from dovetail.spark.fetching import fetch
 from dovetail.spark.options import WriteOptions
+from dovetail.spark.tables import check_rows
 
-#: Of a record batch before compression; brokers take 1 MiB by default, with a header of 61 bytes.
-BATCH_BYTES = 950_000
+#: A broker that creates topics by itself has done so within this time; Kafka can be told not to.
+CREATE_S_MAX = 10.0
 
 #: Rows without a key stay together so far, then go to the next partition.
 RUN_ROWS = 1024
@@ -110,6 +111,8 @@ class TaskWriter:
         """Returns when all rows are stored."""
         if not batch.num_rows:
             return
+        if self._options.of_table:
+            check_rows(batch)
         for topic, rows in self._by_topic(batch):
             if self._by_id:
                 self._write_by_id(topic, rows)
@@ -148,12 +151,15 @@ class TaskWriter:
         self._read_back([one for one in partitions if one not in self._next])
 
         patience = _Patience(self._client.timeout_s)
-        while True:
-            split = self._unwritten(topic, batch, listed)
+        while split := self._unwritten(topic, batch, listed):
+            # One batch to a partition, and no other before it is compared: one that follows might
+            # follow another attempt's rows, and hold some of them again (F3c).
+            first = {key: next(self._encoded(rows)) for key, rows in split.items()}
             try:
-                self._producer.send_all({key: self._encoded(rows) for key, rows in split.items()})
+                self._producer.send_all({key: iter([one]) for key, one in first.items()})
                 if self._is_as_sent():
-                    break
+                    self._note_written(split, first)
+                    continue
                 reason = f"writing to {topic!r}: another attempt got the acknowledged offsets"
             except SequenceTaken as error:
                 reason = str(error)
@@ -162,9 +168,17 @@ class TaskWriter:
             self._read_back(partitions)
             patience.wait(reason, progress=len(self._known) > before)
 
-        for partition, rows in split.items():
-            self._next[partition] = rows.sequence + rows.count
-        self._mine.update(listed)
+    def _note_written(
+        self, split: dict[Partition, PartitionRows], sent: dict[Partition, EncodedBatch]
+    ) -> None:
+        for partition, encoded in sent.items():
+            rows = split[partition]
+            self._next[partition] = rows.sequence + encoded.count
+            chosen = pa.Array.from_buffers(
+                pa.int32(), encoded.count, [None, pa.py_buffer(rows.chosen[: encoded.count * 4])]
+            )
+            written = rows.rows.batch.column("id").cast(pa.binary()).take(chosen)
+            self._mine.update(written.to_pylist())
 
     def _unwritten(
         self, topic: str, batch: pa.RecordBatch, ids: list[bytes]
@@ -184,7 +198,13 @@ class TaskWriter:
                     f"micro-batch in {topic!r}; the next run of the task goes on from those"
                 )
 
-        fresh = [one not in known and one not in mine for one in ids]
+        first_at: dict[bytes, int] = {}
+        for at, one in enumerate(ids):
+            first_at.setdefault(one, at)
+        fresh = [
+            first_at[one] == at and one not in known and one not in mine
+            for at, one in enumerate(ids)
+        ]
         wanted = batch if all(fresh) else batch.filter(pa.array(fresh))
         return self._split(topic, _with_id_header(wanted)) if wanted.num_rows else {}
 
@@ -213,7 +233,8 @@ class TaskWriter:
             rows.rows,
             rows.chosen,
             codec=self._options.codec,
-            bytes_max=BATCH_BYTES,
+            level=self._options.level,
+            bytes_max=self._options.batch_bytes_max,
             now_ms=time.time_ns() // 1_000_000,
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
@@ -234,14 +255,14 @@ class TaskWriter:
 
     def _split(self, topic: str, batch: pa.RecordBatch) -> dict[Partition, PartitionRows]:
         rows, count = Rows.of(batch), self._count(topic)
+        # By the row's number in its topic: a later attempt may get other Arrow batches.
+        done = self._rows_done.get(topic, 0)
+        first = done + (self._identity.producer_id & 0xFFFFF) * RUN_ROWS
+        keys = None if self._options.ignore_keys else rows.keys
+        assigned = records.assign(keys, batch.num_rows, count, first, RUN_ROWS)
+        self._rows_done[topic] = done + batch.num_rows
         if "partition" in batch.schema.names:
-            assigned = self._named_partitions(topic, batch, count)
-        else:
-            # By the row's number in its topic: a later attempt may get other Arrow batches.
-            done = self._rows_done.get(topic, 0)
-            first = done + (self._identity.producer_id & 0xFFFFF) * RUN_ROWS
-            assigned = records.assign(rows.keys, batch.num_rows, count, first, RUN_ROWS)
-            self._rows_done[topic] = done + batch.num_rows
+            assigned = _named_partitions(topic, batch, count, assigned)
 
         starts, order = (memoryview(data) for data in records.group(assigned, count))
         bounds = starts.cast("i")
@@ -253,22 +274,24 @@ class TaskWriter:
                 split[topic, number] = PartitionRows(rows, order[low * 4 : high * 4], sequence)
         return split
 
-    def _named_partitions(self, topic: str, batch: pa.RecordBatch, count: int) -> bytes:
-        named = batch.column("partition").cast(pa.int32())
-        bounds = pc.min_max(named).as_py()
-        if named.null_count or bounds["min"] < 0 or bounds["max"] >= count:
-            raise InvalidInput(
-                f"the column 'partition' has {bounds['min']} to {bounds['max']} and "
-                f"{named.null_count} nulls; topic {topic!r} has partitions 0 to {count - 1}"
-            )
-        data: bytes = named.buffers()[1].to_pybytes()
-        return data[named.offset * 4 : (named.offset + len(named)) * 4]
-
     def _count(self, topic: str) -> int:
         if topic not in self._partitions:
-            found = self._client.partitions([topic], create=True)
+            found = self._partitions_of(topic)
             self._partitions[topic] = len(found[topic])
         return self._partitions[topic]
+
+    def _partitions_of(self, topic: str) -> dict[str, list[int]]:
+        """Raises `TopicUnknown` if it is not there, and the broker does not create it."""
+        timeout_s = min(CREATE_S_MAX, self._client.timeout_s)
+        try:
+            return self._client.partitions([topic], create=True, timeout_s=timeout_s)
+        except Unavailable as error:
+            if "is being created" not in str(error):
+                raise
+            raise TopicUnknown(
+                f"topic {topic!r} does not exist, and the broker has not created it within "
+                f"{timeout_s:g} s; create it first"
+            ) from error
 
     def _read_back(self, partitions: list[Partition]) -> None:
         """Finds the next free number in partitions; by id, also the rows that are there."""
@@ -285,7 +308,8 @@ class TaskWriter:
                 for view in fetched.batches:
                     who = {"producer_id": view.producer_id, "epoch": view.producer_epoch}
                     if self._identity.wrote(**who):
-                        following = view.base_sequence + view.record_count
+                        records = view.offset_end - view.base_offset  # Some may be compacted away.
+                        following = view.base_sequence + records
                     if self._by_id and self._identity.shares_batch(**who):
                         self._known.update(_rows_in(view, partition))
             self._next[partition] = following
@@ -304,13 +328,29 @@ def write_rows(
     attempt: Attempt, options: WriteOptions, batches: Iterable[pa.RecordBatch], *, by_id: bool
 ) -> dict[Partition, int]:
     """Writes all rows of one task; returns the offsets behind them."""
-    writer = TaskWriter(client_of(options.brokers), attempt, options, by_id=by_id)
+    writer = TaskWriter(options.client(), attempt, options, by_id=by_id)
     try:
         for batch in batches:
             writer.write(batch)
     finally:
         ends = writer.close()
     return ends
+
+
+def _named_partitions(topic: str, batch: pa.RecordBatch, count: int, otherwise: bytes) -> bytes:
+    """The partition of each row: what its column says; where that is null, `otherwise`."""
+    named = batch.column("partition").cast(pa.int32())
+    if named.null_count == len(named):
+        return otherwise
+    bounds = pc.min_max(named).as_py()
+    if bounds["min"] < 0 or bounds["max"] >= count:
+        raise InvalidInput(
+            f"the column 'partition' has {bounds['min']} to {bounds['max']}; topic {topic!r} has "
+            f"partitions 0 to {count - 1}"
+        )
+    chosen = pa.Array.from_buffers(pa.int32(), len(named), [None, pa.py_buffer(otherwise)])
+    data: bytes = pc.coalesce(named, chosen).buffers()[1].to_pybytes()
+    return data[: len(named) * 4]
 
 
 def _rows_in(view: BatchView, partition: Partition) -> Iterator[tuple[bytes, int]]:

@@ -1,6 +1,6 @@
 """A partition's chain of ledgers, as it lies in the coordination service.
 
-    ledger    open → closed → (trimmed)
+    ledger    open → closed → (trimmed, or replaced by a compacted one)
 
 Open ledgers are at the end of the chain, two at most: while an owner goes on in a new ledger, the
 old one is closed only when its last entry is confirmed. A new owner must therefore expect two
@@ -14,6 +14,11 @@ a *page*, a key of its own, in the transaction that writes the record; the recor
 
     /partitions/<topic id>/<number>            the record: owner, term, sum of pages, newest ledgers
     /chain-pages/<topic id>/<number>/<page>    closed ledgers, older than those of the record
+
+Compaction writes the kept records of closed neighbours to a new ledger and puts it in their place
+(L17). The record names it as `rewriting` before any node holds it, as every ledger is named, and
+in the change that puts it into the chain no more. The log's offsets are covered without a gap
+before and after; inside a compacted ledger they have gaps.
 
 Pages are numbered from the oldest on and cover the offsets below the record's ledgers without a
 gap; the record always keeps its newest closed ledger. Only the owner changes a page, on condition
@@ -57,10 +62,16 @@ class LedgerInfo(msgspec.Struct, frozen=True, array_like=True):
     payload_bytes: int = 0
     timestamp_max: int = -1
     checkpoint_last: int = NO_ENTRY
+    #: Records below this offset were compacted with each other and with all before them.
+    compacted_to: int = UNKNOWN_OFFSET
 
     @property
     def ledger(self) -> int:
         return self.placement.ledger
+
+    @property
+    def is_compacted(self) -> bool:
+        return self.closed and self.compacted_to >= self.offset_end
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -95,6 +106,8 @@ class PartitionRecord(msgspec.Struct, frozen=True):
     offset_base: int = 0
     ledgers: tuple[LedgerInfo, ...] = ()
     paged: Paged = Paged()
+    #: The ledger that compaction is writing, or was when its owner died.
+    rewriting: LedgerInfo | None = None
 
     def page_key(self, number: int) -> str:
         """Where a page is kept; padded, so that a range is in order."""
@@ -160,14 +173,35 @@ def with_closed(record: PartitionRecord, info: LedgerInfo) -> PartitionRecord:
 
 
 def with_placement(record: PartitionRecord, placement: Placement) -> PartitionRecord:
-    """The chain with one of its open ledgers on other nodes."""
-    ledgers = tuple(
-        msgspec.structs.replace(info, placement=placement)
-        if info.ledger == placement.ledger and not info.closed
-        else info
-        for info in record.ledgers
+    """The chain with a ledger that is being written, or rewritten, on other nodes."""
+
+    def placed(info: LedgerInfo) -> LedgerInfo:
+        if info.ledger != placement.ledger or info.closed:
+            return info
+        return msgspec.structs.replace(info, placement=placement)
+
+    return msgspec.structs.replace(
+        record,
+        ledgers=tuple(map(placed, record.ledgers)),
+        rewriting=None if record.rewriting is None else placed(record.rewriting),
     )
-    return msgspec.structs.replace(record, ledgers=ledgers)
+
+
+def replaced(
+    ledgers: Sequence[LedgerInfo], sources: Sequence[int], info: LedgerInfo
+) -> tuple[LedgerInfo, ...] | None:
+    """The same with one ledger in the place of neighbours; None if they are not there any more."""
+    here = [known.ledger for known in ledgers]
+    at = here.index(sources[0]) if sources[0] in here else len(here)
+    end = at + len(sources)
+    if here[at:end] != list(sources):
+        return None
+    if (ledgers[at].first_offset, ledgers[end - 1].offset_end) != (
+        info.first_offset,
+        info.offset_end,
+    ):
+        raise AssertionError(f"ledger {info.ledger} does not cover those that it replaces")
+    return (*ledgers[:at], info, *ledgers[end:])
 
 
 def moved(
@@ -180,6 +214,29 @@ def moved(
         else info
         for info in ledgers
     )
+
+
+def has_left(record: PartitionRecord, info: LedgerInfo) -> bool:
+    """Whether a closed ledger was trimmed or replaced, as far as the record tells without pages."""
+    if info.offset_end <= record.log_start:
+        return True
+    newest = record.closed
+    if not newest or info.first_offset < newest[0].first_offset:
+        return False
+    return all(known.ledger != info.ledger for known in newest)
+
+
+def repaged(
+    record: PartitionRecord, before: Sequence[LedgerInfo], after: Sequence[LedgerInfo]
+) -> PartitionRecord:
+    """The record with the sum of its pages, one of which has other ledgers now."""
+    freed = sum(i.payload_bytes for i in before) - sum(i.payload_bytes for i in after)
+    paged = msgspec.structs.replace(
+        record.paged,
+        ledgers=record.paged.ledgers - len(before) + len(after),
+        payload_bytes=record.paged.payload_bytes - freed,
+    )
+    return msgspec.structs.replace(record, paged=paged)
 
 
 def trimmed(
@@ -206,12 +263,8 @@ def page_trimmed(
     if not gone:
         return record, page, ()
     kept = page.ledgers[len(gone) :]
-    paged = msgspec.structs.replace(
-        record.paged,
-        first=record.paged.first + (not kept),
-        ledgers=record.paged.ledgers - len(gone),
-        payload_bytes=record.paged.payload_bytes - sum(info.payload_bytes for info in gone),
-    )
+    record = repaged(record, page.ledgers, kept)
+    paged = msgspec.structs.replace(record.paged, first=record.paged.first + (not kept))
     log_start = max(record.log_start, gone[-1].offset_end)
     record = msgspec.structs.replace(record, log_start=log_start, paged=paged)
     return record, msgspec.structs.replace(page, ledgers=kept) if kept else None, gone
@@ -283,12 +336,15 @@ def folded(record: PartitionRecord) -> tuple[PartitionRecord, dict[int, Page]]:
 def unfolded(record: PartitionRecord, pages: Iterable[Page]) -> PartitionRecord:
     """The whole chain in one record, for those who look at everything; it cannot be stored.
 
-    A ledger that moved to a page between the two reads is taken from the page, which is newer.
+    A ledger that moved to a page between the two reads is taken from the page, which is newer. One
+    that is being rewritten comes last: it has its nodes, and stands for no offsets yet.
     """
     infos: dict[int, LedgerInfo] = {info.ledger: info for page in pages for info in page.ledgers}
-    for info in record.ledgers:
+    for info in (*record.ledgers, *([] if record.rewriting is None else [record.rewriting])):
         infos.setdefault(info.ledger, info)
-    return msgspec.structs.replace(record, ledgers=tuple(infos.values()), paged=Paged())
+    return msgspec.structs.replace(
+        record, ledgers=tuple(infos.values()), paged=Paged(), rewriting=None
+    )
 
 
 class _Long(msgspec.Struct, frozen=True):
@@ -312,6 +368,7 @@ class _Stored(msgspec.Struct, frozen=True):
     log_start: int = 0
     offset_base: int = 0
     ledgers: tuple[LedgerInfo, ...] | _Long = ()
+    rewriting: LedgerInfo | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode(record: PartitionRecord) -> bytes:
@@ -326,6 +383,7 @@ def encode(record: PartitionRecord) -> bytes:
             record.log_start,
             record.offset_base,
             ledgers,
+            msgspec.UNSET if record.rewriting is None else record.rewriting,
         )
     )
 
@@ -343,6 +401,7 @@ def decode(value: bytes) -> PartitionRecord:
         stored.offset_base,
         long.newest,
         long.paged,
+        None if stored.rewriting is msgspec.UNSET else stored.rewriting,
     )
 
 

@@ -7,18 +7,21 @@ node: reads and recovery ask it, and fail.
 
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dovetail.addresses import Address
 from dovetail.background import Tasks
 from dovetail.coordination.membership import STORAGE_ROLE, Membership
 from dovetail.errors import Unavailable
+from dovetail.logging import get_logger
 from dovetail.storage import StorageNode
 from dovetail.storage.identity import Disks
 from dovetail.storage.remote import RemoteStorageNode
-from dovetail.storage.selection import Candidate, Selection
+from dovetail.storage.selection import Candidate, Selection, spread
 from dovetail.wire.login import ClientLogin
 from dovetail.wire.peer import PeerSettings
+
+_log = get_logger("storage")
 
 #: A storage process that has not listened for so long is given up for now: its ledgers go on with
 #: the others, and it gets what is being written when it is back.
@@ -39,6 +42,7 @@ class ClusterNodes:
         client_id: str,
         local: tuple[int, StorageNode] | None,
         select: Selection,
+        rack: str = "",
         rng: random.Random,
         bytes_in_flight_max: int,
         tls: ssl.SSLContext | None = None,
@@ -49,6 +53,11 @@ class ClusterNodes:
         self._client_id = client_id
         self._local = local
         self._select = select
+        self._rack = rack
+        #: Where each node stood when it was last seen.
+        self._racks: dict[int, str] = {}
+        #: The racks that were there when an ensemble was last narrower than it could be.
+        self._narrow: frozenset[str] | None = None
         self._rng = rng
         self._peer_settings = PeerSettings(
             refused_ms_max=_REFUSED_MS,
@@ -94,12 +103,23 @@ class ClusterNodes:
             self._remote[number] = known
         return known[1]
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
-        """The first that the strategy names, of those that take new data."""
+    def near(self, number: int) -> bool:
+        """Whether a node stands in this node's rack."""
+        return bool(self._rack) and self._racks_seen().get(number) == self._rack
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
+        """The first that the strategy names, of those that take new data, spread over racks."""
         candidates = [
             Candidate(number, member.stored_bytes // _LOAD_STEP_BYTES)
             for number, member in self._membership.storage().items()
-            if not member.leaving and number not in without
+            if not member.leaving and number not in without and (among is None or number in among)
         ]
         if len(candidates) < count:
             raise Unavailable(
@@ -107,7 +127,27 @@ class ClusterNodes:
                 "or lower the topic's ensemble"
             )
         self._turn += 1
-        return tuple(self._select(candidates, self._turn))[:count]
+        order, racks = self._select(candidates, self._turn), self._racks_seen()
+        chosen = spread(order, count, racks=racks, beside=beside)
+        self._tell_if_narrow((*chosen, *beside), racks)
+        return chosen
+
+    def _racks_seen(self) -> dict[int, str]:
+        self._racks |= {n: member.rack for n, member in self._membership.storage().items()}
+        return self._racks
+
+    def _tell_if_narrow(self, ensemble: Sequence[int], racks: Mapping[int, str]) -> None:
+        """Says once that copies share a rack while others are away."""
+        known = frozenset(racks[n] for n in self._disks.numbers() if n in racks)
+        used = frozenset(racks.get(n, "") for n in ensemble)
+        narrow = used if len(used) < min(len(ensemble), len(known)) else None
+        if narrow is not None and narrow != self._narrow:
+            _log.warning(
+                "copies share a rack until others are back",
+                racks=sorted(used),
+                missing=sorted(known - used),
+            )
+        self._narrow = narrow
 
     def away(self) -> tuple[int, ...]:
         """Those that joined once, and now do not hold their lease or took themselves out."""

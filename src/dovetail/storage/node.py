@@ -11,8 +11,9 @@ answers is the order of appends.
 import asyncio
 import errno
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar, cast
@@ -29,12 +30,16 @@ from dovetail.errors import (
 from dovetail.storage.disk.commands import (
     Append,
     Command,
+    Cut,
     DeleteLedger,
     Fence,
+    FilesGone,
     GroupReport,
     LetDamageGo,
+    LookForFiles,
     Outcome,
     ScrubReport,
+    TakeCut,
 )
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Held
@@ -53,7 +58,7 @@ READ_THREADS = 4
 DAMAGES_TOLD = 20
 
 #: After these, segments may have become dead.
-_MAKES_ROOM = (DeleteLedger, LetDamageGo)
+_MAKES_ROOM = (DeleteLedger, LetDamageGo, LookForFiles)
 
 Answer = Callable[[DovetailError | None], None]
 Found = TypeVar("Found")
@@ -116,6 +121,8 @@ class LocalStorageNode:
         self._loop = asyncio.get_running_loop()
         self._waiting: SimpleQueue[tuple[Command, Callable[[Outcome], None]] | None] = SimpleQueue()
         self._closed = False
+        self._may_delete = asyncio.Event()
+        self._may_delete.set()
         self.scrub = ScrubReport()
         self._readers = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="storage/read")
         self._stopped = threading.Event()
@@ -125,6 +132,15 @@ class LocalStorageNode:
     def out_because(self) -> str | None:
         """Why the node took itself out, or None while it works."""
         return self._store.out_because
+
+    @property
+    def full_because(self) -> str | None:
+        """Why writes are refused, as long as the disk has no room; None otherwise."""
+        try:
+            has_room = self._store.has_room()
+        except OSError as error:
+            return f"the room on the disk is not known: {error}"
+        return None if has_room else "the disk is full: writes are refused; free some room"
 
     def bytes_on_disk(self) -> int:
         """Bytes in segment files."""
@@ -139,7 +155,24 @@ class LocalStorageNode:
         return state
 
     async def delete(self, ledger: LedgerId) -> None:
+        await self._may_delete.wait()
         await self._ask(DeleteLedger(ledger))
+
+    @contextmanager
+    def deletions_held(self) -> Iterator[None]:
+        """Inside, no ledger goes: deletions that were not asked for before wait until the end."""
+        assert self._may_delete.is_set()
+        self._may_delete.clear()
+        try:
+            yield
+        finally:
+            self._may_delete.set()
+
+    async def cut(self) -> Cut:
+        """All segments as they are, behind everything that was appended before."""
+        found = await self._ask(TakeCut())
+        assert isinstance(found, Cut)
+        return found
 
     async def read(
         self, ledger: LedgerId, first: EntryId, *, last: EntryId, bytes_max: int
@@ -187,6 +220,12 @@ class LocalStorageNode:
         self.scrub.damaged += 1
         if len(self._store.report.damaged) < DAMAGES_TOLD:
             self._store.report.damaged.append(what)
+
+    async def look_for_files(self) -> tuple[str, ...]:
+        """The segment files that are gone from their folder; what lives in them is moved now."""
+        found = await self._ask(LookForFiles())
+        assert isinstance(found, FilesGone)
+        return found.names
 
     async def let_damage_go(self, settled: frozenset[LedgerId]) -> None:
         await self._ask(LetDamageGo(settled))

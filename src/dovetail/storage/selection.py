@@ -12,7 +12,8 @@ come to the same order without a word to each other.
 
 import importlib
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.errors import InvalidSetting, Unavailable
@@ -47,6 +48,21 @@ def any_order(candidates: Sequence[Candidate], turn: int) -> list[int]:
     numbers = sorted(candidate.node_id for candidate in candidates)
     random.Random(turn).shuffle(numbers)  # noqa: S311 - not a secret, and must be repeatable
     return numbers
+
+
+def spread(
+    order: Sequence[int], count: int, *, racks: Mapping[int, str], beside: Sequence[int]
+) -> tuple[int, ...]:
+    """The best `count` of an order over as many racks as there are (L16): each time the best of a
+    rack that has the fewest. `beside` are the nodes that stay, whose racks have something."""
+    used = Counter(racks.get(node, "") for node in beside)
+    left, found = list(order), []
+    for _ in range(count):
+        best = min(left, key=lambda node: used[racks.get(node, "")])
+        left.remove(best)
+        used[racks.get(best, "")] += 1
+        found.append(best)
+    return tuple(found)
 
 
 _NAMED: dict[str, Selection] = {

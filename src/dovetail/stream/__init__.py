@@ -16,13 +16,19 @@ leader must not write there.
     source.py        the contract of a source, what an event is, and a source in memory
     kafka_source.py  a topic as a source
     handler.py       a reader that reopens its source, a handler whose errors are isolated
+    retrying.py      attempts of an event that fails, and when it is given up; pure
+    dead_letters.py  where such events are set aside
     filter.py        which events the handler sees
     stream.py        `SharedStream`: the parts put together
+    blocking.py      the same for programs without asyncio
     health.py        `/health` and `/metrics` of a replica
     metrics.py       what a replica counts
 """
 
 from dovetail.election import Algorithm, ClusterMember, Leadership, MemberStatus, Position, Term
+from dovetail.election.blocking import BlockingLeadership, BlockingMember
+from dovetail.stream.blocking import BlockingStream
+from dovetail.stream.dead_letters import DeadLetters, KafkaDeadLetters, MemoryDeadLetters
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader, Verdict
 from dovetail.stream.handler import Handler, RobustStreamHandler, StreamHandler
 from dovetail.stream.kafka_source import KafkaSource
@@ -33,13 +39,19 @@ from dovetail.stream.stream import SharedStream
 
 __all__ = [
     "Algorithm",
+    "BlockingLeadership",
+    "BlockingMember",
+    "BlockingStream",
     "ClusterMember",
+    "DeadLetters",
     "Event",
     "Handler",
+    "KafkaDeadLetters",
     "KafkaSource",
     "LeaderEventFilter",
     "Leadership",
     "MemberStatus",
+    "MemoryDeadLetters",
     "MemorySource",
     "OnlyLeader",
     "Position",

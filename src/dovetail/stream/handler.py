@@ -10,21 +10,27 @@ import asyncio
 import inspect
 import random
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from dovetail.background import Tasks, is_cancelled, start_task
+from dovetail.background import Tasks, is_cancelled, is_over, start_task
 from dovetail.election import Leadership, Position
 from dovetail.errors import DovetailError
+from dovetail.foreign import described
 from dovetail.logging import get_logger
 from dovetail.stream.filter import LeaderEventFilter, Verdict
 from dovetail.stream.metrics import StreamMetrics
+from dovetail.stream.retrying import Attempts, Next, Retries
 from dovetail.stream.source import Event, Source
 
 #: Pause before a source is opened again: from the first to the longest.
 BACKOFF_S = (0.05, 2.0)
+
+#: An event is handled once, whatever its handler raises.
+ONCE = Retries()
 
 _log = get_logger("stream")
 
@@ -145,7 +151,8 @@ async def _close(context: object) -> None:
         _log.exception("cannot close a reading")
 
 
-def _is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
+    """Whether it runs in the loop, and not on a thread."""
     call = getattr(handler, "__call__", None)  # noqa: B004 - a callable object may be async too
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
@@ -162,16 +169,26 @@ class IsolatedHandler:
     """Calls the user's handler, in the loop if it is async and on a thread if it is not."""
 
     def __init__(
-        self, handler: Handler, accept: LeaderEventFilter, metrics: StreamMetrics, *, stop_s: float
+        self,
+        handler: Handler,
+        accept: LeaderEventFilter,
+        metrics: StreamMetrics,
+        *,
+        stop_s: float,
+        retries: Retries = ONCE,
     ) -> None:
         self._handler = handler
         self._filter = accept
         self._metrics = metrics
         self._stop_s = stop_s
-        self._is_async = _is_async(handler)
+        #: The event that fails, if one does.
+        self.attempts = Attempts(retries)
+        self._is_async = is_async(handler)
         self._stopping = False
         #: Nothing behind this event is handled.
         self.held: Held | None = None
+        #: Whether somebody sets aside what failed for the last time; else it is just over.
+        self.sets_aside = False
 
     def stop(self) -> None:
         """No further event is begun; the one under way ends."""
@@ -189,10 +206,10 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 await handler(event, leadership)
-            except (Exception, asyncio.CancelledError):
-                if is_cancelled():
+            except BaseException as error:
+                if is_over(error):
                     raise
-                batch.fail(event)
+                self._fail(event, error, batch)
         return self._count(batch)
 
     def _on_thread(self, events: Sequence[Event], leadership: Leadership) -> list[Event]:
@@ -200,8 +217,10 @@ class IsolatedHandler:
         for event in self._admit(events, leadership, batch):
             try:
                 handler(event, leadership)
-            except (Exception, asyncio.CancelledError):  # noqa: BLE001 - isolated
-                batch.fail(event)
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 - isolated, whatever its class
+                self._fail(event, error, batch)
         return self._count(batch)
 
     def _admit(
@@ -212,6 +231,8 @@ class IsolatedHandler:
         for event in events:
             if self._stopping:
                 return
+            if self.attempts.next_for(event, time.monotonic()) is not Next.HANDLE:
+                return
             verdict = self._judge(event, leadership)
             if verdict is Verdict.WAIT:
                 return
@@ -220,6 +241,9 @@ class IsolatedHandler:
                 batch.skipped += 1
             else:
                 yield event
+            if batch.held:
+                return
+            self.attempts.on_done()
             batch.done.append(event)
             if time.monotonic() >= stop_s:
                 return
@@ -229,7 +253,9 @@ class IsolatedHandler:
         held, defect = self.held, None
         try:
             verdict = Verdict(self._filter.verdict(event, leadership))
-        except Exception as error:  # noqa: BLE001 - a user's filter may raise anything
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a user's filter may raise anything
             verdict, defect = Verdict.WAIT, error
 
         if verdict is not Verdict.WAIT or not leadership.valid:
@@ -243,8 +269,19 @@ class IsolatedHandler:
                 _log.exception("the filter is broken; its event waits", defect, **place)
         return verdict
 
+    def _fail(self, event: Event, error: BaseException, batch: "_Batch") -> None:
+        """The handler raised; the event is held if it is to be tried again, or set aside."""
+        _log.exception("the handler raised", error, lane=event.lane, offset=event.offset)
+        batch.failed += 1
+        text = "".join(traceback.format_exception(error))
+        following = self.attempts.on_failure(
+            event, time.monotonic(), reason=described(error), traceback=text
+        )
+        batch.held = following is Next.WAIT or self.sets_aside
+
     def _count(self, batch: "_Batch") -> list[Event]:
-        self._metrics.handled.inc(len(batch.done) - batch.failed - batch.skipped)
+        failed = batch.failed - batch.held
+        self._metrics.handled.inc(len(batch.done) - failed - batch.skipped)
         self._metrics.failed.inc(batch.failed)
         self._metrics.skipped.inc(batch.skipped)
         return batch.done
@@ -257,7 +294,5 @@ class _Batch:
     done: list[Event] = field(default_factory=list)
     failed: int = 0
     skipped: int = 0
-
-    def fail(self, event: Event) -> None:
-        self.failed += 1
-        _log.exception("the handler raised", lane=event.lane, offset=event.offset)
+    #: The last event raised, and is not over.
+    held: bool = False

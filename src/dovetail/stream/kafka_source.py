@@ -232,26 +232,40 @@ class _Reader:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._queue.put_nowait, events)
 
+    def _note_lost(self, lane: int, asked: int, *, first_left: int) -> None:
+        """Counts what was deleted; offsets of markers and of compacted records are gaps."""
+        place = TopicPartition(self._topic, lane)
+        try:
+            start, _ = self._consumer.get_watermark_offsets(place, self._timeout_s, cached=False)
+        except KafkaException:
+            start = first_left
+        lost = min(start, first_left) - asked
+        if lost > 0:
+            self._source.lost_count += lost
+            _log.error(
+                "events were deleted before they were read",
+                topic=self._topic,
+                lane=lane,
+                asked=asked,
+                first_left=first_left,
+            )
+
     def _event(self, message: Message) -> Event:
         lane, offset = message.partition(), message.offset()
         assert lane is not None
         assert offset is not None
         asked = self._asked.pop(lane, None)
         if asked is not None and offset > asked:
-            self._source.lost_count += offset - asked
-            _log.error(
-                "events were deleted before they were read",
-                topic=self._topic,
-                lane=lane,
-                asked=asked,
-                first_left=offset,
-            )
+            self._note_lost(lane, asked, first_left=offset)
 
+        value = message.value()
         return Event(
             lane,
             offset,
-            message.value() or b"",
+            value or b"",
             message.key(),
             message.timestamp()[1],
             tuple(message.headers() or ()),  # type: ignore[arg-type] # Values come as bytes.
+            stream=self._topic,
+            tombstone=value is None,
         )

@@ -21,6 +21,7 @@ class StreamMetrics:
         self.received = counter("events_received", "Events that were read.")
         self.handled = counter("events_handled", "Events whose handler returned.")
         self.failed = counter("events_failed", "Events whose handler raised.")
+        self.dead = counter("events_dead", "Events that were set aside as dead letters.")
         self.skipped = counter("events_skipped", "Events that the filter skipped.")
         self.reconnects = counter("source_reconnects", "Times the stream was reopened.")
         self.handler_seconds = Histogram(

@@ -7,6 +7,9 @@ from typing import Any, Self
 
 from dovetail.election.settings import ElectionSettings
 from dovetail.errors import InvalidSetting
+from dovetail.foreign import check_topic
+from dovetail.stream.dead_letters import ENDING
+from dovetail.stream.retrying import Retries
 
 
 class Takeover(Enum):
@@ -29,6 +32,18 @@ class StreamSettings(ElectionSettings):
     batch_events_max: int = 500
     #: Longest time between two reports while events are handled.
     report_interval_ms: int = 1_000
+    #: How often an event is handled whose handler raises; and the pauses between, doubled each time
+    #: from the first to the longest. Events behind it wait.
+    attempts_max: int = 1
+    retry_ms: int = 1_000
+    retry_ms_max: int = 60_000
+    #: Topic of events whose last attempt failed; empty: they are logged, and over.
+    dead_letters_topic: str = ""
+
+    @property
+    def retries(self) -> Retries:
+        """How often an event is tried."""
+        return Retries(self.attempts_max, self.retry_ms, self.retry_ms_max)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -39,3 +54,14 @@ class StreamSettings(ElectionSettings):
         super().check()
         if self.batch_events_max < 1 or self.report_interval_ms < 1:
             raise InvalidSetting("batch_events_max and report_interval_ms must be above 0")
+        if self.attempts_max < 1 or not 1 <= self.retry_ms <= self.retry_ms_max:
+            raise InvalidSetting(
+                f"attempts_max = {self.attempts_max}, retry_ms = {self.retry_ms} and retry_ms_max ="
+                f" {self.retry_ms_max}: all are above 0, and retry_ms is the shorter one"
+            )
+        topic = self.dead_letters_topic
+        if topic and (check_topic(topic) != topic or not topic.endswith(ENDING)):
+            raise InvalidSetting(
+                f"dead_letters_topic {topic!r} must end in {ENDING}, by which the console and "
+                f"`dovetail stream dead` know such a topic; for example {topic}{ENDING}"
+            )

@@ -24,6 +24,10 @@ class Event:
     key: bytes | None = None
     timestamp_ms: int = 0
     headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+    #: The stream that it is of, where one handler may serve several: the name of a topic.
+    stream: str = ""
+    #: It came without a value, which is more than an empty one: it deletes its key.
+    tombstone: bool = False
 
 
 class Source(Protocol):

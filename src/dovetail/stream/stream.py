@@ -20,12 +20,14 @@ from dovetail.election.metrics import ElectionMetrics
 from dovetail.errors import DovetailError, Fenced
 from dovetail.exposition import BackgroundCollector
 from dovetail.logging import get_logger
+from dovetail.stream.dead_letters import DeadLetters, KafkaDeadLetters
 from dovetail.stream.delivery import Delivery, FindEnd, Handle, Phase, Seek, Step, WriteReport
 from dovetail.stream.filter import LeaderEventFilter, OnlyLeader
 from dovetail.stream.handler import Handler, IsolatedHandler, RobustStreamHandler, StreamHandler
 from dovetail.stream.health import health_routes
 from dovetail.stream.kafka_source import KafkaSource
 from dovetail.stream.metrics import StreamMetrics
+from dovetail.stream.retrying import Next
 from dovetail.stream.settings import StreamSettings
 from dovetail.stream.source import Event, Source
 from dovetail.supervision import Supervisor
@@ -54,6 +56,7 @@ class SharedStream:
         settings: StreamSettings,
         event_filter: LeaderEventFilter | None = None,
         stream_handler: StreamHandler | None = None,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         settings.check()
         self.member = member
@@ -66,7 +69,10 @@ class SharedStream:
             event_filter or OnlyLeader(),
             self.metrics,
             stop_s=settings.report_interval_ms / 1000,
+            retries=settings.retries,
         )
+        self._handler.sets_aside = dead_letters is not None
+        self._dead_letters = dead_letters
 
         self._delivery: Delivery[Event] = Delivery(settings.takeover, settings.batch_events_max)
         self._leadership: Leadership | None = None
@@ -116,7 +122,17 @@ class SharedStream:
             clock=clock,
         )
         source = KafkaSource(bootstrap, topic, timeout_ms=settings.timeout_ms, config=config)
-        made.append(cls(source, handler, member=member, settings=settings))
+        dead_letters = None
+        if settings.dead_letters_topic:
+            dead_letters = KafkaDeadLetters(
+                bootstrap,
+                settings.dead_letters_topic,
+                timeout_ms=settings.timeout_ms,
+                config=config,
+            )
+        made.append(
+            cls(source, handler, member=member, settings=settings, dead_letters=dead_letters)
+        )
         return made[0]
 
     # --- life ---------------------------------------------------------------------------------
@@ -170,6 +186,8 @@ class SharedStream:
         await self._tasks.stop()
         await self.member.close()
         await self._source.close()
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether this replica does its part, and the facts."""
@@ -179,9 +197,13 @@ class SharedStream:
         known = status.leader is not None and status.leader in status.members
         held = self._handler.held if self._leadership is not None else None
         held_s = 0.0 if held is None else time.monotonic() - held.since_s
+        failing = self._handler.attempts.failing if self._leadership is not None else None
+        failing_s = 0.0 if failing is None else time.monotonic() - failing.since_s
+
         problems = self._supervisor.problems()
         doing_its_part = status.failure is None and self._alive and known
-        healthy = doing_its_part and held_s < HELD_S_MAX and not problems
+        moves = max(held_s, failing_s) < HELD_S_MAX
+        healthy = doing_its_part and moves and not problems
         return healthy, {
             "status": "ok" if healthy else "degraded",
             "member": status.name,
@@ -195,6 +217,7 @@ class SharedStream:
             "handled": {str(lane): offset for lane, offset in self._delivery.handled.items()},
             "held_by_filter": held
             and {"lane": held.event.lane, "offset": held.event.offset, "seconds": round(held_s, 3)},
+            "failing": None if failing is None else failing.facts(failing_s),
             "failure": status.failure,
             "problems": problems,
         }
@@ -295,9 +318,41 @@ class SharedStream:
     async def _handle(self, leadership: Leadership, step: Handle[Event]) -> None:
         done = await self._handler.handle(step.events, leadership)
         if not done:
-            await _wait(leadership, RETRY_S)
+            done = await self._set_aside(step.events[0])
+        if not done:
+            await self._rest(leadership)
         self._perform(self._delivery.on_handled(step.term, done))
         self._report_received()
+
+    async def _set_aside(self, event: Event) -> list[Event]:
+        """Sets the event aside if its last attempt failed; it is done then."""
+        attempts, now_s = self._handler.attempts, time.monotonic()
+        failing = attempts.failing
+        if self._dead_letters is None or failing is None:
+            return []
+        if attempts.next_for(event, now_s) is not Next.SET_ASIDE:
+            return []
+        place = {"lane": event.lane, "offset": event.offset}
+        try:
+            await self._dead_letters.put(failing, source=self._source.name)
+        except DovetailError as error:
+            _log.error("an event cannot be set aside; it waits", reason=str(error), **place)
+            attempts.on_not_set_aside(time.monotonic())
+            return []
+
+        _log.error("an event was set aside", reason=failing.reason, **place)
+        self.metrics.dead.inc()
+        attempts.on_done()
+        return [event]
+
+    async def _rest(self, leadership: Leadership) -> None:
+        """Waits until the event that fails, or that the filter holds, can be tried again."""
+        until_s = time.monotonic() + max(RETRY_S, self._handler.attempts.pause_s(time.monotonic()))
+        while not (leadership.lost.is_set() or self._closing):
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                return
+            await _wait(leadership, min(left_s, RETRY_S))
 
 
 async def _wait(leadership: Leadership, seconds: float) -> None:

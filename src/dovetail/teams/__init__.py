@@ -16,10 +16,10 @@ The *engine* runs one Spark job for a pipeline, on the driver that is elected *m
 serve partitions: each job runs in a child process, and its outcome is written when it ends. The
 outcome is stored first, and everything else follows from the stored outcome; so a crash, a retry or
 a second master can neither lose nor double one (`chains`). Repeated job ids are dropped
-(`seen.py`). Submitting needs neither Java nor PySpark.
+(`tasks/seen.py`). Submitting needs neither Java nor PySpark.
 
     team.py          a team: name, function, policy                                         pure
-    connectors.py    where results go next: pipe, spray, route                              pure
+    connectors.py    where results go next: pipe, spray, route, gather                      pure
     graph.py         a pipeline, checked when it is built                                   pure
     context.py       what a function can learn about its job                                pure
     types.py         do the results of one function fit the next?                           pure
@@ -28,16 +28,15 @@ a second master can neither lose nor double one (`chains`). Repeated job ids are
     envelope.py      a job as a record: key, value, headers                                 pure
     outcome.py       how a job ends: result, dead letter, or a later try                    pure
     topics.py        creates the topics of a pipeline
-    frontend.py      submit jobs, read outcomes
+    front/           submit jobs, read outcomes
+    cancelling.py    cancel a job, whatever it does at the moment
     engine.py        hands out partitions to the tasks of a Spark job, and watches
+    spark_job.py     the tasks of an engine, as Spark runs them
     master.py        one driver among several leads; the others stand by, warm
-    lease.py         what one Spark task does: serves some partitions until it is ended
-    serving.py       one partition of a team: jobs in, outcomes out
+    tasks/           what a Spark task does: jobs in, outcomes out
     chains/          exactly one outcome, whoever works on a partition
     workers/         functions in processes of their own
-    outcome_rows.py  outcomes as rows, and what follows from them                           pure
-    seen.py          which job ids came before                                              pure
-    seen_log.py      the same, read from the log where memory lacks it
+    travel/          functions on their way to other machines
     delays.py        jobs that are not due yet, through a timeline
     progress.py      how far each team is                                                   pure
     report.py        the record in which a driver reports its pipeline                      pure
@@ -45,10 +44,13 @@ a second master can neither lose nor double one (`chains`). Repeated job ids are
     metrics.py       the driver's metrics
 """
 
+from dovetail.teams.cancelling import cancel
 from dovetail.teams.context import JobContext
-from dovetail.teams.frontend import FrontEnd, JobFailed
+from dovetail.teams.front.frontend import FrontEnd
+from dovetail.teams.front.submitted import Submitted
 from dovetail.teams.graph import Pipeline
-from dovetail.teams.outcome import Failure, FailureKind, Outcome, Reject
+from dovetail.teams.outcome import Failure, FailureKind, JobFailed, Outcome, Reject
+from dovetail.teams.tasks.gathers import GatheredItem
 from dovetail.teams.team import Team
 from dovetail.teams.topics import create_topics
 
@@ -56,11 +58,14 @@ __all__ = [
     "Failure",
     "FailureKind",
     "FrontEnd",
+    "GatheredItem",
     "JobContext",
     "JobFailed",
     "Outcome",
     "Pipeline",
     "Reject",
+    "Submitted",
     "Team",
+    "cancel",
     "create_topics",
 ]

@@ -3,6 +3,8 @@
     a >> b, a.pipe_to(b)                  each result becomes a job of b, under the same id
     a.spray_to(b)                         each item of a list result: ids parent/0, parent/1, ...
     a.route_to(condition, b, c)           to b where condition(result) holds, else to c
+    b.gather_to(c, within="1h")           the ends of all items of a job that was sprayed to b, in
+                                          order, when the last is there or the time is over
 
 Each takes a `transform` of the result (for a spray, of each item; the condition of a route sees the
 untransformed result) and `after`, a delay. `as_` gives the jobs ids of their own, `id/as_`, so that
@@ -26,6 +28,8 @@ Condition = Callable[[Any], Any]
 
 #: Items of one result; more is a sign of a mistake, and would be one huge write.
 SPRAY_ITEMS_MAX = 100_000
+#: The same if the items are gathered: the ends of all of them go into one record.
+GATHER_ITEMS_MAX = 5_000
 
 
 class ConnectorOptions(TypedDict, total=False):
@@ -43,6 +47,7 @@ class ConnectorKind(StrEnum):
     PIPE = "pipe"
     SPRAY = "spray"
     ROUTE = "route"
+    GATHER = "gather"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Connector:
     after_ms: int = 0
     id_suffix: str | None = None
     cycle: str | None = None
+    #: For a gathering: how long it waits, from the spray on.
+    within_ms: int = 0
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -66,22 +73,33 @@ class Connector:
 
     def forward(self, job_id: JobId, result: Any) -> "list[Forward]":
         """What follows from a result. Raises what the user's code raises, and `InvalidInput`."""
+        if self.kind is ConnectorKind.GATHER:
+            # It takes place behind all partitions of the team (`tasks/gathering`).
+            return []
         target = self.target
         if self.kind is ConnectorKind.ROUTE and not (self.condition and self.condition(result)):
             target = self.otherwise or target
 
-        base = self._id(job_id)
+        base = self.next_id(job_id)
         if self.kind is not ConnectorKind.SPRAY:
             return [Forward(target, base, self._transformed(result), self.after_ms)]
+        items = _items(result)
         return [
-            Forward(target, JobId(f"{base}/{number}"), self._transformed(item), self.after_ms)
-            for number, item in enumerate(_items(result))
+            Forward(
+                target,
+                JobId(f"{base}/{number}"),
+                self._transformed(item),
+                self.after_ms,
+                f"{number}/{len(items)}",
+            )
+            for number, item in enumerate(items)
         ]
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
 
-    def _id(self, job_id: JobId) -> JobId:
+    def next_id(self, job_id: JobId) -> JobId:
+        """The id behind this connector; those of items have their numbers behind it."""
         derived = job_id
         if self.cycle is not None:
             origin, mark, rounds = job_id.rpartition("#")
@@ -99,9 +117,22 @@ class Forward:
     payload: Any
     #: How long it waits before it reaches the team.
     after_ms: int = 0
+    #: Of a spray: `number/count`.
+    item: str = ""
 
 
-def _items(result: Any) -> Iterable[Any]:
+def opening_of(count: int) -> str:
+    """What tells a gathering of a spray, in place of an item: so many will come."""
+    return f"{count}/{count}"
+
+
+def is_opening(item: str) -> bool:
+    """Whether it stands for the spray and not for an item."""
+    number, _, count = item.partition("/")
+    return bool(item) and number == count
+
+
+def _items(result: Any) -> list[Any]:
     if isinstance(result, str | bytes | dict) or not isinstance(result, Iterable):
         raise InvalidInput(
             f"spray_to splits a list, but this result is of type {type(result).__name__}; return "

@@ -1,6 +1,8 @@
 """Jobs that are not due yet: from the topic of delays into a timeline, and from it to their team.
 
-They come from a connector with `after`, or are retries whose backoff is long.
+They come from a connector with `after`, or are retries whose backoff is long. A delayed job that is
+cancelled is moved to now, so that its team ends it (`cancelling`); one that reaches the timeline
+behind its cancel, while another courier carries, is ended when it is due.
 
     topic of delays ─ fill ─► timeline ─ due ─ deliver ─► input topic of the team
 
@@ -17,8 +19,10 @@ Not here: the clock. The timeline decides what is due.
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -27,19 +31,31 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from dovetail.background import keep_thread
 from dovetail.errors import DovetailError, InvalidInput, TopicExists, Unavailable
 from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.logging import get_logger
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.exactly_once import ID_HEADER
+from dovetail.spark.fetching import fetch
+from dovetail.teams.cancelling import keys_of
 from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT, number_in
-from dovetail.teams.graph import delays_topic
+from dovetail.teams.graph import cancels_topic, delays_topic
+from dovetail.teams.tasks.seen_log import records_of
 from dovetail.teams.team import TOPIC_NAME
-from dovetail.timeline.client import Draft, Timeline, connect
+from dovetail.timeline.client import Draft, Retry, Timeline, connect
 from dovetail.timeline.client import Message as DueMessage
+from dovetail.timeline.config import TimelineConfig
 
 #: Jobs scheduled in one request.
 BATCH = 500
 _POLL_S = 0.2
 _PAUSE_S = 1.0
 _FLUSH_S = 30.0
+#: Longer than a flush, so that only what hangs is left behind.
+_STOP_S_MAX = 45.0
+#: A team's topic that cannot be written is not the job's fault: with a minute between two attempts
+#: it is tried for a week, as long as Kafka keeps records by default.
+_ATTEMPTS_MAX = 10_000
+_AGAIN_S_MAX = 60
 #: The end of the year 9999: what is due later is not a time but a mistake.
 _DUE_MS_MAX = 253_402_300_799_999
 
@@ -60,6 +76,7 @@ class Courier:
 
     def __init__(self, pipeline: str, brokers: Brokers) -> None:
         self._topic, self._timeline = delays_topic(pipeline), f"{pipeline}-delays"
+        self._cancels = cancels_topic(pipeline)
         self._brokers = brokers
         self._stopped = threading.Event()
         #: Why delayed jobs are not carried at the moment.
@@ -79,11 +96,18 @@ class Courier:
             lambda: asyncio.run(self._serve()), name="teams/delays", stopped=self._stopped
         )
 
-    def stop(self) -> None:
-        """Stops; jobs that wait stay in the timeline."""
+    def end(self) -> None:
+        """Begins to stop; jobs that wait stay in the timeline."""
         self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
+
+    def stop(self) -> None:
+        """Stops, or leaves behind what does not end: whatever it still carries is there once."""
+        self.end()
+        if self._thread is None:
+            return
+        self._thread.join(_STOP_S_MAX)
+        if self._thread.is_alive():
+            _log.error("delayed jobs are still being carried", topic=self._topic)
 
     async def _serve(self) -> None:
         while not self._stopped.is_set():
@@ -109,7 +133,7 @@ class Courier:
         ) as client:
             timeline = client.timeline(self._timeline)
             with suppress(TopicExists):
-                await timeline.create()
+                await timeline.create(TimelineConfig(attempts_max=_ATTEMPTS_MAX))
             client.consumer(self._timeline, lease="60s", batch=BATCH, stop="5s")(self.deliver)
             await self._fill(timeline)
 
@@ -122,7 +146,7 @@ class Courier:
                 "auto.offset.reset": "earliest",
             }
         )
-        consumer.subscribe([self._topic])
+        consumer.subscribe([self._topic, self._cancels])
         try:
             while not self._stopped.is_set():
                 given = await asyncio.to_thread(consumer.consume, BATCH, _POLL_S)
@@ -131,7 +155,9 @@ class Courier:
                         raise Unavailable(f"cannot read {self._topic!r}: {error.str()}")
 
                 if given:
-                    await self._schedule(timeline, given)
+                    cancels = [one for one in given if one.topic() == self._cancels]
+                    await self._schedule(timeline, [one for one in given if one not in cancels])
+                    await self._hasten(timeline, {one.key() or b"" for one in cancels})
                     await asyncio.to_thread(consumer.commit, asynchronous=False)
                 self.failure = None
         finally:
@@ -156,11 +182,39 @@ class Courier:
                 except InvalidInput as error:
                     self._leave(draft.key, error)
 
+    async def _hasten(self, timeline: Timeline, keys: set[bytes]) -> None:
+        """Makes the jobs of these ids due now; one that is being delivered is left alone."""
+        if not keys:
+            return
+        for place in await asyncio.to_thread(self._places_of, keys):
+            found = await timeline.look_up_key(place)
+            if found is not None:
+                await timeline.move(found.id, at=time.time())
+
+    def _places_of(self, keys: set[bytes]) -> list[str]:
+        """Where the jobs of these ids lie in the topic of delays. Cancels are rare: it is read."""
+        found, client = [], KafkaClient(self._brokers)
+        try:
+            for number in client.partitions([self._topic])[self._topic]:
+                place = (self._topic, number)
+                start = client.offsets({place: EARLIEST})[place]
+                end = client.offsets({place: LATEST})[place]
+                for fetched in fetch(client, place, start, end, committed=True):
+                    batch = to_arrow(
+                        fetched.batches, place, offset_end=end, columns=COLUMNS_WITH_HEADERS
+                    )
+                    for record in records_of(batch, place) if batch.num_rows else ():
+                        if not keys.isdisjoint(keys_of(record.job)):
+                            found.append(f"{number}-{record.offset}")
+        finally:
+            client.close()
+        return found
+
     def _leave(self, place: str | None, error: InvalidInput) -> None:
         _log.error("not a delayed job", topic=self._topic, place=place, reason=str(error))
 
     def deliver(self, messages: Sequence[DueMessage]) -> None:
-        """Writes due jobs to their teams. Raises `Unavailable`: then they come again."""
+        """Writes due jobs to their teams. Raises `Retry`: then they come again."""
         failed: list[KafkaError] = []
 
         def on_delivery(error: KafkaError | None, _message: Message) -> None:
@@ -174,7 +228,11 @@ class Courier:
 
         left = self._producer.flush(_FLUSH_S)
         if failed or left:
-            raise Unavailable(f"{len(failed) + left} due jobs are not acknowledged")
+            attempts = max(message.attempt for message in messages)
+            raise Retry(
+                timedelta(seconds=min(_AGAIN_S_MAX, 1 << min(attempts, 6))),
+                f"{len(failed) + left} due jobs are not acknowledged",
+            )
 
 
 def draft_of(message: Any) -> Draft:

@@ -22,26 +22,30 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from dovetail import tracing
-from dovetail.background import start_thread
-from dovetail.errors import DovetailError, Unavailable
+from dovetail.errors import DovetailError, InvalidInput, Unavailable
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient, Partition
 from dovetail.logging import get_logger
-from dovetail.teams.chains.chain_id import ChainId, claim_chain, group_of, has_begun, note_begun
+from dovetail.spark.java_process import SparkGone, has_ended
+from dovetail.teams.chains.chain_id import ChainId, Copy, claim_chain, copy_of, group_of, keep_copy
+from dovetail.teams.chains.snapshot import note_in
 from dovetail.teams.delays import Courier
 from dovetail.teams.graph import Pipeline, Stage
-from dovetail.teams.lease import TASKS_SQL, Lease
 from dovetail.teams.metrics import PipelineMetrics
-from dovetail.teams.progress import TeamMeter, TeamProgress
-from dovetail.teams.serving import Share
+from dovetail.teams.progress import Note, TeamMeter, TeamProgress
+from dovetail.teams.spark_job import SparkJob
+from dovetail.teams.tasks.attempt import Share
+from dovetail.teams.tasks.dealing import dealt, units_of
+from dovetail.teams.tasks.lease import TASKS_SQL, Lease
 from dovetail.teams.topics import create_topics
+from dovetail.teams.travel.parcel import CannotTravel, Parcel, check_stage, lasting_reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 #: Failures in a row, before the engine gives up.
 FAILURES_MAX = 10
@@ -54,10 +58,12 @@ _LOOK_S = 0.1
 _STEADY_S = 10.0
 #: Between two looks at the positions, at the slots of Spark and at the partitions of inputs.
 _POSITIONS_S, _PLAN_S = 1.0, 5.0
-#: How long tasks have to end when they are told to; Spark kills what has not.
-_STOP_S_MAX = 15.0
+#: Between two copies of a snapshot to the checkpoint.
+_COPY_S = 60.0
 #: A progress report does not wait longer for an unreachable broker; it shows what is known.
 _ENDS_S_MAX = 2.0
+#: On the context of a session: the engines that run in it.
+_ENGINES = "_dovetail_engines"
 _TEAM = re.compile(r"TeamFailed: team '([^']+)'")
 
 _log = get_logger("teams")
@@ -68,51 +74,63 @@ class _Running:
     stage: Stage
     meter: TeamMeter
     location: str
+    #: It is the gathering behind the team.
+    gathers: bool = False
     chain: ChainId | None = None
     numbers: tuple[int, ...] = ()
-    #: Partitions that are known to have a snapshot.
-    begun: frozenset[int] = frozenset()
+    #: The snapshots that partitions have in the checkpoint, and when each was kept.
+    copies: dict[int, Copy] = field(default_factory=dict)
+    kept_at_s: dict[int, float] = field(default_factory=dict)
     #: Whether the position of the meter is in the group too.
     committed: bool = True
 
-
-class _Tasks:
-    """A job of Spark: all tasks of the pipeline, on a thread that waits for their end."""
-
-    def __init__(self, spark: "SparkSession", frame: "DataFrame", *, name: str, count: int) -> None:
-        self._context, self._frame, self._name = spark.sparkContext, frame, name
-        self.count = count
-        self.started_s = time.monotonic()
-        self.error: str | None = None
-        self._thread = start_thread(self._run, name="teams/tasks", of=name)
-
-    def _run(self) -> None:
-        self._context.setJobGroup(self._name, self._name, interruptOnCancel=True)
-        try:
-            self._frame.collect()
-            self.error = "its tasks have ended"
-        except Exception as error:  # noqa: BLE001 - Spark raises what ended the job
-            self.error = str(error) or repr(error)
+    @property
+    def input(self) -> str:
+        gather = self.stage.gather
+        return gather.topic if self.gathers and gather else self.stage.topics.input
 
     @property
-    def over(self) -> bool:
-        """Whether they have ended."""
-        return not self._thread.is_alive()
+    def results(self) -> str:
+        gather = self.stage.gather
+        return gather.target.input_topic if self.gathers and gather else self.stage.topics.results
 
-    def running(self) -> int:
-        """How many of them Spark runs now; the others wait for slots."""
-        tracker = self._context.statusTracker()
-        infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._name)]
-        stages = [tracker.getStageInfo(one) for info in infos if info for one in info.stageIds]
-        return sum(stage.numActiveTasks for stage in stages if stage is not None)
+    @property
+    def group(self) -> str:
+        return f"{self.stage.group}.gather" if self.gathers else self.stage.group
 
-    def stop(self) -> None:
-        """Ends them; what they have not finished is done by others."""
-        deadline = time.monotonic() + _STOP_S_MAX
-        # A job that has not begun yet is not known to Spark, so ask again.
-        while not self.over and time.monotonic() < deadline:
-            self._context.cancelJobGroup(self._name)
-            self._thread.join(0.2)
+
+def _all_of(pipeline: Pipeline, where: str, team: str | None) -> list[_Running]:
+    """The teams of a pipeline, or one of them, and the gatherings behind them."""
+    stages = [one for one in pipeline.stages() if team in (None, one.team)]
+    teams = [_Running(one, TeamMeter(one.team), f"{where}/{one.team}") for one in stages]
+    gathers = [
+        _Running(one, TeamMeter(one.team), f"{where}/{one.team}.gather", gathers=True)
+        for one in stages
+        if one.gather is not None
+    ]
+    return teams + gathers
+
+
+def _in_session(spark: "SparkSession") -> "set[Engine]":
+    """The engines that run in a session of Spark."""
+    context = spark.sparkContext
+    found: set[Engine] | None = getattr(context, _ENGINES, None)
+    if found is None:
+        found = set()
+        setattr(context, _ENGINES, found)
+    return found
+
+
+def check_slots(spark: "SparkSession", engines: int) -> None:
+    """Raises `InvalidInput` if Spark can never run a task for each of so many engines."""
+    # A cluster may have more of them soon; a local Spark never has.
+    context = spark.sparkContext
+    local = re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
+    if local and context.defaultParallelism < engines:
+        raise InvalidInput(
+            f"Spark runs {context.defaultParallelism} tasks at once ({context.master}), and "
+            f"{engines} engines in it need one each; give it --master 'local[{engines}]' or more"
+        )
 
 
 class Engine:
@@ -125,29 +143,28 @@ class Engine:
         *,
         bootstrap: str,
         checkpoint: str,
+        team: str | None = None,
         term: int | None = None,
         metrics: PipelineMetrics | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
         """`checkpoint` is a path that all masters share, `term` is this master's, and `config` has
-        TLS and login by librdkafka's names. Raises `InvalidInput`."""
-        self._pipeline, self._spark = pipeline, spark
+        TLS and login by librdkafka's names. With `team` it runs that team alone, and others run
+        the rest. Raises `InvalidInput`."""
+        self._pipeline, self._spark, self._team = pipeline, spark, team
         self._brokers, self._term = Brokers.at(bootstrap, config), term
-        where = f"{checkpoint.rstrip('/')}/{pipeline.name}"
-        self._running = [
-            _Running(stage, TeamMeter(stage.team), f"{where}/{stage.team}")
-            for stage in pipeline.stages()
-        ]
+        self._running = _all_of(pipeline, f"{checkpoint.rstrip('/')}/{pipeline.name}", team)
         self._metrics = metrics or PipelineMetrics()
         self._stopped = threading.Event()
         #: Held while tasks are started again or stopped: none is started after the end.
         self._changing = threading.Lock()
-        self._tasks: _Tasks | None = None
+        self._tasks: SparkJob | None = None
         self._plan: dict[str, object] = {}
         #: Tasks that Spark turned out to run at once, if it has fewer slots for us than it says.
         self._slots_max: int | None = None
         self._begin_again_s = self._positions_at_s = self._planned_at_s = 0.0
-        self._courier = Courier(pipeline.name, self._brokers) if pipeline.has_delays else None
+        delays = pipeline.has_delays if team is None else pipeline.delays_of(team)
+        self._courier = Courier(pipeline.name, self._brokers) if delays else None
         #: Looks up what is to be served; guarded by `_changing` once the engine has started.
         self._client = KafkaClient(self._brokers)
         #: Reads and commits positions; guarded by `_changing`.
@@ -165,14 +182,27 @@ class Engine:
         self.stop()
 
     def start(self) -> None:
-        """Creates what is missing, topics and chains, and starts the tasks."""
+        """Creates what is missing, topics and chains, and starts the tasks.
+
+        Raises `CannotTravel` for a function that Spark's workers cannot get, and `InvalidInput` if
+        there is no slot for it beside the engines that run. One that was stopped meanwhile starts
+        nothing.
+        """
+        check_slots(self._spark, len(_in_session(self._spark) | {self}))
+        for one in self._running:
+            check_stage(one.stage)
         brokers = self._brokers
         create_topics(self._pipeline, brokers.bootstrap, config=dict(brokers.settings))
         try:
-            for one in self._running:
-                self._prepare(one)
-                one.meter.start(self._start_of(one), now_s=time.monotonic())
-            self._begin()
+            # Whoever stops it meanwhile waits.
+            with self._changing:
+                for one in self._running:
+                    self._prepare(one)
+                    one.meter.start(self._start_of(one), now_s=time.monotonic())
+                if self._stopped.is_set():
+                    return
+                _in_session(self._spark).add(self)
+                self._begin()
         except BaseException:
             self.stop()
             raise
@@ -182,8 +212,9 @@ class Engine:
     def stop(self) -> None:
         """Stops the tasks; the next master does what they have not finished."""
         self._stopped.set()
+        _in_session(self._spark).discard(self)
         if self._courier is not None:
-            self._courier.stop()
+            self._courier.end()
 
         with self._changing:
             if self._tasks is not None:
@@ -193,9 +224,12 @@ class Engine:
             self._positions.close()
         with self._asking:
             self._looking.close()
+        if self._courier is not None:
+            self._courier.stop()
 
     def watch(self, *, until: threading.Event | None = None) -> None:
-        """Keeps the teams running until the engine stops. Raises `Unavailable` if one cannot."""
+        """Keeps the teams running until the engine stops. Raises `Unavailable` if one cannot, and
+        `SparkGone`."""
         while not self._stopped.is_set() and not (until is not None and until.is_set()):
             with self._changing:
                 if self._stopped.is_set():
@@ -216,7 +250,7 @@ class Engine:
             if not self._stopped.is_set() and ends is not None:
                 self._look_at_positions()
             found = []
-            for one in self._running:
+            for one in (one for one in self._running if not one.gathers):
                 topics = one.stage.topics
                 found.append(
                     one.meter.progress(
@@ -253,7 +287,7 @@ class Engine:
 
     def _busy(self, ends: Mapping[str, Mapping[Partition, int]]) -> _Running | None:
         for one in self._running:
-            wanted = ends[one.stage.topics.input].items()
+            wanted = ends[one.input].items()
             if any(one.meter.position.get(place, 0) < end for place, end in wanted):
                 return one
         return None
@@ -262,7 +296,7 @@ class Engine:
 
     def _start_of(self, one: _Running) -> dict[Partition, int]:
         """Where the team continues, as far as its snapshots tell."""
-        places = [(one.stage.topics.input, number) for number in one.numbers]
+        places = [(one.input, number) for number in one.numbers]
         first = self._client.offsets(dict.fromkeys(places, EARLIEST))
         return first | self._snapshots_of(self._client, one)
 
@@ -270,10 +304,12 @@ class Engine:
         assert one.chain is not None
         found = {}
         for number in one.numbers:
-            place = (one.stage.topics.input, number)
+            place = (one.input, number)
             stored = client.committed(group_of(one.chain.id, number))
             if place in stored:
                 found[place] = stored[place][0]
+                self._keep(one, number, stored)
+                one.meter.notes[place] = Note.decoded(note_in(stored[place][1]))
         return found
 
     def _look_at_positions(self) -> None:
@@ -282,28 +318,29 @@ class Engine:
         try:
             for one in self._running:
                 found = self._snapshots_of(self._positions, one)
-                self._note_begun(one, found)
                 if one.meter.moved(found, now_s=time.monotonic()):
                     one.committed, one.meter.failures, one.meter.last_error = False, 0, ""
                 if not one.committed:
-                    self._positions.commit(one.stage.group, one.meter.position)
+                    self._positions.commit(one.group, one.meter.position)
                     one.committed = True
         except DovetailError as error:
             # They are for display, and for `drain`, which looks again.
             _log.warning("positions not known", pipeline=self._pipeline.name, reason=str(error))
 
-    def _note_begun(self, one: _Running, found: Mapping[Partition, int]) -> None:
-        """A partition that has a snapshot now must not begin anew without one."""
-        for _, number in found:
-            one.meter.served = True
-            if number not in one.begun:
-                note_begun(self._spark, one.location, number)
-                one.begun |= {number}
+    def _keep(self, one: _Running, number: int, stored: Copy) -> None:
+        """A partition that has a snapshot must not begin anew without one."""
+        one.meter.served = True
+        now_s = time.monotonic()
+        if number in one.copies and now_s - one.kept_at_s.get(number, 0.0) < _COPY_S:
+            return
+        one.kept_at_s[number] = now_s
+        if one.copies.get(number) != stored:
+            keep_copy(self._spark, one.location, number, stored)
+            one.copies[number] = stored
 
     def _ends(self) -> dict[str, dict[Partition, int]] | None:
         """The ends of inputs and dead letters, by topic; None if the broker does not answer."""
-        names = [one.stage.topics for one in self._running]
-        topics = [topic for name in names for topic in (name.input, name.dead)]
+        topics = [t for one in self._running for t in (one.input, one.stage.topics.dead)]
         try:
             there = self._looking.partitions(topics)
             places = [(topic, number) for topic, numbers in there.items() for number in numbers]
@@ -318,33 +355,38 @@ class Engine:
     # --- tasks -----------------------------------------------------------------------------------
 
     def _prepare(self, one: _Running) -> None:
-        topics = one.stage.topics
-        there = self._client.partitions([topics.input, topics.results])
-        one.numbers = tuple(there[topics.input])
+        there = self._client.partitions([one.input, one.results])
+        one.numbers = tuple(there[one.input])
         if one.chain is None:
-            one.chain = claim_chain(self._spark, one.location, results=len(there[topics.results]))
-        noted = (n for n in one.numbers if has_begun(self._spark, one.location, n))
-        one.begun = frozenset(noted)
+            one.chain = claim_chain(self._spark, one.location, results=len(there[one.results]))
+        kept = {n: copy_of(self._spark, one.location, n) for n in one.numbers}
+        one.copies = {number: copy for number, copy in kept.items() if copy is not None}
 
     def _begin(self) -> None:
         """Hands out the partitions: as many tasks as Spark has slots, each with its part."""
         shares = [share for one in self._running for share in self._shares(one)]
-        count = max(1, min(self._slots(), self._slots_max or len(shares), len(shares)))
+        units = units_of(shares)
+        count = max(1, min(self._slots(), self._slots_max or len(units), len(units)))
         lease = Lease(
-            {number: shares[number::count] for number in range(count)},
+            Parcel.of(dealt(units, count)),
             self._brokers,
             tracing.in_use(),
         )
         self._plan = self._wanted()
         self._planned_at_s = time.monotonic()
         rows = self._spark.range(0, count, numPartitions=count)
-        name = f"teams of {self._pipeline.name} {uuid.uuid4().hex[:8]}"
+        what = f"teams of {self._pipeline.name}" if self._team is None else f"team {self._team}"
+        name = f"{what} {uuid.uuid4().hex[:8]}"
         frame = rows.mapInArrow(lease, TASKS_SQL)
-        self._tasks = _Tasks(self._spark, frame, name=name, count=count)
+        self._tasks = SparkJob(self._spark, frame, pool=self._pipeline.name, name=name, count=count)
 
     def _slots(self) -> int:
         """How many tasks Spark can run at once, as it says."""
-        return int(self._spark.sparkContext.defaultParallelism)
+        # Tasks that never end leave nothing to others: engines of one session divide its slots.
+        slots, engines = self._spark.sparkContext.defaultParallelism, len(_in_session(self._spark))
+        # What the masters of the other teams may need here is not taken first.
+        teams = 1 if self._team is None else len(self._pipeline.teams)
+        return max(1, int(slots) // max(engines, teams))
 
     def _shares(self, one: _Running) -> list[Share]:
         assert one.chain is not None
@@ -357,16 +399,18 @@ class Engine:
                 results=one.chain.results,
                 number=number,
                 size=size,
-                created=number in one.begun,
+                copy=one.copies.get(number),
                 delays=self._pipeline.has_delays,
                 term=self._term or 0,
+                gathers=one.gathers,
+                own=self._team is not None,
             )
             for number in one.numbers
         ]
 
     def _wanted(self) -> dict[str, object]:
         """What the hand-out depends on."""
-        return {"slots": self._slots()} | {one.stage.team: one.numbers for one in self._running}
+        return {"slots": self._slots()} | {one.input: one.numbers for one in self._running}
 
     def _look(self) -> None:
         """Restarts what has ended, and hands out anew what has changed."""
@@ -399,8 +443,7 @@ class Engine:
         """Input topics that have grown, and slots that Spark has got or lost."""
         try:
             for one in self._running:
-                there = self._positions.partitions([one.stage.topics.input])
-                one.numbers = tuple(there[one.stage.topics.input])
+                one.numbers = tuple(self._positions.partitions([one.input])[one.input])
         except DovetailError:
             return
         tasks = self._tasks
@@ -416,10 +459,18 @@ class Engine:
         tasks.stop()
         self._tasks, self._begin_again_s = None, 0.0
 
-    def _is_steady(self, tasks: _Tasks) -> bool:
+    def _is_steady(self, tasks: SparkJob) -> bool:
         return time.monotonic() - tasks.started_s > _STEADY_S
 
+    def _spark_ended(self) -> bool:
+        return has_ended(self._spark)
+
     def _note_failure(self, error: str) -> None:
+        if self._spark_ended():
+            raise SparkGone(f"Spark has ended, and this driver with it: {error[:500]}")
+        lasting = lasting_reason(error)
+        if lasting is not None:
+            raise CannotTravel(lasting)
         reason, now_s = error[:2000], time.monotonic()
         named = _TEAM.search(error)
         blamed = [one for one in self._running if named is None or one.stage.team == named.group(1)]

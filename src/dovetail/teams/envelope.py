@@ -7,6 +7,9 @@
     headers  dovetail-parent      the job that this one was made from (spray)
              dovetail-attempts    how often it was tried before it came here; absent: never
              dovetail-not-before  milliseconds since the epoch before which it is not due
+             dovetail-since       milliseconds since the epoch at which it was put off
+             dovetail-item        `number/count/time`: one of the items of a job that are gathered
+                                  until that time, in milliseconds since the epoch
              dovetail-to          on the topic of delays: the input topic that it goes to
              traceparent          as in W3C Trace Context; see `dovetail.tracing`
 
@@ -27,6 +30,8 @@ JobId = NewType("JobId", str)
 PARENT = "dovetail-parent"
 ATTEMPTS = "dovetail-attempts"
 NOT_BEFORE = "dovetail-not-before"
+SINCE = "dovetail-since"
+ITEM = "dovetail-item"
 TO = "dovetail-to"
 TRACEPARENT = "traceparent"
 
@@ -61,6 +66,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     attempts: int = 0
     not_before_ms: int = 0
     traceparent: bytes | None = None
+    #: When it was put off, if it was.
+    since_ms: int = 0
+    #: Which item of its parent it is, if the items are gathered; see `Item`.
+    item: bytes | None = None
     #: Headers of other producers, which its function may want to see.
     foreign: tuple[Header, ...] = ()
 
@@ -81,6 +90,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
             found.append((ATTEMPTS, b"%d" % self.attempts))
         if self.not_before_ms:
             found.append((NOT_BEFORE, b"%d" % self.not_before_ms))
+        if self.since_ms:
+            found.append((SINCE, b"%d" % self.since_ms))
+        if self.item is not None:
+            found.append((ITEM, self.item))
         return found
 
     def marks(self) -> list[Header]:
@@ -91,6 +104,41 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         if self.traceparent is not None:
             found.append((TRACEPARENT, self.traceparent))
         return found
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One item of a job whose items are gathered."""
+
+    #: The key of what is gathered: the id of the job, or what the spray made of it.
+    base: bytes
+    number: int
+    count: int
+    until_ms: int
+
+    @property
+    def opens(self) -> bool:
+        """Whether it stands for the spray, and not for an item."""
+        return self.number == self.count
+
+    @classmethod
+    def of(cls, job: Job) -> "Item | None":
+        """Which item a job is; None if it is none, or its header says nothing."""
+        item = None if job.item is None else cls.parsed(job.key, job.item)
+        if item is None or item.opens:
+            return None
+        ending = b"/%d" % item.number
+        if not job.key.endswith(ending):
+            return None
+        return cls(job.key[: -len(ending)], item.number, item.count, item.until_ms)
+
+    @classmethod
+    def parsed(cls, base: bytes, text: bytes) -> "Item | None":
+        """From a header; with the count in place of a number it says that a job was sprayed."""
+        parts = text.split(b"/")
+        if len(parts) != 3 or not all(part.isdigit() and len(part) < 19 for part in parts):
+            return None
+        number, count, until_ms = map(int, parts)
+        return cls(base, number, count, until_ms) if number <= count else None
 
 
 def job_of(
@@ -113,6 +161,8 @@ def job_of(
         attempts=number_in(known.get(ATTEMPTS)),
         not_before_ms=number_in(known.get(NOT_BEFORE)),
         traceparent=known.get(TRACEPARENT),
+        since_ms=number_in(known.get(SINCE)),
+        item=known.get(ITEM),
         foreign=tuple(one for one in known.items() if not _is_own(one[0])),
     )
 
@@ -128,6 +178,8 @@ def place_of(topic: str, partition: int, offset: int) -> str:
 
 def checked_id(given: str) -> JobId:
     """A job id from outside. Raises `InvalidInput`."""
+    if not isinstance(given, str):
+        raise InvalidInput(f"a job id is text; {given!r:.40} is {type(given).__name__}")
     try:
         key = key_of(JobId(given))
     except UnicodeEncodeError as error:

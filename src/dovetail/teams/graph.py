@@ -8,8 +8,9 @@ would drop the second as a repetition), and results that do not fit the next fun
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import combinations
 from typing import Any
 
@@ -22,9 +23,30 @@ from dovetail.teams.types import fits, item_type, name_of, payload_type, result_
 _NAME = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]{0,59}")
 
 
+class Masters(StrEnum):
+    """What drivers elect a master for: the whole pipeline, or each of its teams."""
+
+    PIPELINE = "pipeline"
+    TEAM = "team"
+
+
 def delays_topic(pipeline: str) -> str:
     """The topic for the jobs of a pipeline that are not due yet."""
     return f"{pipeline}.delays"
+
+
+def cancels_topic(pipeline: str) -> str:
+    """The topic for the ids of jobs of a pipeline that are not wanted any more."""
+    return f"{pipeline}.cancels"
+
+
+def checked_name(pipeline: str) -> str:
+    """The name of a pipeline. Raises `InvalidInput`."""
+    if not isinstance(pipeline, str) or not _NAME.fullmatch(pipeline):
+        raise InvalidInput(
+            f"a pipeline's name {pipeline!r} must be 1 to 60 letters, digits, '-' and '_'"
+        )
+    return pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,18 @@ class Target:
 
     input_topic: str
     codec: Codec
+    #: If it gathers items: where their ends go, and how long they are waited for.
+    gather_topic: str = ""
+    gather_within_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """What is behind a team whose items are gathered."""
+
+    topic: str
+    target: Target
+    id_suffix: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +93,10 @@ class Stage:
     topics: Topics
     connectors: tuple[Connector, ...]
     targets: dict[str, Target]
+    gather: Gather | None = None
+    #: Run once in each process, before its first job and after its last.
+    setup: Callable[[], Any] | None = None
+    teardown: Callable[[Any], Any] | None = None
 
     @property
     def delays_topic(self) -> str:
@@ -85,24 +123,41 @@ class Edge:
 class Pipeline:
     """Teams that are run together. Raises `InvalidInput` if they do not fit."""
 
-    def __init__(self, name: str, *teams: Team) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise InvalidInput(
-                f"a pipeline's name {name!r} must be 1 to 60 letters, digits, '-' and '_'"
-            )
+    def __init__(
+        self,
+        name: str,
+        *teams: Team,
+        others: Iterable["Pipeline"] = (),
+        masters: str = Masters.PIPELINE,
+    ) -> None:
+        """`others` are pipelines whose teams may get jobs of this one; each runs for itself. With
+        `masters="team"` each team has a master of its own, elected among all drivers."""
+        self.name = checked_name(name)
+        if masters not in set(Masters):
+            raise InvalidInput(f"pipeline {name!r}: masters={masters!r} is not pipeline or team")
+        self.masters = Masters(masters)
         if not teams:
             raise InvalidInput(f"pipeline {name!r} has no teams")
-        self.name = name
         self.teams: dict[str, Team] = {}
         for team in teams:
             if self.teams.setdefault(team.name, team) is not team:
                 raise InvalidInput(f"pipeline {name!r} has two teams named {team.name!r}")
+
+        self._foreign: dict[str, Pipeline] = {}
+        for other in others:
+            for foreign in other.teams:
+                if foreign in self.teams or self._foreign.setdefault(foreign, other) is not other:
+                    raise InvalidInput(
+                        f"pipeline {name!r}: {foreign!r} of {other.name!r} is the name of another "
+                        "team that its connectors could mean; rename one of them"
+                    )
 
         self._check_listed()
         self.edges = tuple(self._edges())
         self._check_topics()
         self._check_cycles()
         self._check_ids()
+        self._check_gathers()
         self._check_types()
 
     @property
@@ -113,9 +168,12 @@ class Pipeline:
     @property
     def has_delays(self) -> bool:
         """Whether a connector or a long backoff makes jobs wait in a timeline."""
-        return any(edge.connector.after_ms for edge in self.edges) or any(
-            team.policy.may_postpone for team in self.teams.values()
-        )
+        return any(map(self.delays_of, self.teams))
+
+    def delays_of(self, name: str) -> bool:
+        """The same, for the jobs of one team."""
+        team = self.teams[name]
+        return team.policy.may_postpone or any(one.after_ms for one in team.connectors)
 
     def team(self, name: str | None = None) -> Team:
         """A team by name, the entry for None. Raises `NotFound`."""
@@ -154,15 +212,21 @@ class Pipeline:
             onward = [
                 edge.target
                 for edge in self._edges_with_same_id(current)
-                if edge.connector.kind is not ConnectorKind.SPRAY
+                if edge.connector.kind is not ConnectorKind.SPRAY and edge.target in self.teams
             ]
+            onward += self._gathered_from(current)
             waiting += onward
             if not onward:
                 found.append(current)
         return found
 
     def _stage(self, team: Team) -> Stage:
-        names = {target for connector in team.connectors for target in connector.targets}
+        names = {
+            target
+            for connector in team.connectors
+            if connector.kind is not ConnectorKind.GATHER
+            for target in connector.targets
+        }
         return Stage(
             pipeline=self.name,
             team=team.name,
@@ -174,11 +238,53 @@ class Pipeline:
             remember_ms=team.remember_ms,
             topics=self.topics(team.name),
             connectors=team.connectors,
-            targets={
-                name: Target(self.topics(name).input, self.teams[name].codec)
-                for name in sorted(names)
-            },
+            targets={name: self._target(name) for name in sorted(names)},
+            gather=self._gather(team),
+            setup=team.setup,
+            teardown=team.teardown,
         )
+
+    def _target(self, name: str) -> Target:
+        if name in self._foreign:
+            return self._foreign[name]._target(name)
+        team = self.teams[name]
+        gather = _gather_of(team)
+        return Target(
+            self.topics(name).input,
+            team.codec,
+            "" if gather is None else self.gather_topic(name),
+            0 if gather is None else gather.within_ms,
+        )
+
+    def _gather(self, team: Team) -> Gather | None:
+        gather = _gather_of(team)
+        if gather is None:
+            return None
+        target = self._target(gather.target)
+        return Gather(self.gather_topic(team.name), target, gather.id_suffix)
+
+    def known(self, name: str) -> Team | None:
+        """A team of this pipeline or of the others."""
+        foreign = self._foreign.get(name)
+        return self.teams.get(name) if foreign is None else foreign.teams[name]
+
+    def foreign_stages(self) -> list[Stage]:
+        """The teams of other pipelines that get jobs of this one."""
+        return [
+            stage
+            for name in self.foreign_targets
+            for stage in self._foreign[name].stages()
+            if stage.team == name
+        ]
+
+    @property
+    def foreign_targets(self) -> list[str]:
+        """The names of those teams."""
+        return sorted({edge.target for edge in self.edges} & self._foreign.keys())
+
+    def gather_topic(self, team: str) -> str:
+        """Where the ends of items of a team go that gathers."""
+        return f"{self.name}.{team}.gather"
 
     def _edges(self) -> Iterator[Edge]:
         for team in self.teams.values():
@@ -190,10 +296,10 @@ class Pipeline:
     def _check_listed(self) -> None:
         for team in self.teams.values():
             for other in team.next_teams:
-                if self.teams.get(other.name) is not other:
+                if self.known(other.name) is not other:
                     raise InvalidInput(
                         f"pipeline {self.name!r}: team {team.name!r} leads to {other.name!r}, "
-                        "which is not listed; add it to the pipeline"
+                        "which is not listed; add it to the pipeline, or its own one as others="
                     )
 
     def _check_topics(self) -> None:
@@ -216,7 +322,7 @@ class Pipeline:
         state: dict[str, bool] = {}
         plain: dict[str, list[str]] = {name: [] for name in self.teams}
         for edge in self.edges:
-            if edge.connector.cycle is None:
+            if edge.connector.cycle is None and edge.target in self.teams:
                 plain[edge.source].append(edge.target)
 
         def visit(name: str, path: tuple[str, ...]) -> None:
@@ -262,6 +368,48 @@ class Pipeline:
                 waiting += [edge.target for edge in self._edges_with_same_id(current)]
         return found
 
+    def _gathered_from(self, source: str) -> list[str]:
+        """The teams that get what a team sprays, gathered under the same id."""
+        gathers = (
+            _gather_of(self.teams[edge.target])
+            for edge in self._edges_with_same_id(source)
+            if edge.connector.kind is ConnectorKind.SPRAY and edge.target in self.teams
+        )
+        return [one.target for one in gathers if one is not None and one.id_suffix is None]
+
+    def _check_gathers(self) -> None:
+        for edge in self.edges:
+            if edge.connector.kind is not ConnectorKind.GATHER:
+                continue
+            name, other = self.teams[edge.source], self.known(edge.target)
+            assert other is not None, "it is listed"
+            sprays = [
+                one.source
+                for one in self.edges
+                if one.target == edge.source and one.connector.kind is ConnectorKind.SPRAY
+            ]
+            if not sprays:
+                raise InvalidInput(
+                    f"pipeline {self.name!r}: {edge.source!r} gathers to {edge.target!r}, but no "
+                    f"team sprays to {edge.source!r}"
+                )
+
+            for team in (name, other):
+                if team.codec.name not in ("json", "msgpack"):
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: {edge.source!r} gathers to {edge.target!r}, "
+                        f"which takes codec json or msgpack, not {team.codec.name!r} of "
+                        f"{team.name!r}"
+                    )
+
+            for source in sprays:
+                if edge.connector.id_suffix is None and edge.target in self._reach(source):
+                    raise InvalidInput(
+                        f"pipeline {self.name!r}: team {edge.target!r} would get each id of "
+                        f"{source!r} twice, gathered and by another path, and drop the second as a "
+                        'repetition; give the gathered ones other ids: gather_to(..., as_="...")'
+                    )
+
     def _edges_with_same_id(self, source: str) -> list[Edge]:
         """The edges of a team along which jobs keep their ids (a spray adds numbers to them)."""
         return [
@@ -270,14 +418,19 @@ class Pipeline:
             if edge.source == source
             and edge.connector.id_suffix is None
             and edge.connector.cycle is None
+            and edge.connector.kind is not ConnectorKind.GATHER
         ]
 
     def _check_types(self) -> None:
         for edge in self.edges:
-            source, target = self.teams[edge.source], self.teams[edge.target]
+            source, target = self.teams[edge.source], self.known(edge.target)
+            assert target is not None, "it is listed"
             if source.kind is not WorkKind.ITEM or target.kind is not WorkKind.ITEM:
                 continue
 
+            if edge.connector.kind is ConnectorKind.GATHER:
+                self._check_gathered(edge)
+                continue
             given = result_type(source.work)
             if edge.connector.kind is ConnectorKind.SPRAY:
                 item = item_type(given)
@@ -296,3 +449,18 @@ class Pipeline:
                     f"pipeline {self.name!r}: {source.name!r} gives {name_of(given)} but "
                     f"{target.name!r} takes {name_of(wanted)}; put a transform between them"
                 )
+
+    def _check_gathered(self, edge: Edge) -> None:
+        target = self.known(edge.target)
+        assert target is not None, "it is listed"
+        wanted = payload_type(target.work)
+        if item_type(wanted) is None:
+            raise InvalidInput(
+                f"pipeline {self.name!r}: {edge.target!r} takes {name_of(wanted)}, but what "
+                f"{edge.source!r} gathers is a list of items"
+            )
+
+
+def _gather_of(team: Team) -> Connector | None:
+    """How a team gathers; None if it does not."""
+    return next((one for one in team.connectors if one.kind is ConnectorKind.GATHER), None)

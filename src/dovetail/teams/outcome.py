@@ -1,8 +1,9 @@
-"""How a job ends: with a result, or as a dead letter that says why; or not yet.
+"""How a job ends: with a result, as a dead letter that says why, or cancelled; or not yet.
 
     result        key: the id; value: the result in the team's codec; headers: parent, traceparent
     dead letter   key: the id; value: the payload as it came, so that copying it back is a replay;
                   headers: kind, reason, traceback, attempts, and those of the job
+    cancelled     on the results topic: a failure mark as of a dead letter, which there is none of
     postponed     on the results topic: an empty value; headers: kind, reason, attempts, not-before.
                   The job is tried again at that time; readers skip this record
 
@@ -11,12 +12,24 @@ dead letter can always be written, whatever a function raised.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
-from dovetail.teams.envelope import ATTEMPTS, NOT_BEFORE, Header, Job, JobId, job_of
+from dovetail.errors import Refused
+from dovetail.teams.codecs import Codec, codec_of
+from dovetail.teams.envelope import (
+    ATTEMPTS,
+    ITEM,
+    NOT_BEFORE,
+    SINCE,
+    Header,
+    Job,
+    JobId,
+    job_of,
+)
 
 KIND = "dovetail-kind"
 REASON = "dovetail-reason"
@@ -43,11 +56,16 @@ class FailureKind(StrEnum):
     JOB_UNREADABLE = "job-unreadable"
     RESULT_UNWRITABLE = "result-unwritable"
     RESULT_TOO_LARGE = "result-too-large"
+    CANCELLED = "cancelled"
 
     @property
     def final(self) -> bool:
         """Whether trying again cannot help: the same bytes meet the same rule."""
-        return self in (FailureKind.REJECTED, FailureKind.JOB_UNREADABLE)
+        return self in (
+            FailureKind.REJECTED,
+            FailureKind.JOB_UNREADABLE,
+            FailureKind.CANCELLED,
+        )
 
 
 class Reject(Exception):
@@ -87,7 +105,7 @@ class DeadLetter:
     def headers(self) -> list[Header]:
         """The headers of its record."""
         failure = self.failure.bounded()
-        found = [header for header in self.job.headers() if header[0] != ATTEMPTS]
+        found = [one for one in self.job.headers() if one[0] not in (ATTEMPTS, SINCE, ITEM)]
         found += [
             (ATTEMPTS, b"%d" % self.attempts),
             (KIND, failure.kind.encode()),
@@ -118,11 +136,13 @@ class Postponed:
             (REASON, reason),
         ]
 
-    @property
-    def next_job(self) -> Job:
-        """The same job as it will come back."""
+    def next_job(self, *, since_ms: int) -> Job:
+        """The same job as it will come back, put off at a time."""
         return msgspec.structs.replace(
-            self.job, attempts=self.attempts, not_before_ms=self.not_before_ms
+            self.job,
+            attempts=self.attempts,
+            not_before_ms=self.not_before_ms,
+            since_ms=since_ms,
         )
 
 
@@ -137,11 +157,32 @@ class Outcome:
     payload: bytes
     failure: Failure | None = None
     attempts: int = 1
+    codec: Codec = field(default=codec_of("raw"), repr=False)
 
     @property
     def ok(self) -> bool:
         """Whether it is a result."""
         return self.failure is None
+
+    @property
+    def result(self) -> Any:
+        """The result, decoded. Raises `JobFailed`, `Undecodable`."""
+        if self.failure is not None:
+            raise JobFailed(self)
+        return self.codec.decoder()(self.payload)
+
+
+class JobFailed(Refused):
+    """The job that was asked for ended in dead letters."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        assert outcome.failure is not None
+        self.outcome = outcome
+        failure: Failure = outcome.failure
+        super().__init__(
+            f"team {outcome.team!r} gave up job {outcome.id!r} after {outcome.attempts} attempts: "
+            f"{failure.kind}: {failure.reason}"
+        )
 
 
 def outcome_of(
@@ -152,12 +193,14 @@ def outcome_of(
     key: bytes | None,
     value: bytes | None,
     headers: Iterable[Header] | None,
+    codec: Codec | None = None,
 ) -> Outcome:
     """The outcome that a record of a results or dead-letter topic holds."""
     known = dict(headers or ())
     job = job_of(place=place, key=key, value=value, headers=known.items())
+    codec = codec or codec_of("raw")
     if not dead:
-        return Outcome(team, job.id, job.parent, job.payload)
+        return Outcome(team, job.id, job.parent, job.payload, codec=codec)
 
     kind = known.get(KIND, b"").decode(errors="replace")
     failure = Failure(
@@ -165,4 +208,4 @@ def outcome_of(
         known.get(REASON, b"").decode(errors="replace"),
         known.get(TRACEBACK, b"").decode(errors="replace"),
     )
-    return Outcome(team, job.id, job.parent, job.payload, failure, max(1, job.attempts))
+    return Outcome(team, job.id, job.parent, job.payload, failure, max(1, job.attempts), codec)

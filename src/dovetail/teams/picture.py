@@ -45,7 +45,7 @@ def label_of(edge: Edge) -> str:
 
 def columns_of(pipeline: Pipeline) -> list[list[str]]:
     """The teams by column: each to the right of all that lead to it."""
-    depth = dict.fromkeys(pipeline.teams, 0)
+    depth = dict.fromkeys([*pipeline.teams, *pipeline.foreign_targets], 0)
     forward = [edge for edge in pipeline.edges if edge.connector.cycle is None]
     for _ in pipeline.teams:
         for edge in forward:
@@ -75,7 +75,7 @@ def as_svg(pipeline: Pipeline) -> str:
         '<defs><marker id="tip" markerWidth="9" markerHeight="8" refX="8" refY="4" orient="auto">'
         '<path d="M0,0 L9,4 L0,8 z" fill="#667"/></marker></defs>',
         *(_edge(edge, place) for edge in pipeline.edges),
-        *(_box(pipeline, name, place[name]) for name in pipeline.teams),
+        *(_box(pipeline, name, place[name]) for column in columns_of(pipeline) for name in column),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -107,7 +107,9 @@ def _edge(edge: Edge, place: dict[str, tuple[int, int]]) -> str:
 
 def _box(pipeline: Pipeline, name: str, place: tuple[int, int]) -> str:
     x, y = place
-    workers = pipeline.teams[name].workers
+    team = pipeline.known(name)
+    assert team is not None, "it is drawn"
+    workers = team.workers
     noun = "worker" if workers == 1 else "workers"
     return (
         f'<rect x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="6" '

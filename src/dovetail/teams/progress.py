@@ -14,10 +14,13 @@ States of a team, and of the pipeline that it is in:
     standby     another driver may be the master          waiting for election
 """
 
+import base64
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from dovetail.kafka.client.client import Partition
 
@@ -25,6 +28,10 @@ from dovetail.kafka.client.client import Partition
 RATE_WINDOW_S = 10.0
 #: A last error is a line in a table; the log has the rest.
 _ERROR_CHARACTERS_MAX = 300
+#: Brokers keep 4,096 bytes beside a position; a note is a third longer than what it says.
+NOTE_JOBS_MAX = 8
+_NOTE_ID_CHARACTERS = 80
+_NOTE_CHARACTERS_MAX = 3_500
 
 
 class TeamState(StrEnum):
@@ -48,6 +55,42 @@ class PipelineState(StrEnum):
     STOPPED = "stopped"
 
 
+class JobProgress(msgspec.Struct, frozen=True):
+    """What a job that runs says of itself (`JobContext.progress`)."""
+
+    id: str
+    part: float
+    text: str = ""
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """What a partition tells its driver, beside its snapshot."""
+
+    jobs: list[JobProgress] = []
+    trouble: str = ""
+
+    def encoded(self) -> str:
+        """As text without spaces, which fits beside a position."""
+        jobs = [
+            JobProgress(_plain(one.id)[:_NOTE_ID_CHARACTERS], one.part, _plain(one.text))
+            for one in self.jobs[:NOTE_JOBS_MAX]
+        ]
+        while True:
+            note = Note(jobs, _plain(self.trouble)[:_ERROR_CHARACTERS_MAX])
+            text = base64.urlsafe_b64encode(msgspec.json.encode(note)).decode()
+            if len(text) <= _NOTE_CHARACTERS_MAX or not jobs:
+                return text
+            jobs.pop()
+
+    @classmethod
+    def decoded(cls, text: str) -> "Note":
+        """What is not a note says nothing."""
+        try:
+            return msgspec.json.decode(base64.urlsafe_b64decode(text), type=cls)
+        except (ValueError, msgspec.MsgspecError):
+            return cls()
+
+
 @dataclass(frozen=True, slots=True)
 class TeamProgress:
     """One team at a moment."""
@@ -64,6 +107,15 @@ class TeamProgress:
     #: Jobs given up since this driver became the master; None: the broker did not answer.
     dead_letters: int | None = None
     last_error: str = ""
+    #: Some of the jobs that run and say how far they are.
+    jobs: tuple[JobProgress, ...] = ()
+    #: Of its master; 0: there is no election.
+    term: int = 0
+
+
+def _plain(text: str) -> str:
+    """With lone surrogates, of ids that are not text, as escapes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def pipeline_state(teams: Iterable[TeamProgress]) -> PipelineState:
@@ -92,6 +144,8 @@ class TeamMeter:
     last_error: str = ""
     #: Whether its partitions are served.
     served: bool = False
+    #: What its partitions told last.
+    notes: dict[Partition, Note] = field(default_factory=dict)
     _first_dead: int | None = None
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -119,6 +173,7 @@ class TeamMeter:
             self._first_dead = dead_end
         dead = None if dead_end is None else dead_end - (self._first_dead or 0)
         per_s = self._per_s(now_s)
+        trouble = next((one.trouble for one in self.notes.values() if one.trouble), "")
 
         return TeamProgress(
             team=self.team,
@@ -128,7 +183,8 @@ class TeamMeter:
             jobs_total=self.jobs_total,
             failures=self.failures,
             dead_letters=dead,
-            last_error=self.last_error.partition("\n")[0][:_ERROR_CHARACTERS_MAX],
+            last_error=(self.last_error or trouble).partition("\n")[0][:_ERROR_CHARACTERS_MAX],
+            jobs=tuple(job for one in self.notes.values() for job in one.jobs)[:NOTE_JOBS_MAX],
         )
 
     def _state(self, lag: int | None, per_s: float) -> TeamState:

@@ -2,14 +2,17 @@
 
 The record is on the topic `dovetail.pipelines`, under the pipeline's name as its key; a standby has
 a key of its own, `<pipeline>#<driver>`. The newest record of a key counts; of two drivers that both
-claim to lead, the one with the higher term does.
+claim to lead, the one with the higher term does. If teams have masters of their own, every driver
+reports under its own key, and that rule holds for each team.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dovetail.teams.graph import Pipeline
+import msgspec
+
+from dovetail.teams.graph import Masters, Pipeline
 from dovetail.teams.picture import label_of
 from dovetail.teams.progress import PipelineState, TeamProgress
 
@@ -41,11 +44,12 @@ class Report:
     teams: tuple[TeamProgress, ...]
     #: Why delayed jobs do not reach their teams at the moment.
     delays_error: str | None = None
+    masters: Masters = Masters.PIPELINE
 
     @property
     def key(self) -> str:
         """The key of its record: masters share one, so that there is one answer."""
-        if self.state is PipelineState.WAITING:
+        if self.state is PipelineState.WAITING or self.masters is Masters.TEAM:
             return f"{self.pipeline}#{self.driver}"
         return self.pipeline
 
@@ -61,12 +65,18 @@ class Report:
             "state": self.state.value,
             "driver": self.driver,
             "term": self.term,
+            "masters": self.masters.value,
             "started_ms": self.started_ms,
             "at_ms": self.at_ms,
             "delays_error": self.delays_error,
             "edges": [dict(edge) for edge in self.edges],
             "teams": [
-                {**asdict(one), "jobs_per_s": round(one.jobs_per_s, 1), **self.parts[one.team]}
+                {
+                    **asdict(one),
+                    "jobs_per_s": round(one.jobs_per_s, 1),
+                    "jobs": [msgspec.structs.asdict(job) for job in one.jobs],
+                    **self.parts[one.team],
+                }
                 for one in self.teams
             ],
         }

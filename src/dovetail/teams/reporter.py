@@ -11,7 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 from confluent_kafka import Producer
@@ -24,6 +25,7 @@ from dovetail.background import keep_thread
 from dovetail.errors import Refused
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.logging import get_logger
+from dovetail.supervision import current
 from dovetail.teams.graph import Pipeline
 from dovetail.teams.metrics import PipelineMetrics
 from dovetail.teams.progress import PipelineState, TeamState, pipeline_state, standby_teams
@@ -68,7 +70,8 @@ class Reporter:
         self._edges, self._parts = edges_of(pipeline), parts_of(pipeline)
         self._driver = f"{socket.gethostname()}:{os.getpid()}"
         self._started_ms = _now_ms()
-        self._engine: Engine | None = None
+        #: The engines of this driver and their terms, by team; under None one of the pipeline.
+        self._led: dict[str | None, tuple[Engine, int]] = {}
         self._term = 0
         self._written: Report | None = None
         self._written_at = 0.0
@@ -76,6 +79,7 @@ class Reporter:
         self._stopped = False
         #: Set when there is something to report before the next second.
         self._wake = threading.Event()
+        self._supervisor = current()
         self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
         self._producer = Producer(self._brokers.for_librdkafka())
@@ -91,15 +95,31 @@ class Reporter:
             self._thread.join()
         self._last_report(failed=error if isinstance(error, Exception) else None)
 
-    def leads(self, engine: "Engine", term: int = 0) -> None:
-        """Returns at once. This driver is the master; `term` is 0 where there is no election."""
-        self._engine, self._term = engine, term
+    def leads(self, engine: "Engine", term: int = 0, *, team: str | None = None) -> None:
+        """Returns at once. This driver is the master, of the pipeline or of a team; `term` is 0
+        where there is no election."""
+        self._led = {**self._led, team: (engine, term)}
+        self._term = max(one for _, one in self._led.values())
         self._wake.set()
 
-    def stands_by(self) -> None:
+    def stands_by(self, *, team: str | None = None) -> None:
         """Returns at once. This driver waits to be elected."""
-        self._engine = None
+        self._led = {name: led for name, led in self._led.items() if name != team}
         self._wake.set()
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Whether this driver works: what of it fails again and again, and which teams do.
+
+        A driver that stands by is well.
+        """
+        problems, last = self._supervisor.problems(), self.latest
+        if last is not None:
+            problems += [
+                f"team {one.team}: {one.last_error}" for one in last.teams if one.last_error
+            ]
+            if last.delays_error is not None:
+                problems.append(f"delayed jobs: {last.delays_error}")
+        return not problems, {"status": "degraded" if problems else "ok", "problems": problems}
 
     def look(self) -> Report:
         """Reports now."""
@@ -107,7 +127,7 @@ class Reporter:
             report = self._report()
             self.latest = report
             name = self._pipeline.name
-            self.metrics.leading(name, leads=self._engine is not None, term=self._term)
+            self.metrics.leading(name, leads=bool(self._led), term=self._term)
             self.metrics.teams(name, report.teams)
             self.metrics.delays(name, failing=report.delays_error is not None)
             self._write(report)
@@ -123,10 +143,12 @@ class Reporter:
                 _log.warning("progress not reported", reason=str(error))
 
     def _report(self, state: PipelineState | None = None) -> Report:
-        engine = self._engine
-        teams = standby_teams(self._pipeline.teams) if engine is None else engine.progress()
+        led = list(self._led.values())
+        found = {one.team: replace(one, term=term) for e, term in led for one in e.progress()}
+        teams = [found.get(one.team, one) for one in standby_teams(self._pipeline.teams)]
         if state is None:
-            state = PipelineState.WAITING if engine is None else pipeline_state(teams)
+            state = pipeline_state(teams) if led else PipelineState.WAITING
+        errors = [engine.delays_error for engine, _ in led if engine.delays_error is not None]
         return Report(
             pipeline=self._pipeline.name,
             state=state,
@@ -137,7 +159,8 @@ class Reporter:
             edges=self._edges,
             parts=self._parts,
             teams=tuple(teams),
-            delays_error=None if engine is None else engine.delays_error,
+            delays_error=errors[0] if errors else None,
+            masters=self._pipeline.masters,
         )
 
     def _write(self, report: Report) -> None:
@@ -185,8 +208,7 @@ class Reporter:
                 _log.warning("progress not reported", reason=str(error))
                 report = last
             document = {**report.as_document(), "state": state.value}
-            key = self._pipeline.name if leads else f"{self._pipeline.name}#{self._driver}"
-            self._producer.produce(TOPIC, msgspec.json.encode(document), key.encode())
+            self._producer.produce(TOPIC, msgspec.json.encode(document), last.key.encode())
             self._producer.flush(_LAST_REPORT_S)
 
 

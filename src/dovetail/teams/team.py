@@ -32,6 +32,11 @@ WORKERS_MAX = 10_000
 CONCURRENCY_MAX = 10_000
 ATTEMPTS_MAX = 1_000
 BATCH_MAX = 100_000
+#: Of a team with a limit, which one task serves.
+RUNNING_MAX = 10_000
+RATE_PER_S_MAX = 100_000
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)/([smh])")
+_RATE_S = {"s": 1, "m": 60, "h": 3600}
 BACKOFF_MS_MAX_DEFAULT = 5_000
 #: The furthest that a retry is put off.
 BACKOFF_MS_MAX = 30 * 24 * 3_600_000
@@ -60,6 +65,14 @@ class Policy:
     concurrency: int
     batch_max: int
     result_bytes_max: int
+    #: Jobs that begin in a second, and that run at once, across all workers; None: no limit.
+    rate_per_s: float | None = None
+    running_max: int | None = None
+
+    @property
+    def limited(self) -> bool:
+        """Whether its partitions must know of each other."""
+        return self.rate_per_s is not None or self.running_max is not None
 
     def backoff(self, failures: int, *, jitter: float) -> int:
         """Milliseconds to wait after so many failures; `jitter` is drawn from [0, 1)."""
@@ -100,6 +113,10 @@ class Team:
         input_topic: str | None = None,
         results_topic: str | None = None,
         dead_topic: str | None = None,
+        rate: str | None = None,
+        running_max: int | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[[Any], Any] | None = None,
     ) -> None:
         """`work` is the function. Raises `InvalidInput` for a team that cannot work.
 
@@ -107,11 +124,20 @@ class Team:
         for an async function, as coroutines. `remember` is how long an id counts as seen. `backoff`
         is the pause after the first failure; it doubles up to `backoff_max` (5 s, or `backoff` if
         that is longer). A job with a pause above two seconds waits in a timeline of the cluster.
+        `rate` ("100/s", "20/m") and `running_max` bound how many jobs begin, and how many run at
+        once, across all workers.
+
+        `setup` runs once in each process before its first job, and what it returns is the
+        `resource` of each `JobContext`; `teardown` gets that when the process ends in peace.
         """
         self.name = _named(name, _NAME, "a team's name")
         if not callable(work):
             raise InvalidInput(f"team {name!r}: work must be a function, not {work!r}")
         self.work = work
+        self.setup, self.teardown = setup, teardown
+        for what, given in (("setup", setup), ("teardown", teardown)):
+            if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
+                raise InvalidInput(f"team {name!r}: {what} must be a plain function, not {given!r}")
         self.kind = _member(name, kind)
         self.codec: Codec = codec_of(codec)
         self.workers = _bounded(name, "workers", workers, WORKERS_MAX)
@@ -123,6 +149,7 @@ class Team:
             if backoff_max is None
             else _positive(name, "backoff_max", parse_duration_ms(backoff_max))
         )
+
         self.policy = Policy(
             timeout_ms=_positive(name, "timeout", parse_duration_ms(timeout)),
             attempts_max=_bounded(name, "attempts", attempts, ATTEMPTS_MAX),
@@ -131,7 +158,14 @@ class Team:
             concurrency=_bounded(name, "concurrency", concurrency, CONCURRENCY_MAX),
             batch_max=_bounded(name, "batch", batch, BATCH_MAX),
             result_bytes_max=_positive(name, "result_bytes_max", parse_bytes(result_bytes_max)),
+            rate_per_s=None if rate is None else _per_second(name, rate),
+            running_max=(
+                None
+                if running_max is None
+                else _bounded(name, "running_max", running_max, RUNNING_MAX)
+            ),
         )
+
         if not backoff_ms <= longest_ms <= BACKOFF_MS_MAX:
             raise InvalidInput(
                 f"team {name!r}: backoff={backoff!r} up to backoff_max={backoff_max!r}; the second "
@@ -179,6 +213,22 @@ class Team:
             raise InvalidInput(f"team {self.name!r}: the condition of route_to must be a function")
         self._connect(ConnectorKind.ROUTE, (holds, otherwise), condition, **options)
 
+    def gather_to(
+        self, other: "Team", *, within: str | int = "1h", as_: str | None = None
+    ) -> "Team":
+        """The ends of all items of a job that was sprayed to this team become one job of `other`.
+
+        Its payload is a list of `GatheredItem`, in the order of the items, when the last one has
+        ended or `within` the spray is over; an item that failed, or is missing then, is marked. Its
+        id is that of the job which was sprayed.
+        """
+        within_ms = _positive(self.name, "within", parse_duration_ms(within))
+        if within_ms > BACKOFF_MS_MAX:
+            raise InvalidInput(f"team {self.name!r}: within={within!r} is at most 30 days")
+        if any(one.kind is ConnectorKind.GATHER for one in self.connectors):
+            raise InvalidInput(f"team {self.name!r} has a gather_to already; it can have one")
+        return self._connect(ConnectorKind.GATHER, (other,), as_=as_, within_ms=within_ms)
+
     def __repr__(self) -> str:
         return f"Team({self.name!r})"
 
@@ -192,6 +242,7 @@ class Team:
         after: str | int = 0,
         as_: str | None = None,
         cycle: str | None = None,
+        within_ms: int = 0,
     ) -> "Team":
         for team in teams:
             if not isinstance(team, Team):
@@ -212,6 +263,7 @@ class Team:
             after_ms=after_ms,
             id_suffix=as_,
             cycle=cycle,
+            within_ms=within_ms,
         )
         self._connections.append((connector, teams))
         return teams[0]
@@ -265,6 +317,17 @@ def _bounded(team: str, name: str, value: int, value_max: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= value_max:
         raise InvalidInput(f"team {team!r}: {name}={value!r} must be a number, 1 to {value_max}")
     return value
+
+
+def _per_second(team: str, rate: str) -> float:
+    found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    per_s = float(found[1]) / _RATE_S[found[2]] if found else 0.0
+    if not 0 < per_s <= RATE_PER_S_MAX:
+        raise InvalidInput(
+            f"team {team!r}: rate={rate!r} must be like 100/s, 20/m or 5/h, and at most "
+            f"{RATE_PER_S_MAX}/s"
+        )
+    return per_s
 
 
 def _positive(team: str, name: str, value: int) -> int:

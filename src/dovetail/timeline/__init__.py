@@ -24,11 +24,15 @@ out: `engine/window.py` assigns buckets to consumers → `engine/loader.py` plan
     dispatch.py    the one table of requests: name, permission, handler
     requests.py    what each request of a producer or consumer does
     operating.py   what each request of an operator does
+    receiver.py    messages for clients without a session: each call stands alone
+    forwarding.py  dead letters that go to a topic or another timeline
+    upkeep.py      what is done for a timeline every so often: counts, schedules, trimming
     session.py     producers and consumers of a timeline, as a broker knows them
     context.py     what all running timelines of a broker share
     running.py     one timeline that a broker serves: timers, store, waiting requests
     service.py     all timelines of a broker, and their upkeep
     catalog.py     which timelines there are, in the coordination service
+    watch.py       what other brokers do to the same store: heard of, or seen
     roster.py      which brokers there are, and which consumers each of them has
     clocks.py      our clock against those of storage, coordination and the other brokers
     metrics.py     what is counted
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
         Retry,
         Scheduled,
         Timeline,
+        Where,
         connect,
         connect_blocking,
     )
@@ -60,6 +65,7 @@ __all__ = [
     "Scheduled",
     "Timeline",
     "TimelineConfig",
+    "Where",
     "connect",
     "connect_blocking",
 ]

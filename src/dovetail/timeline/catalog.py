@@ -126,6 +126,11 @@ class Catalog:
                 found[name] = TimelineRecord(name, number, "deleting", TimelineConfig())
         return found
 
+    async def is_ready(self, name: str) -> bool:
+        """Whether there is such a timeline, as the coordination service knows it now."""
+        item = await self._coordinator.get(_NAMES + name)
+        return item is not None and _read(item, _Entry).state == "ready"
+
     async def create(self, name: str, config: TimelineConfig) -> TimelineRecord:
         """Makes a timeline; it is ready when this returns. Raises `TopicExists`."""
         check_name(name)
@@ -166,7 +171,7 @@ class Catalog:
                 conditions=[Unchanged(_NAMES + name, item.revision)],
             )
             if outcome.applied:
-                if self._stores.shared:
+                if self._stores.news is not None:
                     await self._stores.provision(TimelineId(entry.id), _label(name, config))
                 return TimelineRecord(name, TimelineId(entry.id), "ready", config)
         raise Unavailable(f"timeline {name!r} was not altered: too many changes at once; try again")

@@ -52,6 +52,7 @@ ROUTES: Final[Mapping[type[Request], Route]] = {
     frames.Move: Route("move", Operation.WRITE, Requests.move),
     frames.Dead: Route("dead", Operation.READ, Requests.dead),
     frames.Replay: Route("replay", Operation.WRITE, Requests.replay),
+    frames.Select: Route("select", Operation.WRITE, Requests.select),
     frames.DropDead: Route("drop_dead", Operation.WRITE, Requests.drop_dead),
     frames.PutSchedule: Route("put_schedule", Operation.WRITE, Requests.put_schedule),
     frames.DropSchedule: Route("drop_schedule", Operation.WRITE, Requests.drop_schedule),
@@ -81,6 +82,14 @@ class Dispatcher:
             operation = Operation.WRITE  # It opens a producer.
         if name and operation is not None:
             access.demand(operation, Kind.TOPIC, timeline_name(name))
+        if isinstance(message, frames.Select):
+            # Which ones fit says what is in them.
+            access.demand(Operation.READ, Kind.TOPIC, timeline_name(message.timeline))
+        if isinstance(message, frames.Create | frames.Alter) and (target := _dead_to(message)):
+            # Or whoever may alter a timeline could write to any topic.
+            access.demand(Operation.WRITE, Kind.TOPIC, target)
+        if name:
+            await self._requests.find(name)
         answer = await route.handler(self._requests, message)
         return _visible(access, answer) if isinstance(answer, frames.Listed) else answer
 
@@ -94,6 +103,13 @@ class Dispatcher:
             return encode_answer(call.correlation_id, failure_of(error))
         self._metrics.request(request, timeline, failed=False)
         return encode_answer(call.correlation_id, answer)
+
+
+def _dead_to(message: frames.Create | frames.Alter) -> str:
+    """Where dead letters are to go, as access rules name it; empty if it does not say."""
+    if isinstance(message, frames.Create):
+        return message.config.dead_to
+    return str(message.settings.get("dead_to", ""))
 
 
 def _visible(access: Access, listed: frames.Listed) -> frames.Listed:

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from dovetail.foreign import Key
 from dovetail.timeline.config import Name, TimelineConfig
+from dovetail.timeline.engine.where import SelectAction, Where
 from dovetail.timeline.message import (
     BATCH_MAX,
     BatchId,
@@ -140,6 +141,7 @@ class Described(Answer, frozen=True):
     counts: Counts
     signals: Signals
     consumers: list[ConsumerState]
+    #: -1 if nothing was delivered of late.
     late_ms_p50: float
     late_ms_p99: float
 
@@ -360,6 +362,31 @@ class DropDead(Request, frozen=True):
     ids: _Ids
 
 
+class Select(Request, frozen=True):
+    """Do something to messages, or dead letters, that fit a filter: of those with ids above
+    `after`, as many as one request looks at. `preview` does nothing but count."""
+
+    timeline: Name
+    action: SelectAction
+    where: Where
+    after: Number = 0
+    #: Of `preview`: dead letters, and not messages.
+    dead: bool = False
+    #: Of `move`.
+    due_ms: TimeMs = 0
+
+
+class Selected(Answer, frozen=True):
+    """How many fit and how many were changed, of those up to the id `after`; ids of some of them.
+    `more`: there are others behind."""
+
+    matched: int
+    done: int
+    after: int
+    more: bool
+    ids: list[MessageId]
+
+
 # Schedules
 
 
@@ -372,7 +399,8 @@ class PutSchedule(Request, frozen=True):
     headers: bytes = b""
     cron: Annotated[str, Meta(max_length=200)] = ""
     zone: Annotated[str, Meta(max_length=100)] = "UTC"
-    every_ms: _Count = 0
+    #: `engine/schedule.py` says which of them can be.
+    every_ms: TimeMs = 0
     priority: Priority = 0
 
 
@@ -437,6 +465,7 @@ CALLS: Final = CallTable(
         11_025: DropDead,
         11_026: Alter,
         11_027: Purge,
+        11_028: Select,
     },
     body_bytes_max=REQUEST_BODY_BYTES_MAX,
 )

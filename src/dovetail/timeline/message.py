@@ -9,6 +9,7 @@ Times are milliseconds since the epoch. Headers are bytes to the store: `encode_
 `decode_headers` are for both ends.
 """
 
+import zlib
 from enum import IntEnum
 from typing import Annotated, Final, NewType
 
@@ -33,6 +34,8 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 REASON_CHARACTERS_MAX: Final = 2_000
 #: Highest priority. Ten steps are what people tell apart.
 PRIORITY_MAX: Final = 9
+#: Longest rest between two attempts: a month. Longer ones are another message.
+BACKOFF_MS_MAX: Final = 30 * 24 * 3_600_000
 #: Items of one command; some hundred make the cost of a call vanish, more only delay its answer.
 BATCH_MAX: Final = 10_000
 
@@ -62,6 +65,36 @@ class Status(IntEnum):
     TOO_FAR = 7
 
 
+class Life(Struct, frozen=True, array_like=True, gc=False):
+    """How long a message is tried; 0 is what its timeline says.
+
+    `attempts_max`: the attempt after which it is a dead letter. `backoff_ms`: its rest after the
+    first one, doubled with each. `ttl_ms`: it is not handled later than that after its due time.
+    """
+
+    attempts_max: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    backoff_ms: Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)] = 0
+    ttl_ms: TimeMs = 0
+
+
+class OnTaken(IntEnum):
+    """What happens to a new message whose unique key a message has that is still there."""
+
+    #: The one that is there stays, and is the answer.
+    KEEP = 0
+    #: The new one takes its place, unless somebody handles it.
+    REPLACE = 1
+    #: The one that is there becomes due when the new one is, if that is earlier.
+    EARLIER = 2
+
+
+class KeyRule(Struct, frozen=True, array_like=True, gc=False):
+    """What a unique key does beyond its default; it stays taken for `hold_ms` after it is done."""
+
+    on_taken: OnTaken = OnTaken.KEEP
+    hold_ms: TimeMs = 0
+
+
 class NewMessage(Struct, frozen=True, array_like=True, gc=False):
     """A message to be stored, as its producer sends it; a due time in the past means now."""
 
@@ -70,6 +103,20 @@ class NewMessage(Struct, frozen=True, array_like=True, gc=False):
     headers: bytes = b""
     key: Key | None = None
     priority: Priority = 0
+    #: Messages of one order key are handled one at a time, in order of due time.
+    order_key: Key | None = None
+    life: Life | None = None
+    key_rule: KeyRule | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its due time decides about it."""
+        return self.key is None and self.order_key is None and self.life is None
+
+
+def bucket_of(order_key: str, buckets: int) -> int:
+    """The bucket of an order key: one consumer has them all."""
+    return zlib.crc32(order_key.encode()) % buckets
 
 
 class BatchId(Struct, frozen=True, array_like=True, gc=False):
@@ -138,6 +185,9 @@ class Leased(Struct, frozen=True, array_like=True, gc=False):
     body: bytes
     headers: bytes
     key: str | None = None
+    order_key: str | None = None
+    #: Its rest after a first failed attempt; 0 is what the timeline says.
+    backoff_ms: int = 0
 
     @property
     def handle(self) -> Handle:
@@ -172,6 +222,7 @@ class Shown(Struct, frozen=True, array_like=True, gc=False):
     #: Of a dead letter: why, and when it died.
     reason: str = ""
     died_ms: int = 0
+    order_key: str | None = None
 
 
 class Counts(Struct, frozen=True, array_like=True, gc=False):

@@ -15,7 +15,18 @@ from dovetail.timeline import frames
 from dovetail.timeline.context import Context
 from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Target
-from dovetail.timeline.message import TIME_MS_MAX, Inserted, MessageId, NewMessage, Release, Status
+from dovetail.timeline.message import (
+    TIME_MS_MAX,
+    BatchId,
+    Extension,
+    Handle,
+    Inserted,
+    Life,
+    NewMessage,
+    Release,
+    Status,
+    bucket_of,
+)
 from dovetail.timeline.operating import Operating, Timelines
 from dovetail.timeline.running import RunningTimeline
 from dovetail.wire.calls import Answer, Request
@@ -71,7 +82,7 @@ class Requests(Operating):
     # Sessions
 
     async def open(self, message: frames.Open) -> Answer:
-        running = self._running(message.timeline)
+        running = self.running(message.timeline)
         session = self._rng.randrange(1, _SESSION_MAX)
         if message.lease_ms:
             member = Member(message.client, message.rack)
@@ -136,6 +147,7 @@ class Requests(Operating):
 
     async def insert(self, message: frames.Insert) -> Answer:
         running = self._of(message.session)
+        running.check_open()
         producer = running.producer(message.session)
         now_ms = self._context.dated_ms()
         gate = self._context.health.producer(producer.client)
@@ -143,7 +155,7 @@ class Requests(Operating):
         producer.rate.take(len(message.messages), now_ms=now_ms)
         good = False
         try:
-            outcomes = await self._insert(running, message, now_ms)
+            outcomes = await self.store(running, message.messages, message.batch)
             # A key that is taken is an answer, and what `schedule` is repeated for.
             stored = sum(item.status in (Status.OK, Status.EXISTS) for item in outcomes)
             good = 2 * stored >= len(outcomes)
@@ -151,17 +163,18 @@ class Requests(Operating):
             gate.on_outcome(good=good, now_ms=now_ms)
         return frames.InsertedAll(outcomes)
 
-    async def _insert(
-        self, running: RunningTimeline, message: frames.Insert, now_ms: int
+    async def store(
+        self, running: RunningTimeline, messages: Sequence[NewMessage], batch: BatchId | None
     ) -> list[Inserted]:
-        config = running.record.config
+        """Stores messages that the timeline takes, under a name once; for each its outcome."""
+        now_ms, config = self._context.dated_ms(), running.record.config
         last_ms = now_ms + config.ahead_ms_max
 
         refused: dict[int, Status] = {}
         taken: list[NewMessage] = []
         first_ms = last_ms
         size = 0
-        for at, new in enumerate(message.messages):
+        for at, new in enumerate(messages):
             length = len(new.body) + len(new.headers)
             if length > config.body_bytes_max:
                 refused[at] = Status.TOO_LARGE
@@ -169,20 +182,25 @@ class Requests(Operating):
                 refused[at] = Status.TOO_FAR
             else:
                 if new.due_ms < now_ms:
-                    new = NewMessage(now_ms, new.body, new.headers, new.key, new.priority)
+                    new = replace(new, due_ms=now_ms)
+                if config.ttl_ms and (new.life is None or not new.life.ttl_ms):
+                    new = replace(new, life=replace(new.life or Life(), ttl_ms=config.ttl_ms))
                 taken.append(new)
                 size += length
                 first_ms = min(first_ms, new.due_ms)
 
         buckets = self._context.rng.choices(range(config.buckets), k=len(taken))
+        for at, new in enumerate(taken):
+            if new.order_key is not None:
+                buckets[at] = bucket_of(new.order_key, config.buckets)
         stored = await running.use(
             "insert",
-            lambda store: store.insert(taken, buckets=buckets, now_ms=now_ms, batch=message.batch),
+            lambda store: store.insert(
+                taken, buckets=buckets, now_ms=now_ms, batch=batch, refused=refused
+            ),
         )
-        if len(stored) != len(taken):
-            raise InvalidInput(
-                f"batch {message.batch} was sent before with other messages; count on"
-            )
+        if len(stored) != len(messages):
+            raise InvalidInput(f"batch {batch} was sent before with other messages; count on")
 
         name, metrics = running.record.name, self._context.metrics
         good = sum(item.status is Status.OK for item in stored)
@@ -192,7 +210,7 @@ class Requests(Operating):
         running.arrivals.add(good, now_ms=now_ms)
         if good:
             running.stored(first_ms)
-        return _merged(stored, refused)
+        return stored
 
     async def consume(self, message: frames.Consume) -> Answer:
         running = self._of(message.session)
@@ -202,29 +220,48 @@ class Requests(Operating):
     async def extend(self, message: frames.Extend) -> Answer:
         running = self._of(message.session)
         running.consumer(message.session)
+        return frames.Statuses(await self.extend_leases(running, message.extensions))
+
+    async def release(self, message: frames.ReleaseAll) -> Answer:
+        running = self._of(message.session)
+        running.consumer(message.session)
+        return frames.Statuses(await self.release_leases(running, message.releases))
+
+    async def delete(self, message: frames.Delete) -> Answer:
+        running = self._of(message.session)
+        running.consumer(message.session)
+        return frames.Statuses(await self.delete_leases(running, message.handles))
+
+    # Leases, whoever shows them: the version decides
+
+    async def extend_leases(
+        self, running: RunningTimeline, extensions: Sequence[Extension]
+    ) -> list[Status]:
+        """Moves the ends of leases. Raises `InvalidInput` if one would be too long."""
         # The time in an extension is the consumer's. While our own is off, nothing is known of it.
         latest_ms = self._context.now_ms() + running.record.config.lease_ms_max
         trusted = not self._context.health.drift_reason
-        for item in message.extensions:
+        for item in extensions:
             if trusted and item.until_ms > latest_ms:
                 raise InvalidInput(
                     f"an extension to {item.until_ms} is longer than the "
                     f"{running.record.config.lease_ms_max} ms that this timeline allows"
                 )
 
-        statuses = await running.use("extend", lambda store: store.extend(message.extensions))
+        statuses = await running.use("extend", lambda store: store.extend(extensions))
         good = statuses.count(Status.OK)
         name = running.record.name
         self._context.metrics.leases(name, "extend", good=good, bad=len(statuses) - good)
-        if message.extensions:
-            running.stored(min(item.until_ms for item in message.extensions))
-        return frames.Statuses(statuses)
+        if extensions:
+            running.stored(min(item.until_ms for item in extensions))
+        return statuses
 
-    async def release(self, message: frames.ReleaseAll) -> Answer:
-        running = self._of(message.session)
-        running.consumer(message.session)
+    async def release_leases(
+        self, running: RunningTimeline, given: Sequence[Release]
+    ) -> list[Status]:
+        """Gives messages back; `DEAD` for what had its last attempt."""
         now_ms = self._context.now_ms()
-        releases = [_storable(item) for item in message.releases]
+        releases = [_storable(item) for item in given]
         statuses = await running.use(
             "release",
             lambda store: store.release(
@@ -240,16 +277,18 @@ class Requests(Operating):
         metrics.messages(name, "released", good=good, bad=len(statuses) - good - dead)
         metrics.messages(name, "dead", good=dead)
 
-        if message.releases:
-            running.stored(min(item.due_ms for item in message.releases))
-        return frames.Statuses(statuses)
+        if releases:
+            running.stored(min(item.due_ms for item in releases))
+        return statuses
 
-    async def delete(self, message: frames.Delete) -> Answer:
-        running = self._of(message.session)
-        running.consumer(message.session)
-        statuses = await running.use("delete", lambda store: store.delete(message.handles))
-        running.done.add(statuses.count(Status.OK), now_ms=self._context.now_ms())
-        return self._counted_statuses(running, "delete", statuses)
+    async def delete_leases(
+        self, running: RunningTimeline, handles: Sequence[Handle]
+    ) -> list[Status]:
+        """Removes messages that are done."""
+        now_ms = self._context.now_ms()
+        statuses = await running.use("delete", lambda store: store.delete(handles, now_ms=now_ms))
+        running.done.add(statuses.count(Status.OK), now_ms=now_ms)
+        return self._counted_statuses(running, "delete", statuses).statuses
 
     async def held(self, message: frames.Held) -> Answer:
         running = self._of(message.session)
@@ -271,13 +310,3 @@ def _storable(release: Release) -> Release:
     if "\0" not in release.reason:
         return release
     return replace(release, reason=release.reason.replace("\0", "\N{REPLACEMENT CHARACTER}"))
-
-
-def _merged(stored: Sequence[Inserted], refused: Mapping[int, Status]) -> list[Inserted]:
-    if not refused:
-        return list(stored)
-    left = iter(stored)
-    count = len(stored) + len(refused)
-    return [
-        Inserted(refused[at], MessageId(0)) if at in refused else next(left) for at in range(count)
-    ]

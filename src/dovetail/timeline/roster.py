@@ -12,6 +12,7 @@ A broker whose lease was lost writes its entry again under the next one.
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
+from zlib import crc32
 
 import msgspec
 from msgspec import Struct
@@ -176,6 +177,13 @@ class Roster:
             for entry in self._others.values()
             for consumer, rack, busy, idle in entry.consumers.get(record.name, ())
         ]
+
+    def is_mine(self, timeline: str) -> bool:
+        """Whether this broker does what one of them does for a timeline. All agree on it, but for
+        a moment while one comes or goes."""
+        brokers = (self._node, *self._others)
+        first = min(brokers, key=lambda name: crc32(f"{name} {timeline}".encode()))
+        return first == self._node and self._leases.holds_lease()
 
     def addresses(self) -> dict[str, Address]:
         """Where the other brokers are, by name."""

@@ -11,11 +11,12 @@ had left comes back when its lease ends.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from time import perf_counter
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from dovetail import tracing
 from dovetail.background import Alarm, Tasks
@@ -33,11 +34,10 @@ from dovetail.timeline.catalog import TimelineRecord
 from dovetail.timeline.context import Context
 from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.drift import Target
-from dovetail.timeline.engine.loader import Loader, Plan
-from dovetail.timeline.engine.schedule import firing_at
+from dovetail.timeline.engine.loader import NEVER_MS, Loader, Plan
 from dovetail.timeline.engine.signals import Lateness, Rate
 from dovetail.timeline.engine.window import Attendee, Windows
-from dovetail.timeline.message import Counts, Leased, Release
+from dovetail.timeline.message import Leased, Release
 from dovetail.timeline.metrics import StoreCommand
 from dovetail.timeline.session import (
     SESSION_MS,
@@ -47,18 +47,18 @@ from dovetail.timeline.session import (
     Waiter,
 )
 from dovetail.timeline.spans import note_delivered
-from dovetail.timeline.stores.protocol import LeaseResult, TimelineStore
+from dovetail.timeline.stores.protocol import LeaseResult, Seen, TimelineStore
+from dovetail.timeline.upkeep import Upkeep
+from dovetail.timeline.watch import Pump, Watch
 
 _log = get_logger("timeline")
 
-#: How often stores that other brokers write to are looked at for what they have stored.
+#: How often a store that other brokers write to is looked at while they are not heard.
 POLL_MS: Final = 25
-#: Schedules are fired so long ahead: more than the pause between two looks at them.
-FIRE_AHEAD_MS: Final = 2_000
-#: Windows whose load is reported ahead.
-WINDOWS_AHEAD: Final = 4
-#: Counting may take one part of so many of the time.
-COUNT_SHARE: Final = 500
+#: After these another message of an order key, or of a timeline at its limit, may be leased.
+_FREEING: Final = frozenset({"cancel", "delete", "move", "purge", "release", "replay"})
+#: After these messages count otherwise.
+_CHANGING: Final = _FREEING | {"insert", "drop"}
 #: Longest sleep; the window ends sooner anyway.
 _SLEEP_MS_MAX: Final = 60_000
 
@@ -69,27 +69,30 @@ class RunningTimeline:
     """One timeline that this broker serves. See the module."""
 
     def __init__(
-        self, record: TimelineRecord, store: TimelineStore, context: Context, *, shared: bool
+        self,
+        record: TimelineRecord,
+        store: TimelineStore,
+        context: Context,
+        watch: Watch | None = None,
     ) -> None:
-        self.record = record
-        self._store = store
-        self._context = context
+        """`watch` follows the other brokers of the store; None if there are none."""
+        self.record, self._watch = record, watch
+        self._store, self._context = store, context
         self._loop = asyncio.get_running_loop()
 
         config = record.config
         windows = Windows(config.dealer, buckets=config.buckets, window_ms=config.window_ms)
         self.loader = Loader(
-            windows, overtake_ms=config.overtake_ms, poll_ms=POLL_MS if shared else 0
+            windows, overtake_ms=config.overtake_ms, poll_ms=POLL_MS if watch else 0
         )
+        self.loader.listening = watch is not None and watch.listening
 
         self.consumers: dict[int, ConsumerSession] = {}
         self.producers: dict[int, ProducerSession] = {}
-        self.arrivals = Rate()
-        self.done = Rate()
+        self.arrivals, self.done = Rate(), Rate()
         self.lateness = Lateness()
-        self.counts = Counts(0, 0, 0, 0)
-        self.windows_ahead: list[int] = []
-        self._count_next_ms = 0.0
+        self.upkeep = Upkeep(self, context, followed=watch is not None)
+        self.pumps: WeakSet[Pump] = WeakSet()
 
         self._timer = Alarm(self._pump, name="timeline/pump", of=record.name)
         self._window_timer = Alarm(self._on_window, name="timeline/window", of=record.name)
@@ -129,6 +132,11 @@ class RunningTimeline:
         try:
             found = await work(self._store)
             failed = False
+            if op in _CHANGING:
+                self._changed()
+            if op in _FREEING and (self._store.ordered or self.record.config.in_hand_max):
+                # What is done with may have made way for another message.
+                self.stored(self._now_ms())
         except DovetailError as error:
             failed = error.retriable
             raise
@@ -142,10 +150,53 @@ class RunningTimeline:
             self._context.metrics.query(self.record.name, op, took_s, failed=failed)
         return found
 
+    def check_open(self) -> None:
+        """Raises `InvalidInput` for a timeline of a topic's due records, which is its owner's."""
+        topic = self.record.config.topic
+        if topic:
+            raise InvalidInput(
+                f"timeline {self.record.name!r} holds due records of topic {topic!r}: produce to "
+                "the topic and consume from it; here they are listed, moved and cancelled"
+            )
+
     def stored(self, due_ms: int) -> None:
-        """Something is due then that was not before."""
-        self.loader.on_inserted(due_ms)
+        """Something is due then that was not before; it was stored here."""
+        self._changed(due_ms)
+        self._noted(due_ms)
+
+    def _changed(self, due_ms: int = NEVER_MS) -> None:
+        self.upkeep.on_change()
+        if self._watch is not None:
+            self._watch.tell(self.record.id, due_ms)
+
+    # Other brokers
+
+    def heard(self, due_ms: int) -> None:
+        """Another broker has stored something that is due then, or changed something."""
+        self.upkeep.on_change()
+        self._noted(due_ms)
+
+    def seen(self, found: Seen) -> None:
+        """A look found this in the store."""
+        self.upkeep.seen = found
+        self.loader.on_look(found.first_ms)
+        self._wake_pumps(NEVER_MS if found.first_ms is None else found.first_ms)
+
+    def set_listening(self, listening: bool) -> None:
+        """Whether other brokers are heard."""
+        self.loader.listen(listening)
+        self.upkeep.seen = self.upkeep.seen if listening else None
         self._pump()
+
+    def _noted(self, due_ms: int) -> None:
+        self._store.heard(due_ms)
+        self.loader.on_inserted(due_ms)
+        self._wake_pumps(due_ms)
+
+    def _wake_pumps(self, due_ms: int) -> None:
+        self._pump()
+        for pump in self.pumps:
+            pump.stored(due_ms)
 
     # Sessions
 
@@ -161,6 +212,7 @@ class RunningTimeline:
 
         A consumer that comes back under the same id takes the place of the one it was.
         """
+        self.check_open()
         longest_ms = self.record.config.lease_ms_max
         shortest_ms = self._context.lease_ms_min
         if not shortest_ms <= lease_ms <= longest_ms:
@@ -202,16 +254,17 @@ class RunningTimeline:
         self._context.drift.forget(Target.CONSUMER, consumer.member.id)
         consumer.fail(why or NotFound(f"session {session} is closed"))
         if consumer.outbox:
-            releases = [
-                Release(push.message.handle, consumer.start_ms(push.message), counted=False)
-                for push in consumer.outbox
-            ]
-            consumer.outbox.clear()
-            self._run(self._give_back(releases))
+            self._run(partial(self._give_back, consumer.take_back()))
+
+    async def give_back_unsent(self, session: int) -> None:
+        """Gives back what was leased for a consumer that asks for nothing now."""
+        await self.leased()
+        consumer = self.consumers.get(session)
+        if consumer is not None and consumer.outbox and not consumer.waiters:
+            await self._give_back(consumer.take_back())
 
     async def _give_back(self, releases: Sequence[Release]) -> None:
-        attempts_max = self.record.config.attempts_max
-        now_ms = self._now_ms()
+        attempts_max, now_ms = self.record.config.attempts_max, self._now_ms()
         await self.use(
             "release",
             lambda store: store.release(releases, now_ms=now_ms, attempts_max=attempts_max),
@@ -249,11 +302,20 @@ class RunningTimeline:
         try:
             return await waiter.answer
         except asyncio.CancelledError:
-            # The connection is gone, and with it who waited.
+            # The connection is gone, and with it who waited; an answer may have come just now.
             self._context.metrics.session_lost(self.record.name, "consumer")
             if self.consumers.get(session) is consumer:
                 self.close_session(session)
+            self._give_back_unread(waiter, consumer)
             raise
+
+    def _give_back_unread(self, waiter: Waiter, consumer: ConsumerSession) -> None:
+        """Gives back what answered a request whose caller had gone: nothing was tried."""
+        answer = waiter.answer
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            messages = answer.result()
+            if messages:
+                self._run(partial(self._give_back, consumer.returned(messages)))
 
     def _pump(self) -> None:
         """Does what is to be done by now, and arms the timer for what comes next."""
@@ -268,10 +330,10 @@ class RunningTimeline:
             if may_push:
                 self._note_pushed(consumer, consumer.push_due(now_ms), now_ms)
             consumer.end_waiting(now_ms)
-            self.loader.offer(consumer.member.id, consumer.credit)
+            self.loader.offer(consumer.member.id, consumer.credit, now_ms=now_ms)
         plan = self.loader.plan(now_ms=now_ms)
         if plan is not None:
-            self._leasing = self._run(self._lease(plan, self._leasing))
+            self._leasing = self._run(partial(self._lease, plan, self._leasing))
             self._under_way.add(self._leasing)
             self._leasing.add_done_callback(self._under_way.discard)
         self._arm(now_ms)
@@ -299,12 +361,12 @@ class RunningTimeline:
     async def _lease(self, plan: Plan, before: "asyncio.Task[None] | None") -> None:
         """Leases what was planned. What was asked for `before` leaves before it."""
         began_ms = self._context.clock.monotonic_ms()
-        attempts_max = self.record.config.attempts_max
+        attempts_max, pace = self.record.config.attempts_max, self.record.config.pace
         try:
             result = await self.use(
                 "lease",
                 lambda store: store.lease(
-                    plan.asks, now_ms=plan.begun_ms, attempts_max=attempts_max
+                    plan.asks, now_ms=plan.begun_ms, attempts_max=attempts_max, pace=pace
                 ),
             )
         except DovetailError as error:
@@ -333,9 +395,14 @@ class RunningTimeline:
             orphans += (Release(each.handle, each.due_ms, counted=False) for each in gone)
 
         if orphans:
-            self._run(self._give_back(orphans))
+            self._run(partial(self._give_back, orphans))
         self._pump()
         self._note_leased(result)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is being leased now."""
+        return not self._under_way
 
     async def leased(self) -> None:
         """Returns when what is being leased now has come, and waits for its time."""
@@ -345,11 +412,14 @@ class RunningTimeline:
     def _note_leased(self, result: LeaseResult) -> None:
         name, metrics = self.record.name, self._context.metrics
         count = sum(map(len, result.leased))
+        if count or result.died:
+            self._changed()
         size = sum(len(leased.body) for part in result.leased for leased in part)
         metrics.leases(name, "create", good=count, body_bytes=size)
         metrics.moved(name, "in", "storage", size)
         if result.died:
             metrics.messages(name, "dead", good=result.died)
+            self.stored(self._now_ms())
 
     def wake(self) -> None:
         """Does what is to be done by now: for a clock that does not run by itself."""
@@ -393,76 +463,6 @@ class RunningTimeline:
             if now_ms - producer.seen_ms > SESSION_MS:
                 self.close_session(producer.id)
 
-    # Upkeep
-
-    async def count(self) -> None:
-        """Counts messages by state, and those of the next windows."""
-        now_ms = self._now_ms()
-        self.counts = await self.use("count", lambda store: store.counts(now_ms=now_ms))
-        width_ms = self.record.config.window_ms
-        first_ms = self.loader.windows.window_of(now_ms) * width_ms
-        edges = [first_ms + at * width_ms for at in range(WINDOWS_AHEAD + 1)]
-        self.windows_ahead = await self.use("count", lambda store: store.histogram(edges))
-
-    async def refresh(self) -> None:
-        """Counts again, unless counting is dear: then as much more seldom."""
-        began_ms = self._context.clock.monotonic_ms()
-        metrics, name = self._context.metrics, self.record.name
-        consumers = self.consumers.values()
-        metrics.channels(name, consumers=len(consumers), producers=len(self.producers))
-        metrics.latency(name, "consumer", [each.latency_ms for each in consumers])
-        metrics.latency(name, "producer", [each.latency_ms for each in self.producers.values()])
-
-        busy = sum(consumer.busy for consumer in consumers)
-        stop = self.record.config.when_busy == "stop"
-        self._context.health.on_busy(name, most=2 * busy > len(consumers), stop=stop)
-
-        if began_ms < self._count_next_ms:
-            return
-        await self.count()
-        took_ms = self._context.clock.monotonic_ms() - began_ms
-        self._count_next_ms = began_ms + took_ms * COUNT_SHARE
-
-        counts = self.counts
-        states = {
-            "waiting": counts.waiting,
-            "due": counts.due,
-            "leased": counts.leased,
-            "dead": counts.dead,
-        }
-        metrics.state(name, states, self.windows_ahead)
-
-    async def fire_schedules(self) -> None:
-        """Makes the messages of schedules whose time is near, ahead of it."""
-        now_ms = self._now_ms()
-        for schedule in await self.use("schedule", lambda store: store.schedules()):
-            while schedule.next_ms <= now_ms + FIRE_AHEAD_MS:
-                bucket = self._context.rng.randrange(self.record.config.buckets)
-                firing = firing_at(schedule, now_ms=now_ms, bucket=bucket)
-                (fired,) = await self.use(
-                    "schedule",
-                    lambda store, one=firing: store.fire([one], now_ms=now_ms),  # type: ignore[misc]
-                )
-                if not fired:
-                    break
-                self.arrivals.add(1, now_ms=now_ms)
-                self._context.metrics.messages(self.record.name, "create", good=1)
-                self.stored(firing.message.due_ms)
-                schedule = replace(schedule, next_ms=firing.following_ms)
-
-    async def trim(self, *, batches_before_ms: int) -> None:
-        """Removes dead letters above the limit, and names of old batches."""
-        dead_max = self.record.config.dead_max
-        trimmed = await self.use(
-            "trim",
-            lambda store: store.trim(dead_max=dead_max, batches_before_ms=batches_before_ms),
-        )
-        if trimmed.dead:
-            self._context.metrics.messages(self.record.name, "dropped", good=trimmed.dead)
-            _log.warning(
-                "oldest dead letters dropped", timeline=self.record.name, count=trimmed.dead
-            )
-
     # The end
 
     async def end(self, *, deleted: bool) -> None:
@@ -485,7 +485,7 @@ class RunningTimeline:
             timer.cancel()
         await self._store.close()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> "asyncio.Task[None]":
         name = self.record.name
         return self._tasks.start(_logged(work, name), name="timeline/store", of=name)
 
@@ -493,8 +493,8 @@ class RunningTimeline:
         return self._context.now_ms()
 
 
-async def _logged(work: Coroutine[Any, Any, None], name: str) -> None:
+async def _logged(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     try:
-        await work
+        await work()
     except DovetailError as error:
         _log.warning("timeline work failed", timeline=name, error=str(error))

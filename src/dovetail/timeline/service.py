@@ -37,12 +37,15 @@ from dovetail.timeline.engine.health import Health, Report
 from dovetail.timeline.engine.selection import Crowd
 from dovetail.timeline.engine.signals import Busyness
 from dovetail.timeline.engine.window import Attendee
+from dovetail.timeline.forwarding import Forwarder, Topics
 from dovetail.timeline.message import TimelineId
 from dovetail.timeline.metrics import TimelineMetrics
+from dovetail.timeline.receiver import Receiver
 from dovetail.timeline.requests import Requests
 from dovetail.timeline.roster import Roster
 from dovetail.timeline.running import RunningTimeline
 from dovetail.timeline.stores.protocol import Stores
+from dovetail.timeline.watch import Watch
 from dovetail.wire import Connection, Reply
 from dovetail.wire.calls import Answer, Request
 from dovetail.wire.probe import Prober
@@ -82,12 +85,13 @@ class TimelineService:
         prober: Prober | None = None,
         dated: Sequence[str] = (),
         dated_tls: ssl.SSLContext | None = None,
+        topics: Topics | None = None,
     ) -> None:
         """`drift_ms_max`: how far our clock may be off; `tags`: labels of every series; `leases`:
         the lease of this node in its cluster, None where there is no other; `prober`: probes the
         other nodes; `address`: where clients reach this one; `crowd`: how many consumers it should
         have; `dated`: members of the coordination service that can be asked for their time, with
-        `dated_tls` if they want that."""
+        `dated_tls` if they want that; `topics`: where dead letters can go."""
         self._stores = stores
         self._node = node
         self._address = address
@@ -131,7 +135,21 @@ class TimelineService:
         self.timelines: dict[str, RunningTimeline] = {}
         self._records: dict[str, TimelineRecord] = {}
         self._requests = Requests(self._context, self.timelines, self)
+        #: For clients that have no session: the node's HTTP.
+        self.receiver = Receiver(self._requests, self._context, node=node)
+        self._forwarder = Forwarder(
+            self._requests,
+            self.timelines,
+            topics=topics,
+            is_mine=self._is_mine,
+            clock=clock,
+            metrics=self.metrics,
+        )
         self._dispatcher = Dispatcher(self._requests, self.metrics)
+        self._doubted = ""
+        self._watch: Watch | None = None
+        if stores.news is not None:
+            self._watch = Watch(stores.news, self.timelines, clock.wall_ms)
         self._syncing = asyncio.Lock()
         self._tasks = Tasks()
         self._finishing: asyncio.Task[None] | None = None
@@ -161,6 +179,10 @@ class TimelineService:
         self._tasks.keep(partial(_again, self._follow), name="timeline/catalog")
         self._tasks.keep(partial(_again, self._keep_up), name="timeline/upkeep")
         self._tasks.keep(partial(_again, self._clocks.compare), name="timeline/clocks")
+        self._tasks.keep(self._forwarder.run, name="timeline/dead")
+        if self._watch is not None:
+            self._tasks.keep(partial(_again, self._watch.follow), name="timeline/watch")
+            self._tasks.keep(partial(_again, self._watch.tell_others), name="timeline/tell")
         if self._roster is not None:
             await self._roster.start()
             self._tasks.keep(partial(_again, self._report), name="timeline/report")
@@ -173,6 +195,7 @@ class TimelineService:
             await _quietly(self._roster.leave(), "roster")
             await self._roster.stop()
             self._leases.on_lease.remove(self._news.set)
+        await self.receiver.stop()
         for running in list(self.timelines.values()):
             await running.end(deleted=False)
         self.timelines.clear()
@@ -196,14 +219,20 @@ class TimelineService:
     # Commands about timelines
 
     async def create(self, name: str, config: TimelineConfig) -> None:
-        """Makes a timeline and opens it here. Raises `TopicExists`."""
+        """Makes a timeline and opens it here. Raises `TopicExists`, `InvalidInput`."""
+        await self._check_dead_to(name, config.dead_to)
         await self.catalog.create(name, config)
         await self._sync()
 
     async def alter(self, name: str, settings: Mapping[str, frames.SettingValue]) -> None:
         """Changes settings of a timeline, here at once. Raises `InvalidInput`, `TopicUnknown`."""
+        await self._check_dead_to(name, str(settings.get("dead_to", "")))
         await self.catalog.alter(name, settings)
         await self._sync()
+
+    async def _check_dead_to(self, name: str, dead_to: str) -> None:
+        if dead_to:
+            self._forwarder.check(name, dead_to, await self.catalog.records())
 
     async def drop(self, name: str) -> None:
         """Takes a timeline away from everybody. Raises `TopicUnknown`."""
@@ -220,6 +249,11 @@ class TimelineService:
         """Whether the catalog has a timeline that clients may use."""
         record = self._records.get(name)
         return record is not None and record.state == "ready"
+
+    async def look_for(self, name: str) -> None:
+        """Opens a timeline that is there, though the news of it has not reached this broker."""
+        if await self.catalog.is_ready(name):
+            await self._sync()
 
     def brokers(self, timeline: str) -> list[frames.BrokerState]:
         """The brokers of the cluster, the best one for a client of the timeline first."""
@@ -247,6 +281,9 @@ class TimelineService:
     def _better(self, timeline: str, consumer: bool) -> str:
         return "" if self._roster is None else self._roster.better(timeline, consumer=consumer)
 
+    def _is_mine(self, timeline: str) -> bool:
+        return self._roster is None or self._roster.is_mine(timeline)
+
     async def _report(self) -> None:
         await self._news.wait()
         self._news.clear()
@@ -267,7 +304,7 @@ class TimelineService:
                     del self.timelines[name]
                     self._requests.forget(running)
                     # Closing a large file takes its time, and who deletes should not wait for it.
-                    self._start(running.end(deleted=True))
+                    self._start(partial(running.end, deleted=True))
                     self.health.forget_timeline(name)
                     self.metrics.forget(name)
                     _log.info("timeline ended here", timeline=name)
@@ -288,8 +325,7 @@ class TimelineService:
             # One timeline that cannot be opened is no reason not to serve the others.
             _log.error("timeline not opened", timeline=record.name, error=str(error))
             return
-        shared = self._stores.shared
-        self.timelines[record.name] = RunningTimeline(record, store, self._context, shared=shared)
+        self.timelines[record.name] = RunningTimeline(record, store, self._context, self._watch)
 
     async def _follow(self) -> None:
         try:
@@ -300,7 +336,7 @@ class TimelineService:
 
     async def _sweep(self) -> None:
         """Removes storage that no entry names; only where nobody else can be making some."""
-        if self._stores.shared:
+        if self._stores.news is not None:
             return
         known = {record.id for record in (await self.catalog.records()).values()}
         for number in await self._stores.existing() - known:
@@ -324,36 +360,48 @@ class TimelineService:
                 self._finish_later()
             await self.look_after()
 
+        self._doubt_one()
         if not self.health.drift_reason:
             for running in list(self.timelines.values()):
-                before_ms = self._clock.wall_ms() - BATCH_MS
-                await _quietly(running.trim(batches_before_ms=before_ms), running.record.name)
+                if running.upkeep.untrimmed:
+                    before_ms = self._clock.wall_ms() - BATCH_MS
+                    trimming = running.upkeep.trim(batches_before_ms=before_ms)
+                    await _quietly(trimming, running.record.name)
+
+    def _doubt_one(self) -> None:
+        """Has one timeline after another looked after though nothing is known to have changed."""
+        names = sorted(self.timelines)
+        if names:
+            self._doubted = next((name for name in names if name > self._doubted), names[0])
+            self.timelines[self._doubted].upkeep.on_change()
 
     async def look_after(self) -> None:
         """Fires schedules ahead of their time, counts messages, and wakes every timeline."""
         for running in list(self.timelines.values()):
             if not self.health.drift_reason:
-                await _quietly(running.fire_schedules(), running.record.name)
-            await _quietly(running.refresh(), running.record.name)
+                await _quietly(running.upkeep.fire_due(), running.record.name)
+            await _quietly(running.upkeep.refresh(), running.record.name)
             running.wake()
+        self._forwarder.wake()
         self._requests.prune()
+        self.receiver.prune()
 
     def _storage_ms(self) -> Awaitable[int] | None:
         """Asks the store for its time; None if it has no clock of its own."""
-        if not self._stores.shared or not self.timelines:
-            return None
-        running = next(iter(self.timelines.values()))
-        return running.use("clock", lambda store: store.time_ms())
+        return self._watch.time_ms() if self._watch is not None and self.timelines else None
 
     # Background
 
     def _finish_later(self) -> None:
         """Finishes what was begun and left; a storage that takes its time holds up nobody."""
         if self._finishing is None or self._finishing.done():
-            self._finishing = self._start(self.catalog.finish())
+            self._finishing = self._start(self.catalog.finish)
 
-    def _start(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
-        return self._tasks.start(_quietly(work, "catalog"), name="timeline/finish")
+    def _start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> "asyncio.Task[None]":
+        async def begin() -> None:
+            await _quietly(work(), "catalog")
+
+        return self._tasks.start(begin(), name="timeline/finish")
 
 
 async def _again(work: Callable[[], Coroutine[Any, Any, None]]) -> None:

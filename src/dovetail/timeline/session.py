@@ -16,7 +16,7 @@ from typing import Final
 from dovetail.errors import Throttled
 from dovetail.timeline.engine.assignment import Member
 from dovetail.timeline.engine.loader import Push
-from dovetail.timeline.message import Leased
+from dovetail.timeline.message import Leased, Release
 
 #: A client that is not heard of for this long is gone; it reports every second or two.
 SESSION_MS: Final = 15_000
@@ -129,6 +129,16 @@ class ConsumerSession:
             left += batch
         del self.outbox[: len(left)]
         return left
+
+    def take_back(self) -> list[Release]:
+        """What is leased for it and has not left, to be given back: nothing was tried."""
+        unsent = [push.message for push in self.outbox]
+        self.outbox.clear()
+        return self.returned(unsent)
+
+    def returned(self, messages: Iterable[Leased]) -> list[Release]:
+        """Messages that were leased for it and never reached it, to be given back."""
+        return [Release(each.handle, self.start_ms(each), counted=False) for each in messages]
 
     def end_waiting(self, now_ms: int) -> None:
         """Answers requests that have waited long enough, with nothing."""

@@ -4,7 +4,7 @@ A frame is four bytes of length and that many bytes. What a frame means is the b
 `Dispatch` that the server is given; it answers at once, later, or not at all, and this room sees
 to it that answers leave in the order of the requests.
 
-    server.py       listening, the number of connections, slow and idle clients
+    server.py       TLS, the number of connections, strangers, slow and idle clients
     connection.py   one client: bytes to frames, answers in order, limits checked before memory
     replies.py      the ways in which a request is answered
     budget.py       bytes of requests and answers that the node holds, over all connections

@@ -11,7 +11,8 @@ and an answer is the correlation id followed by the same three. So payloads are 
 message, on neither side. Messages travel as arrays: a newer one may have more elements at its end.
 
 Keys: `Hello` has the first. Each service has a range of its own, and its table of messages in its
-own room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`).
+own room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`,
+`log/share/calls.py`, `log/ends/calls.py`).
 
 Version: all calls share one, `VERSION`. A connection begins with `Hello`, which never changes in
 its own first elements; the node answers with its version, its services and its time. Nodes of
@@ -48,6 +49,8 @@ HELLO_KEY: Final = 10_000
 STORAGE_KEYS: Final = range(10_001, 11_000)
 TIMELINE_KEYS: Final = range(11_000, 12_000)
 TRANSACTION_KEYS: Final = range(12_000, 12_100)
+SHARE_KEYS: Final = range(12_100, 12_200)
+ENDS_KEYS: Final = range(12_200, 12_300)
 
 #: Longest text of an error that travels.
 ERROR_TEXT_MAX: Final = 2_048

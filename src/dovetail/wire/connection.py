@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, cast
 
-from dovetail.addresses import Address
+from dovetail.background import later
 from dovetail.errors import ProtocolViolation
 from dovetail.wire.budget import ByteBudget
 from dovetail.wire.replies import Answer, OrderedReply, Pending, PipelinedReply, Reply, begin
@@ -125,8 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         #: How far that frame is charged to the budget, and may be filled.
         self._frame_charged = 0
         #: Bytes that this connection waits for, and those that it was given after waiting.
-        self._awaited_bytes = 0
-        self._granted_bytes = 0
+        self._awaited_bytes = self._granted_bytes = 0
         self._going_on = False
         #: Whether a frame in `_rest` waits for the budget or the queue, not for more of its bytes.
         self._behind = False
@@ -138,8 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         #: Until when no request is begun; 0 if the client need not wait.
         self._held_ms = 0.0
-        self._closed = False
-        self._finishing = False
+        self._closed = self._finishing = False
 
         self.peer = "?"
         #: Where the client is.
@@ -159,6 +157,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_extra_info("peercert") if self._transport is not None else None
 
     @property
+    def met(self) -> bool:
+        """Whether TLS is agreed on, where it is asked for."""
+        return self._transport is not None
+
+    @property
     def awaits_client(self) -> bool:
         """Whether it is the client's turn: to ask something, or to read what it was answered."""
         return not self._answers or self._writing_paused
@@ -167,10 +170,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            address = Address(str(peer[0]), int(peer[1]))
-            self.host, self.peer = address.host, str(address)
         self._observer.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -184,10 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             held.append(self._granted_bytes)
 
         self._queue.clear()
-        self._frame = None
-        self._granted_bytes = 0
-        self._rest = b""
-
+        self._frame, self._granted_bytes, self._rest = None, 0, b""
         for size in held:
             self._budget.give_back(size)
         # What is begun still holds its frame; each gives back when it has ended, in `_flush`.
@@ -335,11 +331,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def admit(self) -> None:
+        """The client has logged in: it has the limits of one that is known."""
+        self.stranger = False
+
     def hold(self, wait_ms: int) -> None:
         """Begins no other request of this client for so long: it is over its quota."""
         held_ms, self._held_ms = self._held_ms, max(self._held_ms, self._now_ms() + wait_ms)
         if not held_ms:
-            self._loop.call_later(wait_ms / 1000, self._let_go)
+            later(wait_ms / 1000, self._let_go, name="wire/let-go")
             self._pace()
 
     def _let_go(self) -> None:
@@ -347,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed:
             return
         if left_ms > 1:
-            self._loop.call_later(left_ms / 1000, self._let_go)
+            later(left_ms / 1000, self._let_go, name="wire/let-go")
         else:
             self._held_ms = 0.0
             self._work()

@@ -6,9 +6,11 @@ the node knows the password too, and the password does not leave this side. It r
 if the node does not let it in.
 """
 
+import socket
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from tempfile import NamedTemporaryFile
 from typing import Final
 
 from dovetail.errors import Forbidden, InvalidInput
@@ -30,8 +32,19 @@ SETTINGS: Final = (
     "ssl.ca.location",
     "ssl.certificate.location",
     "ssl.key.location",
+    "ssl.ca.pem",
+    "ssl.certificate.pem",
+    "ssl.key.pem",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
 )
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+#: Settings that take one of a few words.
+_WORDS: Final = {
+    "ssl.endpoint.identification.algorithm": ("https", "none"),
+    "enable.ssl.certificate.verification": ("true", "false"),
+}
 
 #: A request to send: its key, its version and its body. What is behind the correlation id of its
 #: answer is sent back.
@@ -58,6 +71,27 @@ class ClientLogin:
         mechanism = given.get("sasl.mechanism", SCRAM_SHA_512)
         return cls(tls, given["sasl.username"], given["sasl.password"], mechanism)
 
+    def hint(self, error: Exception) -> str:
+        """What to look at when a node hangs up or cannot be understood; empty if that is plain."""
+        if isinstance(error, ConnectionRefusedError | socket.gaierror):
+            return ""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return "Does client.tls_ca name the authority that signed its certificate?"
+        # A node that expects no TLS ends the handshake, in words or without.
+        handshake = isinstance(error, ssl.SSLError) or (
+            isinstance(error, ConnectionResetError) and not str(error)
+        )
+
+        questions = []
+        if self.tls is not None and handshake:
+            questions.append("Does the node speak TLS at all (client.tls is on)?")
+        if self.tls is None:
+            questions.append("Does the node want TLS (client.tls)?")
+        if not self.user and not handshake:
+            questions.append("Does it want a login (client.user)?")
+        questions.append("Is it the port for Kafka clients, and not the one for HTTP?")
+        return " ".join(questions)
+
 
 #: Neither TLS nor a login.
 NOBODY: Final = ClientLogin()
@@ -71,6 +105,10 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
     protocol = settings.get("security.protocol", _PROTOCOLS[0])
     if protocol not in _PROTOCOLS:
         raise InvalidInput(f"security.protocol is {protocol!r}; it can be {_one_of(_PROTOCOLS)}")
+
+    for name, words in _WORDS.items():
+        if settings.get(name, words[0]) not in words:
+            raise InvalidInput(f"{name} is {settings[name]!r}; it can be {_one_of(words)}")
 
     for name in settings:
         kind, _, _ = name.partition(".")
@@ -125,17 +163,40 @@ def _authenticate(message: str) -> Generator[tuple[int, int, bytes], memoryview,
 
 
 def _tls_of(given: Mapping[str, str]) -> ssl.SSLContext:
+    # Without a password OpenSSL would ask for one on the terminal.
+    password = given.get("ssl.key.password", "")
     try:
-        tls = ssl.create_default_context(cafile=given.get("ssl.ca.location"))
+        tls = ssl.create_default_context(
+            cafile=given.get("ssl.ca.location"), cadata=given.get("ssl.ca.pem")
+        )
         if "ssl.certificate.location" in given:
-            tls.load_cert_chain(given["ssl.certificate.location"], given.get("ssl.key.location"))
-    except OSError as error:
-        files = [given[name] for name in SETTINGS if name.startswith("ssl.") and name in given]
+            key = given.get("ssl.key.location")
+            tls.load_cert_chain(given["ssl.certificate.location"], key, password)
+        elif "ssl.certificate.pem" in given:
+            _load_pem(tls, given["ssl.certificate.pem"], given.get("ssl.key.pem", ""), password)
+    except (OSError, ValueError) as error:
+        files = [name for name in given if name.endswith((".location", ".pem"))]
+        shown = [given[name] if name.endswith(".location") else name for name in files]
         raise InvalidInput(
-            f"the files of TLS cannot be used ({', '.join(files)}): {error.strerror or error}"
+            f"the files of TLS cannot be used ({', '.join(shown)}): "
+            f"{getattr(error, 'strerror', None) or error}"
         ) from error
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    if given.get("ssl.endpoint.identification.algorithm") == "none":
+        tls.check_hostname = False
+    if given.get("enable.ssl.certificate.verification") == "false":
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
     return tls
+
+
+def _load_pem(tls: ssl.SSLContext, certificate: str, key: str, password: str) -> None:
+    """OpenSSL reads a certificate from files alone: two that nobody else can read, and are gone."""
+    with NamedTemporaryFile("w") as first, NamedTemporaryFile("w") as second:
+        for file, text in ((first, certificate), (second, key)):
+            file.write(text)
+            file.flush()
+        tls.load_cert_chain(first.name, second.name, password)
 
 
 def _one_of(names: tuple[str, ...]) -> str:

@@ -87,6 +87,8 @@ class PeerSettings:
     answer_bytes_max: int = 160 * 1024 * 1024
     #: How connections are encrypted, and who logs in.
     login: ClientLogin = NOBODY
+    #: Whether errors ask what people get wrong; not between nodes.
+    hints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +304,8 @@ class Peer:
             self._why_not = f"no greeting within {self.settings.connect_ms_max} ms"
         except (OSError, DovetailError) as error:
             self._why_not = f"{type(error).__name__}: {error}"
+            if self.settings.hints:
+                self._why_not = f"{self._why_not}. {self.settings.login.hint(error)}"
             if isinstance(error, ConnectionRefusedError):
                 self._refused_since_s = min(since_s, self._loop.time())
         else:

@@ -1,9 +1,9 @@
-"""An authority, and certificates of nodes and clients, for tests."""
+"""An authority, and certificates of nodes and clients, for tests: ours, with text for paths."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import trustme
+from dovetail.access import certificates
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,12 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._authority = trustme.CA()
-        self.file = str(folder / "ca.pem")
-        self._authority.cert_pem.write_to_path(self.file)
+        self._authority = certificates.Authority(folder)
+        self.file = str(self._authority.file)
 
     def issue(self, name: str) -> Certificate:
-        """A certificate for this machine whose common name is `name`."""
-        made = self._authority.issue_cert("127.0.0.1", "localhost", common_name=name)
-        files = Certificate(
-            str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key.pem")
-        )
-        made.private_key_pem.write_to_path(files.key)
-        for at, blob in enumerate(made.cert_chain_pems):
-            blob.write_to_path(files.certificate, append=at > 0)
-        return files
+        """A certificate for this machine whose common name is `name`, in place of an older one."""
+        for ending in ("pem", "key"):
+            (self._folder / f"{name}.{ending}").unlink(missing_ok=True)
+        made = self._authority.issue(name, hosts=("127.0.0.1", "localhost"))
+        return Certificate(str(made.certificate), str(made.key))

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from tests import warm_python
+from tests.cluster_processes import wait_until
 from tests.conftest import RunningNode
 from tests.process.access.certificates import Authority
 from tests.process.access.guarded import PASSWORD, admin_settings, guarded_node
@@ -37,7 +38,7 @@ from dovetail.kafka.codec.frames import encode_request
 from dovetail.kafka.codec.headers import RequestHeader
 from dovetail.timeline.client import connect
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def dovetail(guarded: RunningNode, authority: Authority) -> Any:
             "DOVETAIL_CLIENT_USER": as_user,
             "DOVETAIL_CLIENT_PASSWORD": PASSWORD,
         }
-        done = subprocess.run(
+        done = warm_python.run(
             [sys.executable, "-m", "dovetail", *arguments],
             input=given,
             env=environment,
@@ -463,8 +464,19 @@ def test_the_console_comes_in_at_its_own_listener(
     )
 
 
+def _shown_at(door: str, trusting: ssl.SSLContext) -> bytes | None:
+    """The certificate that a listener shows."""
+    host, port = door.rsplit(":", 1)
+    with (
+        socket.create_connection((host, int(port)), DEADLINE_S) as plain,
+        trusting.wrap_socket(plain, server_hostname=host) as secured,
+    ):
+        return secured.getpeercert(binary_form=True)
+
+
 def test_who_signs_in_over_https_is_known_over_nothing_else(tmp_path: Path) -> None:
-    """R4, U5: the cookie is marked so; a certificate that is none is told at the start."""
+    """R4, U5, R5: the cookie is marked so; a certificate that is none is told at the start, one
+    that was renewed is shown without a restart, and one that is broken leaves the old one."""
     authority, token = Authority(tmp_path), "sixteen-characters"
     node = guarded_node(tmp_path, authority, http_token=token)
     trusting = ssl.create_default_context(cafile=authority.file)
@@ -477,6 +489,23 @@ def test_who_signs_in_over_https_is_known_over_nothing_else(tmp_path: Path) -> N
             )
             assert "Secure" in answer.headers["set-cookie"]
             assert browser.get("/v1/topics").status_code == 200
+
+        doors = [node.bootstrap, node.http_url.removeprefix("https://")]
+        first = [_shown_at(door, trusting) for door in doors]
+        files = tmp_path / "node-1.pem", tmp_path / "node-1.key"
+        whole = [file.read_bytes() for file in files]
+        files[1].write_text("no key")
+        wait_until(
+            "both listeners say so",
+            lambda: node.log().count("new certificates cannot be used") == 2,
+        )
+        assert [_shown_at(door, trusting) for door in doors] == first
+        files[1].write_bytes(whole[1])
+        authority.issue("node-1")
+        wait_until(
+            "both show the new one",
+            lambda: all(_shown_at(door, trusting) not in first for door in doors),
+        )
     finally:
         node.kill()
     nonsense = tmp_path / "nonsense.pem"

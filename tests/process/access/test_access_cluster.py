@@ -23,7 +23,7 @@ from dovetail.timeline.clocks import DatedService
 from dovetail.timeline.engine.drift import Drift, Target
 from dovetail.wire.calls import VERSION, encode_request
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 PASSWORD = "for the cluster"
 
 

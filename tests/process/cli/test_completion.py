@@ -4,7 +4,6 @@ import os
 import pty
 import select
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests import warm_python
 
-WAIT_S_MAX = 40.0
+WAIT_S_MAX = 60.0
 PROMPT = "ready> "
 
 
@@ -22,7 +22,7 @@ class Bash:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
+        self._process = warm_python.Popen(
             ["bash", "--norc", "--noprofile", "-i"],
             stdin=theirs,
             stdout=theirs,
@@ -101,7 +101,7 @@ def test_names_of_the_node(bash: Bash) -> None:
 
 def asked(environment: dict[str, str], *words: str) -> list[str]:
     """What the program offers for the last word, as the script of bash asks for it."""
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-m", "dovetail"],
         env=environment
         | {
@@ -136,7 +136,7 @@ def test_the_script_is_one_that_its_shell_understands(
     shell: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """U4: the three shells; each reads its script where it is installed."""
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-m", "dovetail", "completion", shell],
         env=environment,
         capture_output=True,
@@ -146,4 +146,4 @@ def test_the_script_is_one_that_its_shell_understands(
     assert "_DOVETAIL_COMPLETE" in done.stdout
     if shutil.which(shell) is not None:
         (tmp_path / "script").write_text(done.stdout)
-        subprocess.run([shell, "-n", tmp_path / "script"], check=True)
+        warm_python.run([shell, "-n", tmp_path / "script"], check=True)

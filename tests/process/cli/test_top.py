@@ -16,10 +16,11 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
+from tests import warm_python
 
 from dovetail.cli.outcome import ExitCode
 
-WAIT_S_MAX = 40.0
+WAIT_S_MAX = 60.0
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\(B|[=>])")
 
 
@@ -29,7 +30,7 @@ class Terminal:
     def __init__(self, *arguments: str, environment: dict[str, str]) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
-        self.process = subprocess.Popen(
+        self.process = warm_python.Popen(
             [sys.executable, "-m", "dovetail", *arguments],
             stdin=theirs,
             stdout=theirs,
@@ -106,7 +107,7 @@ def environment(node) -> Iterator[dict[str, str]]:
 
 
 def top(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_python.run(
         [sys.executable, "-m", "dovetail", "top", *arguments],
         env=environment,
         capture_output=True,

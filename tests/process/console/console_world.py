@@ -156,7 +156,6 @@ def tell_pipeline(world: ConsoleWorld, *, rate: float) -> None:
             "results": f"shop.{team}.results",
             "dead": f"shop.{team}.dead",
             "lag": lag,
-            "jobs": 100,
             "jobs_per_s": rate if state == "working" else 0.0,
             "batch": 17,
             "batch_ms": 320,

@@ -71,9 +71,18 @@ def test_a_storage_node_says_whom_to_ask(cluster: ClusterProcesses) -> None:
 
 
 def test_a_dead_broker_hides_nothing_of_the_other(cluster: ClusterProcesses) -> None:
-    """U5: what has no owner is told so at once; then the other one owns it all."""
+    """U5, F87: what has no owner is told so at once; then the other one owns it all, and the one
+    that is missing is told of."""
     cluster.kill("broker-2")
     with client_of(cluster, "broker-1") as first:
+
+        def missing() -> list[str]:
+            overview = first.get("/v1/overview").json()
+            found = [row for row in overview["attention"] if "is not there" in row["what"]]
+            assert (not found) or overview["health"] == "failing"
+            return [row["where"] for row in found]
+
+        wait_until("broker-2 is missed", lambda: missing() == ["broker-2"])
 
         def all_mine() -> bool:
             shown = first.get("/v1/topics/orders")

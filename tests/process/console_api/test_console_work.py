@@ -69,6 +69,15 @@ def test_a_timeline_from_its_making_to_its_end(site: Site) -> None:
     assert "buckets" in site.refused(
         400, "PATCH", "/v1/timelines/calls", {"config": {"buckets": 7}}
     )
+    select, where = "/v1/timelines/calls/select", {"key_prefix": "no such "}
+    found = site.send("POST", select, {"action": "preview", "where": {}}).json()
+    assert (found["matched"], found["done"], found["more"]) == (1, 0, False)
+    found = site.send("POST", select, {"action": "cancel", "where": where}).json()
+    assert (found["matched"], found["done"], found["ids"]) == (0, 0, [])
+    for body in ({"action": "cancel", "where": {}}, {"action": "move", "where": where}):
+        site.refused(400, "POST", select, body)
+    later = {"action": "move", "where": {"older_ms": 0, "key_prefix": ""}, "due_ms": 1}
+    assert "which ones" in site.refused(400, "POST", select, later)
     assert site.send("POST", "/v1/timelines/calls/purge", {}).json() == {"removed": 1}
     assert site.send("DELETE", "/v1/timelines/calls").status_code == 204
     site.refused(404, "GET", "/v1/timelines/calls")

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
-from tests import metrics_table
+from tests import metrics_table, warm_python
 from tests.conftest import RunningNode
 from tests.monitoring import Expression, alert_rules, all_expressions
 
@@ -113,7 +113,7 @@ def use_relay(folder: Path, bootstrap: str) -> Scraped:
         "DOVETAIL_LOGGING_FORMAT": "json",
     }
     command = [sys.executable, "-m", "dovetail", "relay", "-d", f"sqlite:///{database}"]
-    with subprocess.Popen(
+    with warm_python.Popen(
         [*command, "--bootstrap", bootstrap],
         env={**plain, **told},
         stderr=subprocess.PIPE,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from sqlalchemy import create_engine
+from tests import warm_python
 from tests.conftest import NodeFactory
 from tests.process.ops.otlp_collector import running_collector
 
@@ -42,7 +43,7 @@ def _environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def _relay(database: str, kafka: str, environment: dict[str, str]) -> Iterator[None]:
-    with subprocess.Popen(
+    with warm_python.Popen(
         [sys.executable, "-m", "dovetail", "relay", "-d", database, "-k", kafka], env=environment
     ) as process:
         try:
@@ -53,7 +54,7 @@ def _relay(database: str, kafka: str, environment: dict[str, str]) -> Iterator[N
 
 
 def _shop(bootstrap: str, database: Path, environment: dict[str, str]) -> list[str]:
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, SHOP, bootstrap, database],
         env=environment,
         stdout=subprocess.PIPE,

@@ -19,7 +19,7 @@ from dovetail.teams import Pipeline, Team
 from dovetail.teams.envelope import Job, job_of
 from dovetail.teams.workers.crew import Crew, Done
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 
 
 def price(order: dict[str, Any]) -> dict[str, Any]:

@@ -5,19 +5,54 @@
 One process for each job: it drains the database, and sends itself the signal (KILL or STOP) the
 second time that it comes to the step, such as "after submit". The first line of output holds the
 process ids, the second how each of them ended. They are forked, so that the imports are paid once.
+Tests start them with `relay_processes`.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from tests.outbox_kit import a_worker
+from tests import warm_python
+from tests.outbox_kit import SECONDS_MAX, a_worker
 
 from dovetail.outbox.worker import RelayOptions
 
 #: The lock of one who stops is short, so that the test can wait it out.
 LOCK_MS = 500
+
+
+Job = tuple[str, str, str, str, int]
+
+
+@contextmanager
+def relay_processes(jobs: list[Job]) -> Iterator[tuple[list[int], Callable[[], list[int]]]]:
+    """The process ids, and a function that waits and tells how they ended."""
+    root = Path(__file__).parents[3]
+    process = warm_python.Popen(
+        [sys.executable, "-m", "tests.process.outbox.relay_process", json.dumps(jobs)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    timer = threading.Timer(SECONDS_MAX, os.killpg, (process.pid, signal.SIGKILL))
+    timer.start()
+    try:
+        with process:
+            assert process.stdout is not None
+            pids = json.loads(process.stdout.readline())
+            yield pids, lambda: list(json.loads(process.stdout.readline()))
+    finally:
+        timer.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _drain(database: str, kafka: str, signal_name: str, step: str, count: int) -> None:

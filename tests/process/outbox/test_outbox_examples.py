@@ -4,7 +4,6 @@ import asyncio
 import importlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,10 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import inspect
 from sqlalchemy.engine import make_url
+from tests import warm_python
 from tests.outbox_kit import SECONDS_MAX, drain_all, pending, read_all
 
-from dovetail.outbox.alembic import create_outbox, drop_outbox
+from dovetail.outbox.alembic import create_inbox, create_outbox, drop_inbox, drop_outbox
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.schema import DROP_STATEMENTS, check_version, driver_text, version_of
 
@@ -88,6 +88,19 @@ except InvalidInput as error:
     assert "atomic" in str(error)
 else:
     raise SystemExit("it did not refuse")
+
+from django.db import connection
+from dovetail.outbox import Inbox
+inbox = Inbox("billing")
+for expected in (["a", "b"], []):
+    with transaction.atomic():
+        assert inbox.new(connection, ["a", "b"]) == expected
+try:
+    inbox.new(connection, ["c"])
+except InvalidInput as error:
+    assert "autocommit" in str(error)
+else:
+    raise SystemExit("it did not refuse")
 """
 
 
@@ -95,7 +108,7 @@ else:
 def test_the_django_example(
     kind: str, kafka: str, new_database_of: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """O2, O10: migrations make the tables on each database, `transaction.atomic` covers both."""
+    """O2, O10, O13: migrations make the tables everywhere, `transaction.atomic` covers both."""
     url = new_database_of(kind)
     engine = open_engine(url)
     with engine.begin() as connection:
@@ -116,7 +129,7 @@ def test_the_django_example(
             "import pymysql; pymysql.version_info = (2, 2, 1, 'final', 0)\n"
             "pymysql.install_as_MySQLdb()\n" + script
         )
-    done = subprocess.run(
+    done = warm_python.run(
         [sys.executable, "-c", script, url],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
@@ -137,7 +150,7 @@ def test_the_django_example(
 
 @pytest.mark.parametrize("kind", ["postgres", "maria", "sqlite"])
 def test_an_alembic_migration(kind: str, new_database_of: Callable[[str], str]) -> None:
-    """O10: up and down."""
+    """O10, O13: up and down."""
     engine = open_engine(new_database_of(kind))
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
@@ -145,4 +158,9 @@ def test_an_alembic_migration(kind: str, new_database_of: Callable[[str], str]) 
         assert not inspect(connection).has_table("kafka_messages")
         create_outbox(operations)
         assert version_of(connection) == 1
+        create_inbox(operations)
+        assert version_of(connection) == 2
+        drop_inbox(operations)
+        assert version_of(connection) == 1
+        create_inbox(operations)
     assert inspect(engine).has_table("kafka_topic_info")

@@ -1,15 +1,9 @@
 """The relay under faults: killed at each step, paused, without broker, without database."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -18,7 +12,7 @@ from sqlalchemy.pool import NullPool
 from tests.conftest import NodeFactory
 from tests.database_servers import running_maria, running_postgres
 from tests.outbox_kit import SECONDS_MAX, Record, drain_all, new_topic, pending, read_all
-from tests.process.outbox.relay_process import LOCK_MS
+from tests.process.outbox.relay_process import LOCK_MS, relay_processes
 
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.outbox.database import open_engine
@@ -58,34 +52,6 @@ def _check(records: list[Record], ids: list[str], what: str = "") -> None:
     assert all(numbers == sorted(numbers) for numbers in by_key.values()), what
 
 
-Job = tuple[str, str, str, str, int]
-
-
-@contextmanager
-def _relay_processes(jobs: list[Job]) -> Iterator[tuple[list[int], Callable[[], list[int]]]]:
-    """The process ids, and a function that waits and tells how they ended."""
-    root = Path(__file__).parents[3]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.process.outbox.relay_process", json.dumps(jobs)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    timer = threading.Timer(SECONDS_MAX, os.killpg, (process.pid, signal.SIGKILL))
-    timer.start()
-    try:
-        with process:
-            assert process.stdout is not None
-            pids = json.loads(process.stdout.readline())
-            yield pids, lambda: list(json.loads(process.stdout.readline()))
-    finally:
-        timer.cancel()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 STEPS = [f"{when} {step}" for step in STEP_NAMES if step != "load" for when in ("before", "after")]
 
 
@@ -97,7 +63,7 @@ def test_kill_minus_nine_at_each_step(kafka: str, new_database_of: Callable[[str
         (url, kafka, "KILL", step, 1 if step.split()[1] in {"lock", "finish"} else 2)
         for step, url, _ in places
     ]
-    with _relay_processes(jobs) as (_, ends):
+    with relay_processes(jobs) as (_, ends):
         assert ends() == [-signal.SIGKILL] * len(places)
     for (step, url, topic), published in zip(places, ids, strict=True):
         drain_all(url, kafka, OPTIONS)
@@ -114,7 +80,7 @@ def test_kill_minus_nine_on_other_databases(
         for step in ("after submit", "before record", "after record")
     ]
     ids = [_publish(url, topic) for _, url, topic in places]
-    with _relay_processes([(url, kafka, "KILL", step, 2) for step, url, _ in places]) as (_, ends):
+    with relay_processes([(url, kafka, "KILL", step, 2) for step, url, _ in places]) as (_, ends):
         assert ends() == [-signal.SIGKILL] * len(places)
     for (step, url, topic), published in zip(places, ids, strict=True):
         drain_all(url, kafka, OPTIONS)
@@ -126,7 +92,7 @@ def test_kill_minus_nine_while_cleaning_up_after_one_who_died(kafka: str, postgr
     topic = new_topic(kafka)
     ids = _publish(postgres, topic)
     for step in ("after submit", "before load", "before collect"):
-        with _relay_processes([(postgres, kafka, "KILL", step, 1)]) as (_, ends):
+        with relay_processes([(postgres, kafka, "KILL", step, 1)]) as (_, ends):
             assert ends() == [-signal.SIGKILL]
         _wait_until(lambda: (_shard(postgres).locked_ms or LOCK_MS + 1) > LOCK_MS)
     drain_all(postgres, kafka, OPTIONS)
@@ -143,7 +109,7 @@ def test_a_holder_that_was_paused_can_change_nothing(
     jobs = [
         (url, kafka, "STOP", step, 1 if step == "before finish" else 2) for step, url, _ in places
     ]
-    with _relay_processes(jobs) as (pids, ends):
+    with relay_processes(jobs) as (pids, ends):
         for pid, (_, url, topic), published in zip(pids, places, ids, strict=True):
             process = psutil.Process(pid)
             _wait_until(lambda process=process: process.status() == psutil.STATUS_STOPPED)

@@ -19,16 +19,18 @@ import httpx
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
+from tests import warm_python
 from tests.conftest import NodeFactory
-from tests.database_servers import debian_postgres, running_postgres
+from tests.database_servers import postgres_of, running_postgres
 from tests.outbox_kit import SECONDS_MAX, drain_all, new_topic, pending, read_all
 from typer.testing import CliRunner
 
 from dovetail.cli.app import app
 from dovetail.errors import InvalidInput, InvalidSetting, NotFound, Unavailable, Uncertain
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.outbox import Message, Producer, start_relay
+from dovetail.outbox import Inbox, Message, Producer, start_relay
 from dovetail.outbox.database import DatabaseDown, open_engine
+from dovetail.outbox.pace import Pace
 from dovetail.outbox.poller import advance, reset, source_of
 from dovetail.outbox.publishing import insert
 from dovetail.outbox.relay import Relay
@@ -53,7 +55,7 @@ def _wait_until(holds: Callable[[], bool]) -> None:
 @contextmanager
 def _relay(url: str, kafka: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
-    process = subprocess.Popen(
+    process = warm_python.Popen(
         [sys.executable, "-m", "dovetail", "relay", "-d", url, "-k", kafka, *arguments],
         env={**environment, "DOVETAIL_LOGGING_FORMAT": "json"},
         stderr=subprocess.PIPE,
@@ -137,13 +139,82 @@ def _locked(url: str) -> bool:
 def test_a_relay_inside_an_application_is_woken_by_a_commit(kafka: str, postgres: str) -> None:
     """O4: with an idle time of minutes, messages leave at once: publishers notify."""
     topic = new_topic(kafka)
-    options = RelayOptions(idle_ms=60_000)
+    options = RelayOptions(idle_ms=600_000)
     with Relay(open_engine(postgres), Brokers(kafka), options):
         for number in range(3):
             _publish(postgres, [Message(topic, str(number).encode(), key=b"k")])
-            started = time.monotonic()
             _wait_until(lambda: pending(open_engine(postgres)) == 0)
-            assert time.monotonic() - started < 20
+    assert len(read_all(kafka, topic)) == 3
+
+
+def _sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long a worker that expects to be notified waits, each time."""
+    slept: list[float] = []
+    next_ms = Pace.next_ms
+
+    def noted(pace: Pace, *, asleep: bool) -> float:
+        delay_ms = next_ms(pace, asleep=asleep)
+        if asleep:
+            slept.append(delay_ms)
+        return delay_ms
+
+    monkeypatch.setattr(Pace, "next_ms", noted)
+    return slept
+
+
+def test_a_relay_that_was_deaf_for_a_while_looks_when_it_hears_again(
+    kafka: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O4, R5: its connection is killed; what is published before it listens again leaves then."""
+    topic, engine = new_topic(kafka), open_engine(postgres)
+    may_listen, follow = threading.Event(), Relay._follow
+    may_listen.set()
+
+    def follow_if_it_may(relay: Relay, raw: object) -> None:
+        if may_listen.is_set():
+            follow(relay, raw)
+
+    monkeypatch.setattr(Relay, "_follow", follow_if_it_may)
+    options, slept = RelayOptions(workers=1, idle_ms=600_000, retry_ms=50), _sleeps(monkeypatch)
+    with Relay(open_engine(postgres), Brokers(kafka), options):
+        _publish(postgres, [Message(topic, b"heard", key=b"k")])
+        _wait_until(lambda: pending(engine) == 0)
+        before = len(slept)
+        _publish(postgres, [Message(topic, b"heard too", key=b"k")])
+        _wait_until(lambda: pending(engine) == 0 and len(slept) > before)
+        may_listen.clear()
+        with engine.begin() as connection:
+            killed = connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND query ILIKE 'LISTEN%'"
+                )
+            )
+            assert len(killed.all()) == 1
+        _publish(postgres, [Message(topic, b"not heard", key=b"k")])
+        assert pending(engine) == 1
+        may_listen.set()
+        _wait_until(lambda: pending(engine) == 0)
+    assert [record.value for record in read_all(kafka, topic)] == [
+        b"heard",
+        b"heard too",
+        b"not heard",
+    ]
+
+
+def test_a_deaf_relay_looks_as_often_as_it_is_told(
+    kafka: str, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O4: no `LISTEN` at all, and every worker asleep: never longer than `outbox.idle_ms`."""
+    topic, engine, slept = new_topic(kafka), open_engine(postgres), _sleeps(monkeypatch)
+    monkeypatch.setattr(Relay, "_follow", lambda *_: None)
+    with Relay(open_engine(postgres), Brokers(kafka), RelayOptions(workers=1, idle_ms=300)):
+        for number in range(3):
+            before = len(slept)
+            _wait_until(lambda before=before: len(slept) > before)  # type: ignore[misc]
+            _publish(postgres, [Message(topic, str(number).encode(), key=b"k")])
+            _wait_until(lambda: pending(engine) == 0)
+    assert set(slept) == {300.0}
     assert len(read_all(kafka, topic)) == 3
 
 
@@ -336,12 +407,10 @@ def test_a_poller_goes_by_the_clock_of_the_database(
     assert advance(engine, source) == 0
 
 
-def test_the_outbox_works_on_an_older_postgresql(kafka: str, topic: str) -> None:
-    """F81: on the PostgreSQL of the distribution, with shards, keys of any bytes and none."""
-    installed = debian_postgres()
-    if not installed:
-        pytest.skip("PostgreSQL of the distribution is not there")
-    with running_postgres(programs=installed[0]) as server:
+@pytest.mark.parametrize("major", [13, 14, 15, 16, 17])
+def test_the_outbox_works_on_an_older_postgresql(major: int, kafka: str, topic: str) -> None:
+    """F81, O14: with shards, keys of any bytes and none; and the inbox. All others run on 18."""
+    with running_postgres(programs=postgres_of(major)) as server:
         url = server.create_database().url
         engine = open_engine(url)
         create_tables(engine)
@@ -362,6 +431,9 @@ def test_the_outbox_works_on_an_older_postgresql(kafka: str, topic: str) -> None
         for key in keys[1:]:
             values = [record.value for record in records if record.key == key]
             assert values == [b"first", b"second"]
+        for expected in (["a", "b"], []):
+            with engine.begin() as connection:
+                assert Inbox("test").new(connection, ["a", "b"]) == expected
         engine.dispose()
 
 
@@ -383,7 +455,9 @@ def test_an_exit_sends_what_is_on_its_way(kafka: str, topic: str) -> None:
     """F6: `kafka_async` loses nothing at exit, in a process and in one that it forked."""
     environment = {**os.environ, "DOVETAIL_OUTBOX_KAFKA": kafka}
     script = _EXITS.format(topic=topic, count=300)
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=SECONDS_MAX)
+    warm_python.run(
+        [sys.executable, "-c", script], env=environment, check=True, timeout=SECONDS_MAX
+    )
     values = [record.value for record in read_all(kafka, topic)]
     assert (values.count(b"before"), values.count(b"in the child")) == (300, 1)
 
@@ -412,7 +486,7 @@ def test_the_command_line_from_tables_to_dead_letters(
     monkeypatch.setenv("DOVETAIL_OUTBOX_DATABASE", database)
     topic = new_topic(kafka, **{"max.message.bytes": "2000"})
     _publish(database, [Message(topic, b"x" * 5000, key=b"k"), Message(topic, b"y" * 5000)])
-    assert json.loads(run("migrate", "--json")) == {"before": 1, "after": 1}
+    assert json.loads(run("migrate", "--json")) == {"before": 2, "after": 2}
     waiting = json.loads(run("status", "--json"))
     assert (waiting[0]["topic"], waiting[0]["pending"]) == (topic, 2)
     drain_all(database, kafka)

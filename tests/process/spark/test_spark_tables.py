@@ -32,7 +32,7 @@ from dovetail.spark.fetching import fetch
 from dovetail.spark.source import SPARK_SCHEMA
 
 #: A killed driver is given so long to come so far.
-DRIVER_S_MAX = 120
+DRIVER_S_MAX = 250
 
 
 @pytest.fixture(scope="module")
@@ -178,10 +178,8 @@ def test_a_table_is_written_to_a_topic(spark: Any, node: RunningNode, client: Ka
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (["id as number", "'x' as value"], "column 'number' cannot be written"),
         (["id as value"], "column 'value' is bigint; it must be string or binary"),
         (["'x' as key"], "no column 'value'"),
-        (["'x' as value", "'t' as topic"], "contradict each other"),
     ],
 )
 def test_what_can_not_be_written_is_refused(

@@ -167,15 +167,13 @@ def test_what_librdkafka_writes_is_read(node: RunningNode, client: KafkaClient, 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_attempts_that_die_leave_each_row_once(
-    client: KafkaClient, topic: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attempts_that_die_leave_each_row_once(client: KafkaClient, topic: str, seed: int) -> None:
     """T5: by position: attempts end anywhere, cut rows otherwise, and the last one completes."""
     chance = random.Random(seed)
-    monkeypatch.setattr(writing, "BATCH_BYTES", chance.choice([200, 2_000, 950_000]))
+    batch_bytes = chance.choice([200, 2_000, 950_000])
     numbers = list(range(1_500))
     for attempt in range(4):
-        task = writer(client, topic)
+        task = writer(client, topic, batch_bytes_max=batch_bytes)
         give_up = chance.randint(0, 1_500) if attempt < 3 else None
         done = 0
         for piece in cut(numbers, chance):
@@ -217,17 +215,16 @@ def test_rows_without_keys_for_several_topics_keep_their_places(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_twins_that_write_at_once_write_each_row_once(
-    node: RunningNode, client: KafkaClient, topic: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    node: RunningNode, client: KafkaClient, topic: str, seed: int
 ) -> None:
     """T5: by position: a paused attempt, a speculative one, an old master: all at the same time."""
-    monkeypatch.setattr(writing, "BATCH_BYTES", 3_000)
     numbers = list(range(3_000))
     failures: list[BaseException] = []
 
     def run(number: int) -> None:
         chance = random.Random(seed * 10 + number)
         mine = KafkaClient(Brokers(node.bootstrap), timeout_s=30)
-        task = writer(mine, topic)
+        task = writer(mine, topic, batch_bytes_max=3_000)
         try:
             for piece in cut(numbers, chance):
                 task.write(table(piece))
@@ -432,14 +429,13 @@ def test_a_micro_batch_that_was_committed_by_the_sink_alone_is_run_again(
 
 
 def test_a_node_that_dies_in_the_middle_loses_and_doubles_nothing(
-    node_factory: NodeFactory, monkeypatch: pytest.MonkeyPatch
+    node_factory: NodeFactory,
 ) -> None:
     """T5: kill -9 of the broker while a task writes; the task waits, and goes on."""
-    monkeypatch.setattr(writing, "BATCH_BYTES", 5_000)
     node = node_factory()
     topic = new_topic(node)
     client = KafkaClient(Brokers(node.bootstrap), timeout_s=60)
-    task = writer(client, topic)
+    task = writer(client, topic, batch_bytes_max=5_000)
     reached, ended = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 

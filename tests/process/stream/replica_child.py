@@ -27,8 +27,20 @@ def say(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
+class Unprintable(Exception):
+    """An error as foreign code may raise it."""
+
+    def __str__(self) -> str:
+        raise ValueError("there is no text")
+
+
 async def handle(event: Event, leadership: Leadership) -> None:
+    """Poison, one event in a hundred, is said to be handled, and raises behind that."""
     say(kind="handled", lane=event.lane, offset=event.offset, term=leadership.term)
+    if event.value.endswith(b"49"):
+        raise Unprintable
+    if event.value.endswith(b"99"):
+        raise asyncio.CancelledError
 
 
 def on_change(status: MemberStatus) -> None:

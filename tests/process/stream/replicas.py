@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests import warm_python
 from tests.conftest import RunningNode
 from tests.etcd_server import free_ports
 from tests.process.stream.gates import Gates
@@ -21,7 +22,8 @@ from tests.stopping import pause_process
 CHILD = Path(__file__).with_name("replica_child.py")
 ROOT = Path(__file__).parent.parent.parent.parent
 TIMEOUT_MS = 700
-DEADLINE_S = 60.0
+#: Elections need all replicas to have their turn within a time-out, so a busy machine takes long.
+DEADLINE_S = 180.0
 LANES = 2
 PRODUCE_PAUSE_S = 0.02
 
@@ -53,9 +55,8 @@ class Replica:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
         environment["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
         self.role = ""
-        log = (self._cluster.folder / f"replica-{self.number}.log").open("a")
-        with log:
-            self._process = subprocess.Popen(
+        with self._log_path.open("a") as log:
+            self._process = warm_python.Popen(
                 [sys.executable, str(CHILD), json.dumps(self._given)],
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -64,6 +65,26 @@ class Replica:
             )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
+
+    @property
+    def _log_path(self) -> Path:
+        return self._cluster.folder / f"replica-{self.number}.log"
+
+    def fail_if_ended(self) -> None:
+        """A replica ends when it is told to, and not by itself."""
+        ended = self._process is not None and self._process.poll() is not None
+        assert not ended, f"replica {self.number} has ended:\n{self._log_path.read_text()[-3000:]}"
+
+    def start_again_if_refused(self) -> bool:
+        """Does as a supervisor: one that cannot reach its stream says so at its start, and ends."""
+        process = self._process
+        if process is None or process.poll() is None or self.role:
+            return False
+        if "cannot reach" not in self._log_path.read_text()[-300:]:
+            return False
+        self._end(signal.SIGKILL)
+        self.start()
+        return True
 
     @property
     def alive(self) -> bool:
@@ -219,7 +240,7 @@ class Replicas:
             )
             producer.poll(0)
             number += 1
-        producer.flush(10)
+        producer.flush(60)
 
     def wait(self, reached: Callable[[], object], what: str) -> None:
         """Waits until something is seen."""

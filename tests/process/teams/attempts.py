@@ -13,7 +13,10 @@ from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
 from dovetail.teams.chains.lane import clock_s
 from dovetail.teams.graph import Pipeline
-from dovetail.teams.serving import Serving, Share
+from dovetail.teams.tasks.attempt import Share
+from dovetail.teams.tasks.cancel_log import CancelLog
+from dovetail.teams.tasks.gathering import Gathering
+from dovetail.teams.tasks.serving import Serving
 
 #: A machine that runs other tests beside this one.
 STEP_S_MAX = 60.0
@@ -22,17 +25,27 @@ STEP_S_MAX = 60.0
 def share_of(pipeline: Pipeline, team: str, chain: str, *, number: int = 0, **more: Any) -> Share:
     """One partition of a team."""
     [stage] = [one for one in pipeline.stages() if one.team == team]
-    given = {"size": 1, "created": False, "delays": pipeline.has_delays, "term": 0, **more}
+    given = {"size": 1, "copy": None, "delays": pipeline.has_delays, "term": 0, **more}
     return Share(stage, chain, stage.workers, number, **given)
 
 
-def attempt_at(node: RunningNode, share: Share) -> Serving:
+def attempt_at(node: RunningNode, share: Share) -> Serving | Gathering:
     """An attempt with connections of its own."""
     brokers = Brokers(node.bootstrap)
-    return Serving(share, KafkaClient(brokers), committing=KafkaClient(brokers))
+    client, committing = KafkaClient(brokers), KafkaClient(brokers)
+    cancels = CancelLog(client, share.stage.pipeline)
+    try:
+        if share.gathers:
+            cancels.close()
+            return Gathering(share, client, committing=committing)
+        return Serving(share, client, committing=committing, cancels=cancels)
+    except BaseException:
+        for one in (cancels, client, committing):
+            one.close()
+        raise
 
 
-def step(attempts: Sequence[Serving], *, wait_s: float = 0.2) -> None:
+def step(attempts: Sequence[Serving | Gathering], *, wait_s: float = 0.2) -> None:
     """One step of each, when something has come for one of them."""
     descriptors = [one for attempt in attempts for one in attempt.filenos()]
     due_s = min(attempt.due_s(clock_s()) for attempt in attempts) - clock_s()
@@ -41,7 +54,7 @@ def step(attempts: Sequence[Serving], *, wait_s: float = 0.2) -> None:
         attempt.step(clock_s(), set(ready))
 
 
-def drive(attempts: Sequence[Serving], until: Callable[[], bool]) -> None:
+def drive(attempts: Sequence[Serving | Gathering], until: Callable[[], bool]) -> None:
     """Steps, until something holds."""
     deadline = time.monotonic() + STEP_S_MAX
     while not until():
@@ -49,16 +62,20 @@ def drive(attempts: Sequence[Serving], until: Callable[[], bool]) -> None:
         step(attempts)
 
 
-def leave(attempt: Serving) -> None:
+def leave(attempt: Serving | Gathering) -> None:
     """It ends as a task that is told to."""
     attempt.close()
+    if isinstance(attempt, Serving):
+        attempt._cancels.close()
     attempt._client.close()
     attempt._committing.close()
 
 
-def kill(attempt: Serving) -> None:
+def kill(attempt: Serving | Gathering) -> None:
     """It is gone in the middle of what it did: nothing is committed or waited for."""
-    attempt._crew.close()
+    if isinstance(attempt, Serving):
+        attempt._crew.close()
+        attempt._cancels.close()
     attempt._client.close()
     attempt._committing.close()
     for lane in attempt._lanes.values():
@@ -66,6 +83,7 @@ def kill(attempt: Serving) -> None:
             if connection is not None:
                 connection.close()
     attempt._input.drop()
+    attempt._commits.close()
 
 
 def committed(node: RunningNode, share: Share) -> int:

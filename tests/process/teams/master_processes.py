@@ -8,22 +8,35 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+from tests import warm_python
 
 ROOT = Path(__file__).parent.parent.parent.parent
 #: Several Sparks start on two cores, with whatever runs beside them.
 STEP_S_MAX = 400.0
+#: How long a test that has failed waits for what processes say about themselves.
+STACKS_S = 2.0
 
 
 class MasterProcess:
     """`dovetail pipeline run --standby` in a process of its own."""
 
     def __init__(
-        self, where: str, bootstrap: str, folder: Path, *, port: int, spark: str = "local[2]"
+        self,
+        where: str,
+        bootstrap: str,
+        folder: Path,
+        *,
+        port: int,
+        spark: str = "local[2]",
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("DOVETAIL_")}
+        given = os.environ if environment is None else environment
+        environment = {k: v for k, v in given.items() if not k.startswith("DOVETAIL_")}
         environment |= {
             "DOVETAIL_STREAM_ALGORITHM": "BULLY",
             "DOVETAIL_STREAM_ENDPOINT_HOST_AND_PORT": f"127.0.0.1:{port}",
@@ -33,11 +46,12 @@ class MasterProcess:
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         command = ["-m", "dovetail", "pipeline", "run", where, "--standby", "--master", spark]
-        options = ["--bootstrap", bootstrap, "--checkpoint", str(folder / "checkpoint"), "--json"]
+        checkpoint = str(folder / "checkpoint")
+        options = ["--bootstrap", bootstrap, "--checkpoint", checkpoint, "--json", *options]
         self.name = f"master-{port}"
         self._log_path = folder / f"{self.name}.log"
         with self._log_path.open("w") as log:
-            self._process = subprocess.Popen(
+            self._process = warm_python.Popen(
                 [sys.executable, *command, *options],
                 cwd=ROOT,
                 env=environment,
@@ -48,6 +62,8 @@ class MasterProcess:
             )
         self.state, self.term = "starting", 0
         self._changed = threading.Condition()
+        #: Lines on its standard output that are not its own.
+        self._others: list[str] = []
         #: All processes that were ever seen below it: some outlive it for a while.
         self._seen: set[psutil.Process] = set()
         threading.Thread(target=self._read, daemon=True).start()
@@ -56,7 +72,12 @@ class MasterProcess:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                told = json.loads(line)
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    # Java warns on standard output.
+                    self._others.append(line)
+                    continue
                 if "state" in told:
                     with self._changed:
                         self.state, self.term = told["state"], told["term"]
@@ -64,6 +85,10 @@ class MasterProcess:
         with self._changed:
             self.state = "ended"
             self._changed.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def leads(self) -> bool:
@@ -76,12 +101,19 @@ class MasterProcess:
             there = self._changed.wait_for(
                 lambda: not (self.leads and self.term == term), STEP_S_MAX
             )
-        assert there, f"{self.name} is {self.state} of term {term} still: {self.log()}"
+        assert there, f"{self.name} is {self.state} of term {term} still: {self._stacks()}"
         assert self.state != "ended", f"{self.name} has ended: {self.log()}"
 
     def log(self) -> str:
         """The end of what it wrote about itself."""
         return self._log_path.read_text()[-3000:]
+
+    def _stacks(self) -> str:
+        """What all threads of the driver and of its Java are doing."""
+        for one in (psutil.Process(self._process.pid), *self.below("SparkSubmit")):
+            _send(one, signal.SIGUSR1 if one.pid == self._process.pid else signal.SIGQUIT)
+        time.sleep(STACKS_S)
+        return self._log_path.read_text()[-20_000:] + "".join(self._others)[-20_000:]
 
     def below(self, *words: str) -> list[psutil.Process]:
         """The processes that it or Spark started and whose command has all the words."""
@@ -102,10 +134,19 @@ class MasterProcess:
     def kill(self) -> None:
         """kill -9 for the driver and its Java. What Spark has below it is left to notice."""
         java = self.below("SparkSubmit")
+        assert java, "Java is below it"
         self._process.kill()
         for one in java:
             _send(one, signal.SIGKILL)
         self._process.wait()
+
+    def kill_java(self) -> None:
+        """kill -9 for its Java alone. Returns when it has ended by itself."""
+        for one in self.below("SparkSubmit"):
+            _send(one, signal.SIGKILL)
+        with self._changed:
+            over = self._changed.wait_for(lambda: self.state == "ended", STEP_S_MAX)
+        assert over, f"{self.name} is {self.state} without Java: {self._stacks()}"
 
     def end(self) -> None:
         """kill -9 for all that is left of it."""

@@ -9,9 +9,12 @@ import random
 import time
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from tests.conftest import RunningNode
 from tests.process.teams.attempts import (
     attempt_at,
@@ -25,8 +28,11 @@ from tests.process.teams.attempts import (
     step,
 )
 
+from dovetail.kafka.client.brokers import Brokers
+from dovetail.kafka.client.client import LATEST, client_of
 from dovetail.teams import FrontEnd, Pipeline, Team, create_topics
-from dovetail.teams.serving import Share
+from dovetail.teams.chains.chain import ChainBroken
+from dovetail.teams.tasks.attempt import Share
 
 JOBS = 60
 
@@ -110,6 +116,35 @@ def test_attempts_at_the_same_time_give_each_job_one_outcome(node: RunningNode, 
     for attempt in attempts:
         leave(attempt)
     check_moods(node, pipeline, ids)
+
+
+def test_topics_that_grow_meanwhile_give_no_job_a_second_outcome(node: RunningNode) -> None:
+    """T5: the results topic and those that follow get partitions while attempts die and others
+    sleep; outcomes stay in the partitions that the chain began with, and are there once."""
+    rng = random.Random(7)
+    pipeline, ids, share = prepared(node)
+    sleeper = attempt_at(node, share)
+    drive([sleeper], lambda: count(node, pipeline.topics("a").results) >= 5)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    grown = [pipeline.topics("a").results, pipeline.topics("a").dead, pipeline.topics("b").input]
+    for size in (3, 7):
+        for future in admin.create_partitions([NewPartitions(one, size) for one in grown]).values():
+            future.result(30)
+        for _ in range(2):
+            attempt = attempt_at(node, share)
+            for _ in range(rng.randrange(4, 60)):
+                step([attempt])
+            kill(attempt)
+    attempts = [sleeper, attempt_at(node, share)]
+    drive(attempts, lambda: committed(node, share) == 2 * JOBS)
+    for one in attempts:
+        leave(one)
+    check_moods(node, pipeline, ids)
+
+    used = client_of(Brokers(node.bootstrap)).offsets(
+        {(pipeline.topics("a").results, number): LATEST for number in range(7)}
+    )
+    assert [number for (_, number), end in used.items() if end] == [0]
 
 
 def mischief(job: int) -> int | bytes:
@@ -205,3 +240,23 @@ def test_a_partition_without_jobs_wakes_its_task_once_a_second(node: RunningNode
         steps += 1
     leave(attempt)
     assert steps < 20
+
+
+def test_positions_that_the_broker_forgot_are_in_the_checkpoint(node: RunningNode) -> None:
+    """T5: the group is gone and an older copy of it serves; without one the team refuses."""
+    pipeline, ids, share = prepared(node)
+    attempt = attempt_at(node, share)
+    drive([attempt], lambda: committed(node, share) >= 5)
+    copy = client_of(Brokers(node.bootstrap)).committed(share.group)
+    drive([attempt], lambda: committed(node, share) == 2 * JOBS)
+    leave(attempt)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    for future in admin.delete_consumer_groups([share.group]).values():
+        future.result(30)
+    assert committed(node, share) == -1
+    with pytest.raises(ChainBroken, match="are gone"):
+        attempt_at(node, replace(share, copy={}))
+    again = attempt_at(node, replace(share, copy=copy))
+    drive([again], lambda: committed(node, share) == 2 * JOBS)
+    leave(again)
+    check_moods(node, pipeline, ids)

@@ -1,13 +1,16 @@
 """Delayed jobs: through a timeline, on a real node, without Spark."""
 
+import asyncio
+import threading
 import time
 import uuid
 
+import pytest
 from confluent_kafka import Consumer, Producer
 from tests.conftest import RunningNode
 
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.teams import Pipeline, Team, create_topics
+from dovetail.teams import Pipeline, Team, create_topics, delays
 from dovetail.teams.connectors import Connector, ConnectorKind
 from dovetail.teams.delays import Courier
 from dovetail.teams.envelope import NOT_BEFORE, TO, JobId
@@ -18,6 +21,28 @@ def test_a_delay_travels_with_the_forward() -> None:
     """T12: `after` is told for every job that a connector makes."""
     spray = Connector(ConnectorKind.SPRAY, "b", after_ms=900_000)
     assert [one.after_ms for one in spray.forward(JobId("a"), [1, 2])] == [900_000, 900_000]
+
+
+def test_a_courier_that_hangs_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R5, T7: the driver goes on without it, and says so."""
+    monkeypatch.setattr(delays, "_STOP_S_MAX", 0.05)
+    carries, over = threading.Event(), threading.Event()
+
+    async def hang(_: Courier) -> None:
+        carries.set()
+        await asyncio.to_thread(over.wait)
+
+    monkeypatch.setattr(Courier, "_carry", hang)
+    courier = Courier("p", Brokers("127.0.0.1:1"))
+    courier.start()
+    carries.wait()
+    with caplog.at_level("ERROR"):
+        courier.stop()
+    assert "delayed jobs are still being carried" in caplog.text
+    over.set()
+    courier.stop()
 
 
 def test_delayed_jobs_reach_their_team_when_they_are_due(node: RunningNode) -> None:

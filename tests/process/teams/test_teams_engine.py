@@ -24,12 +24,12 @@ from tests.java import need_java
 
 from dovetail.admin.kafka import Kafka
 from dovetail.admin.pipelines import PipelineReports
-from dovetail.errors import NotFound
+from dovetail.errors import InvalidInput, NotFound
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import client_of
 from dovetail.spark import session
 from dovetail.spark.archive import topic_frame
-from dovetail.teams import FrontEnd, JobFailed, create_topics
+from dovetail.teams import FrontEnd, JobContext, JobFailed, cancel, create_topics
 from dovetail.teams import engine as engine_module
 from dovetail.teams.engine import Engine
 from dovetail.teams.graph import Pipeline
@@ -198,6 +198,43 @@ def test_the_example_of_orders(spark: "SparkSession", node: RunningNode, tmp_pat
             front.ask(SAMPLE["order-4"], "order-4", timeout_s=STEP_S_MAX)
 
 
+def test_items_are_gathered_and_jobs_cancelled(
+    spark: "SparkSession", node: RunningNode, tmp_path: Path
+) -> None:
+    """T16, T17, T18: what is sprayed comes together under its own id; a job that runs is cancelled,
+    and says how far it is before."""
+
+    def part(item: int, context: JobContext) -> int:
+        if item == 5:
+            context.progress(0.25, "waits")
+            time.sleep(3000)
+        return item + 1
+
+    split = Team("split", lambda job: list(range(job)))
+    each = Team("each", part, workers=2, timeout="1h")
+    total = Team("total", lambda items: [one.get("result", one.get("kind")) for one in items])
+    split.spray_to(each)
+    each.gather_to(total)
+    pipeline = Pipeline("parts", split, each, total)
+    create_topics(pipeline, node.bootstrap)
+    with (
+        FrontEnd(pipeline, node.bootstrap) as front,
+        watched(pipeline, spark, node, tmp_path) as engine,
+    ):
+        assert front.ask(4, "four", timeout_s=STEP_S_MAX) == [1, 2, 3, 4]
+        assert front.ask(0, "none", timeout_s=STEP_S_MAX) == []
+        front.submit(6, "six")
+        deadline = time.monotonic() + STEP_S_MAX
+        while not any(one.jobs for one in engine.progress()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        [told] = [job for one in engine.progress() for job in one.jobs]
+        assert (told.id, told.part, told.text) == ("six/5", 0.25, "waits")
+        cancel("parts", "six/5", node.bootstrap)
+        assert front.ask(6, "six", timeout_s=STEP_S_MAX) == [1, 2, 3, 4, 5, "cancelled"]
+        engine.drain(timeout_s=STEP_S_MAX)
+
+
 def test_slots_that_others_use_leave_no_partition_unserved(
     spark: "SparkSession", node: RunningNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +249,35 @@ def test_slots_that_others_use_leave_no_partition_unserved(
             engine.drain(timeout_s=STEP_S_MAX)
         found = Counter(one.id for one in front.results(idle_s=1))
     assert found == Counter(ids)
+
+
+def test_engines_of_one_session_run_a_team_each(
+    spark: "SparkSession", node: RunningNode, tmp_path: Path
+) -> None:
+    """T19, F71: two engines in two slots; another master takes one team, and the other team goes
+    on; there is no slot for a third."""
+    first, second = Team("first", lambda job: job + 1, workers=2), Team("second", lambda job: -job)
+    first >> second
+    pipeline = Pipeline("own", first, second, masters="team")
+    create_topics(pipeline, node.bootstrap)
+    where = {"bootstrap": node.bootstrap, "checkpoint": str(tmp_path)}
+    with (
+        FrontEnd(pipeline, node.bootstrap) as front,
+        Engine(pipeline, spark, **where, team="first", term=9) as one,
+        Engine(pipeline, spark, **where, team="second", term=2) as other,
+    ):
+        assert front.ask(6, "six", timeout_s=STEP_S_MAX) == -7
+        assert [p.team for p in (*one.progress(), *other.progress())] == ["first", "second"]
+        with pytest.raises(InvalidInput, match="local\\[3\\]"):
+            Engine(pipeline, spark, **where, team="first").start()
+        other.stop()
+        front.submit(7, "seven")
+        one.drain(timeout_s=STEP_S_MAX)
+        with Engine(pipeline, spark, **where, team="second", term=3) as next_one:
+            assert front.ask(7, "seven", timeout_s=STEP_S_MAX) == -8
+            next_one.drain(timeout_s=STEP_S_MAX)
+        found = Counter(one.id for one in front.results("second", idle_s=1))
+    assert found == Counter(["six", "seven"])
 
 
 def test_a_delay_between_teams_goes_through_a_timeline(
@@ -267,8 +333,8 @@ def test_the_example_of_orbits(spark: "SparkSession", node: RunningNode, tmp_pat
         front.submit(sky.TABLE.read_text(), "orbits")
         with Engine(sky.sky, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path)) as engine:
             engine.drain(timeout_s=STEP_S_MAX)
-        suns = [front.decoded(one) for one in front.results("suns", idle_s=1)]
-        others = [front.decoded(one) for one in front.results("others", idle_s=1)]
+        suns = [one.result for one in front.results("suns", idle_s=1)]
+        others = [one.result for one in front.results("others", idle_s=1)]
     assert len(suns) == 9
     assert "Pluto orbits the Sun" in suns
     masses = {one.split()[0]: float(one.split()[2]) for one in others}

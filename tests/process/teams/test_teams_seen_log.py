@@ -14,7 +14,7 @@ from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient
 from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
-from dovetail.teams.seen_log import Record, SeenLog, records_of
+from dovetail.teams.tasks.seen_log import Record, SeenLog, records_of
 
 REMEMBER_MS = 1_000
 FIRST_MS = 1_700_000_000_000

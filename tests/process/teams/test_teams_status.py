@@ -9,8 +9,10 @@ import urllib.request
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from tests import warm_python
 from tests.conftest import RunningNode
 
 from dovetail.exposition import serve_metrics
@@ -25,7 +27,7 @@ from dovetail.teams.reporter import Reporter
 
 def status(node: RunningNode, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dovetail", "pipeline", "status", *more]
-    return subprocess.run(
+    return warm_python.run(
         [*command, "--bootstrap", node.bootstrap],
         capture_output=True,
         text=True,
@@ -88,6 +90,9 @@ class ToldEngine(Engine):
     def _hand_out_anew(self) -> None:
         """There is no Spark whose slots could change."""
 
+    def _spark_ended(self) -> bool:
+        return False
+
 
 def test_a_team_starts_works_fails_and_recovers_in_the_reports(
     node: RunningNode, tmp_path: Path
@@ -98,7 +103,7 @@ def test_a_team_starts_works_fails_and_recovers_in_the_reports(
     create_topics(pipeline, node.bootstrap)
     with FrontEnd(pipeline, node.bootstrap) as front:
         front.submit_many([{}] * 10)
-    spark: Any = None
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://host:7077"))
     engine = ToldEngine(pipeline, spark, bootstrap=node.bootstrap, checkpoint=str(tmp_path))
     over = threading.Event()
     watching = threading.Thread(target=engine.watch, kwargs={"until": over})

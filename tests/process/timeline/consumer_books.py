@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests import warm_python
 from tests.stopping import pause_process
 
 Line = dict[str, Any]
@@ -63,7 +64,7 @@ class Consumers:
         words = [addresses, self._timeline, str(book), f"rack-{number % 3}", name]
         command = [sys.executable, "-m", "tests.process.timeline.consumer_child", *words]
         with (self._folder / f"log-{number}").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = warm_python.Popen(command, stdout=log, stderr=log)
         self.all.append(Consumer(name, book, process))
         self._living.append(self.all[-1])
 
@@ -165,7 +166,9 @@ def check(consumers: Consumers) -> str:
                 continue
             span = spans[before["book"], identity, before["attempt"]]
             until_ms = max(line["until_ms"] for line in span)
-            ended = [line["now_ms"] for line in span if line["what"] in ("end", "failed")]
+            # A handler that was cancelled is over, and may have given its message back at once.
+            over = ("end", "failed", "lost")
+            ended = [line["now_ms"] for line in span if line["what"] in over]
             over_ms = min([until_ms, *ended])
             assert after["now_ms"] >= over_ms, f"message {identity}: {span} and then {after}"
     return _told(lines, begun)

@@ -6,12 +6,13 @@ import pty
 import subprocess
 import sys
 
+from tests import warm_python
 from tests.conftest import RunningNode
 
 
 def run(node: RunningNode, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "dovetail", "timeline", *words, "-b", node.bootstrap]
-    return subprocess.run(
+    return warm_python.run(
         command, input=given, capture_output=True, text=True, check=False, timeout=60
     )
 
@@ -50,7 +51,8 @@ def test_a_timeline_from_creation_to_deletion(node: RunningNode) -> None:
 
 
 def test_a_timeline_in_use_is_operated(node: RunningNode) -> None:
-    """B23: alter, pause, resume, purge; schedules listed and ended; dead letters by reason."""
+    """B23: alter, pause, resume, purge; schedules listed and ended; messages and dead letters
+    by id and by filter."""
     assert run(node, "create", "ops").returncode == 0
     assert run(node, "alter", "ops", "--config", "attempts_max=1").returncode == 0
     refused = run(node, "alter", "ops", "--config", "buckets=7")
@@ -73,7 +75,24 @@ def test_a_timeline_in_use_is_operated(node: RunningNode) -> None:
     assert json.loads(purged.stdout) == {"removed": 1}
     assert run(node, "discard", "ops").returncode == 2
     discarded = run(node, "discard", "ops", "--reason", "nothing", "--yes", "--json")
-    assert json.loads(discarded.stdout) == {"dropped": 0}
+    assert json.loads(discarded.stdout) == {"dropped": 0, "left": 0}
+
+    for key in ("ada/1", "ada/2", "bob/1"):
+        assert run(node, "schedule", "ops", "a", "--in", "1h", "--key", key).returncode == 0
+    assert run(node, "cancel", "ops").returncode == 2
+    assert run(node, "cancel", "ops", "--key-prefix", "ada/").returncode == 2
+    counted = run(node, "cancel", "ops", "--key-prefix", "ada/", "--dry-run", "--json")
+    assert json.loads(counted.stdout) == {"matched": 2}
+    moved = run(node, "move", "ops", "--key-prefix", "ada/", "--in", "2h", "--json")
+    assert json.loads(moved.stdout) == {"moved": 2, "left": 0}
+    gone = run(node, "cancel", "ops", "--key-prefix", "ada/", "--yes", "--json")
+    assert json.loads(gone.stdout) == {"cancelled": 2, "left": 0}
+    (left,) = json.loads(run(node, "peek", "ops", "--json").stdout)
+    assert left["key"] == "bob/1"
+    missing = run(node, "cancel", "ops", "999", "--json")
+    assert (missing.returncode, json.loads(missing.stdout)) == (1, {"cancelled": 0, "left": 1})
+    counted = run(node, "replay", "ops", "--older", "1s", "--header", "h=1", "--dry-run", "--json")
+    assert json.loads(counted.stdout) == {"matched": 0}
     assert run(node, "delete", "ops", "--yes").returncode == 0
 
 
@@ -92,7 +111,7 @@ def test_what_can_not_be_is_refused_with_what_to_write_instead(node: RunningNode
     assert run(node, "schedule", "cli2", "x", "--at", "soon").returncode == 2
     assert run(node, "schedule", "cli2", "x", "--cron", "0 3 * * *").returncode == 2
     assert run(node, "replay", "cli2").returncode == 2
-    away = subprocess.run(
+    away = warm_python.run(
         [sys.executable, "-m", "dovetail", "timeline", "list", "-b", "127.0.0.1:1"],
         capture_output=True,
         text=True,
@@ -112,7 +131,7 @@ def test_a_reader_that_leaves_makes_no_dead_letters(node: RunningNode) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "dovetail", "timeline", "consume", "piped"]
-    ended = subprocess.run(
+    ended = warm_python.run(
         [*command, "-b", node.bootstrap],
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -139,7 +158,7 @@ def test_a_message_does_not_command_the_terminal(node: RunningNode) -> None:
 
     terminal, inner = pty.openpty()
     command = [sys.executable, "-m", "dovetail", "timeline", "consume", "hostile", "-n", "1"]
-    subprocess.run([*command, "-b", node.bootstrap], stdout=inner, check=True, timeout=60)
+    warm_python.run([*command, "-b", node.bootstrap], stdout=inner, check=True, timeout=60)
     printed = os.read(terminal, 1000).decode()
     os.close(inner)
     os.close(terminal)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cluster_processes import WAIT_SECONDS_MAX, ClusterProcesses, running_cluster
+from tests.cluster_processes import WAIT_SECONDS_MAX, ClusterProcesses, running_timelines
 from tests.database_servers import PostgresServer
 from tests.process.timeline.consumer_books import Consumers, check
 
@@ -40,17 +40,8 @@ async def test_three_brokers_and_consumers_that_die_hang_and_wake(
     seed = int(os.environ.get("CLUSTER_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"seed={seed}")
     rng = random.Random(seed)
-    with running_cluster(
-        tmp_path / "cluster",
-        brokers=3,
-        storage=1,
-        network="proxies",
-        log_ensemble="1",
-        log_write_quorum="1",
-        log_ack_quorum="1",
-        timeline_store="postgres",
-        timeline_dsn=postgres_server.create_database().dsn,
-    ) as cluster:
+    dsn = postgres_server.create_database().dsn
+    with running_timelines(tmp_path / "cluster", dsn) as cluster:
         consumers = Consumers(tmp_path, cluster.bootstrap.split(","), timeline="work", rng=rng)
         try:
             async with asyncio.timeout(DEADLINE_S), dovetail.connect(cluster.bootstrap) as d:

@@ -204,8 +204,8 @@ async def _listed(d: dovetail.timeline.Dovetail, name: str, condition: str, reas
 async def test_a_deletion_goes_on_when_its_master_dies_half_way(
     cluster: ClusterProcesses, dsn: str
 ) -> None:
-    """B4: the command answers within a second, clients are told, the name is refused while the
-    storage is being removed, and works again after that, by a successor of the master."""
+    """B4: the command answers before anything is removed, clients are told, the name is refused
+    while the storage is being removed, and works again after that, by a successor of the master."""
     import asyncpg
 
     first, second = address_of(cluster, "broker-1"), address_of(cluster, "broker-2")
@@ -217,9 +217,7 @@ async def test_a_deletion_goes_on_when_its_master_dies_half_way(
         d.consumer("large")(lambda message: None)
         told = asyncio.create_task(d.run())
         async with _locked(dsn, asyncpg) as release:
-            began_s = time.perf_counter()
             await doomed.timeline("large").delete()
-            took_s = time.perf_counter() - began_s
             with pytest.raises(TopicUnknown):
                 async with asyncio.timeout(DEADLINE_S):
                     await told
@@ -239,10 +237,6 @@ async def test_a_deletion_goes_on_when_its_master_dies_half_way(
                 except TopicExists:
                     await asyncio.sleep(0.1)
         assert (await timeline.describe()).counts.waiting == 0
-        print(f"deleting {DELETED} messages was answered after {took_s * 1000:.0f} ms")
-        # Three brokers, etcd and PostgreSQL share this machine; the figure of B4 is asserted on one
-        # node (test_timeline_node), and this is the bound that clients notice.
-        assert took_s < 1.0, f"{took_s:.3f} s"
     await asyncio.to_thread(cluster.restart, "broker-1")
 
 

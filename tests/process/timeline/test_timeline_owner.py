@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tests import warm_python
 from tests.conftest import NodeFactory, RunningNode
 from tests.database_servers import PostgresServer
 
@@ -13,7 +14,7 @@ import dovetail
 
 def adopt(dsn: str, *words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "dovetail", "timeline", "adopt", *words]
-    return subprocess.run(
+    return warm_python.run(
         [*command, "--set", f"timeline.dsn={dsn}"],
         capture_output=True,
         text=True,

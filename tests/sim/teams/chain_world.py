@@ -2,7 +2,8 @@
 
 Everything that an attempt sends is a message that arrives late, twice, or never, in any order; its
 answer may be lost. A step of the world is one of these: a message arrives, one attempt does one
-thing, one dies and another begins, a topic grows, two days pass and brokers forget producers.
+thing, one dies and another begins, a topic grows, a job is cancelled, two days pass and brokers
+forget producers.
 
 The function of a job decides anew every time, so that attempts disagree; what follows is a function
 of the stored outcome. After the turmoil an attempt works alone, and then everything is counted.
@@ -53,6 +54,8 @@ class Broker:
         self.ends: dict[Partition, int] = {}
         self.producers: dict[Partition, deque[tuple[int, int, int]]] = {}
         self.group: dict[Partition, tuple[int, str]] = {}
+        #: Jobs that were cancelled, in order; acknowledged means that it is in here.
+        self.cancels: list[int] = []
         for place in (*RESULTS, LETTERS, ("next", 0)):
             self.create(place)
 
@@ -90,9 +93,11 @@ class Broker:
         ]
 
 
-def outcome_of(job: int, *, attempt: int, count: int, chance: random.Random) -> Row:
+def outcome_of(
+    job: int, *, attempt: int, count: int, chance: random.Random, cancelled: bool
+) -> Row:
     """What a function makes of a job, this time."""
-    follows = chance.choice("0112D")
+    follows = "C" if cancelled else chance.choice("0112D")
     value = b"%d/%d/%s" % (attempt, chance.randrange(1000), follows.encode())
     return Row(job, OUTCOME, b"k%d" % job, value, ((COUNT, b"%d" % count),))
 
@@ -102,6 +107,8 @@ def follows_of(outcome: Row, count: int | None = None) -> list[Placed]:
     assert outcome.value is not None
     number = int(dict(outcome.headers)[COUNT]) if count is None else count
     kind = outcome.value[-1:]
+    if kind == b"C":
+        return []
     if kind == b"D":
         return [(LETTERS, Row(outcome.job, DEAD, outcome.key, outcome.value))]
     return [
@@ -133,6 +140,9 @@ class Attempt:
     waits_for_commit = True
     sleeps_for_ever = False
     counts_now = False
+    reads_old_cancels = True
+    knows_the_copy = True
+    recovers_at_ends = False
 
     def __init__(self, world: "World", number: int) -> None:
         self.world, self.number, self.chance = world, number, world.chance
@@ -144,6 +154,8 @@ class Attempt:
         self._looked: dict[Partition, tuple[int, str]] | None = None
         self.lanes: dict[Partition, Read | Send | Message] = {}
         self._taken = 0
+        self._cancels: set[int] = set()
+        self._heard = 0
         self.running: list[int] = []
         self.follow: list[Row] = []
 
@@ -164,6 +176,9 @@ class Attempt:
             self._ends = dict(broker.ends)
             return
         stored = dict(broker.group) if self._looked is None else self._looked
+        if INPUT not in stored and self.world.copy and self.knows_the_copy:
+            self._commit = self._recover(self.world.copy)
+            return
         missing = {place: end for place, end in self._ends.items() if place not in stored}
         if INPUT not in stored or missing:
             position = stored[INPUT][0] if INPUT in stored else 0
@@ -176,10 +191,24 @@ class Attempt:
         assert snapshot is not None
         self._start(snapshot)
 
+    def _recover(self, copy: dict[Partition, tuple[int, str]]) -> Message:
+        """Positions are gone: an older snapshot, and the beginning of all that it does not know."""
+        ends = self.world.broker.ends
+        unknown = {place: 0 for place in ends if place not in copy}
+        if self.recovers_at_ends:
+            unknown = {place: ends[place] for place in unknown}
+        new = created(INPUT, copy[INPUT][0], unknown, at_ms=0, term=0)
+        texts = new.texts()
+        positions = {place: (at, texts[place]) for place, at in new.positions().items()}
+        return self._send_commit(positions | copy)
+
     def _start(self, snapshot: Snapshot) -> None:
         self.chain = self.chain_type(snapshot, producer_id=PRODUCER, results=RESULTS)
         self._ends = self._commit = None
         self._taken = snapshot.position
+        if not self.reads_old_cancels:
+            self._heard = len(self.world.broker.cancels)
+        self._hear()
         self.do(self.chain.begin(now_s=self.world.now_s))
 
     def adopt(self, place: Partition) -> bool:
@@ -235,6 +264,7 @@ class Attempt:
         choices = [lambda place=place: self._lane(chain, place) for place in self.lanes]
         choices.append(lambda: self.do(chain.send(now_s=self.world.now_s, now_ms=1)))
         choices.append(lambda: self._snapshot(chain))
+        choices.append(self._hear)
         if chain.ready and chain.in_hand < 3:
             choices.append(lambda: self._take(chain))
         if self.running:
@@ -301,10 +331,21 @@ class Attempt:
             self.running.append(left[0])
         self.do(effects)
 
+    def _hear(self) -> None:
+        """Reads on in the cancels: what runs and is not wanted ends so."""
+        self._cancels |= set(self.world.broker.cancels[self._heard :])
+        self._heard = len(self.world.broker.cancels)
+
     def _decide(self, chain: Chain) -> None:
         job = self.running.pop(self.chance.randrange(len(self.running)))
         count = self.world.broker.count("next")
-        outcome = outcome_of(job, attempt=self.number, count=count, chance=self.chance)
+        outcome = outcome_of(
+            job,
+            attempt=self.number,
+            count=count,
+            chance=self.chance,
+            cancelled=job in self._cancels,
+        )
         follows = self._follows(outcome)
         if not self._adopt_all(follows):
             self.running.append(job)
@@ -341,6 +382,8 @@ class World:
         self.broker = Broker()
         self.net: list[Message] = []
         self.now_s = 0.0
+        #: What the checkpoint has of the group.
+        self.copy: dict[Partition, tuple[int, str]] = {}
         #: What attempts failed loudly with.
         self.loud: list[str] = []
         self._type, self._expiry = attempt_type, expiry
@@ -370,7 +413,9 @@ class World:
             self._stranger()
         elif chance < 0.025 and self.broker.count("next") < 2:
             self.broker.create(("next", 1))
-        elif self._expiry and chance < 0.03:
+        elif chance < 0.028:
+            self.broker.cancels.append(self.chance.choice(JOBS))
+        elif self._expiry and chance < 0.033:
             self._two_days()
         elif self.net and chance < 0.5:
             self._arrive(self.net.pop(self.chance.randrange(len(self.net))))
@@ -390,6 +435,27 @@ class World:
     def _stranger(self) -> None:
         place = self.chance.choice(list(self.broker.logs))
         self.broker.append(place, build_batch([NewRecord(1, b"x", b"y")]))
+
+    def positions_are_lost(self) -> None:
+        """One attempt works, and dies; then nobody does for a month, and the group is forgotten.
+
+        The checkpoint has a copy from some time before.
+        """
+        first = self.start()
+        self.let_work(first, to=self.chance.choice(JOBS[:3]))
+        self.copy = dict(self.broker.group)
+        if self.chance.random() < 0.5:
+            self.broker.create(("next", 1))
+        self.let_work(first, to=self.chance.choice(JOBS[3:]))
+        for _ in range(self.chance.randrange(60)):
+            first.step()
+        self.attempts.remove(first)
+        self.net = []
+        self.broker.group.clear()
+        for known in self.broker.producers.values():
+            known.clear()
+        self._alone()
+        self._count()
 
     def _two_days(self) -> None:
         """Brokers forget producers; what was sent by then has arrived or never will."""
@@ -434,10 +500,24 @@ class World:
         self.let_work(late, to=INPUT_END)
         self._count()
 
+    def cancelled_meanwhile(self) -> None:
+        """One attempt dies over its work, a job is cancelled, and another one begins."""
+        first = self.start()
+        self.let_work(first, to=JOBS[1])
+        self.attempts.remove(first)
+        self.broker.cancels.append(self.chance.choice(JOBS))
+        self._alone()
+        self._count()
+
     def _alone(self) -> None:
         """All others stand still; this one must come to the end."""
         self.attempts, self.net = [], []
+        owed = set(self.broker.cancels) - set(self._outcomes())
         self.let_work(self.start(), to=INPUT_END)
+        for job in owed:
+            value = self._outcomes()[job].value or b""
+            if not value.endswith(b"C"):
+                raise Violation(f"job {job} was cancelled before it ended, and ended as {value!r}")
 
     def let_work(self, one: Attempt, *, to: int) -> None:
         """One attempt works alone until its position is there. Raises `Violation`."""

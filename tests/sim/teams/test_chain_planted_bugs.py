@@ -202,3 +202,22 @@ def test_a_beginning_in_the_wrong_order_is_found() -> None:
     with pytest.raises(Violation):
         for seed in range(10):
             World(seed, attempt_type=planted(ends_first=False)).late_beginner()
+
+
+def test_a_cancel_that_the_next_attempt_does_not_read_is_found() -> None:
+    """T17: an attempt reads all cancels before it takes a job."""
+    for seed in range(20):
+        World(seed).cancelled_meanwhile()
+    with pytest.raises(Violation):
+        for seed in range(20):
+            World(seed, attempt_type=planted(reads_old_cancels=False)).cancelled_meanwhile()
+
+
+def test_positions_that_are_lost_are_found_in_the_copy() -> None:
+    """T5 (16): an older snapshot does; nothing does not. Outputs that it lacks are read whole."""
+    for seed in range(60):
+        World(seed).positions_are_lost()
+    for bug in ({"knows_the_copy": False}, {"recovers_at_ends": True}):
+        with pytest.raises(Violation):
+            for seed in range(200):
+                World(seed, attempt_type=planted(**bug)).positions_are_lost()

@@ -14,7 +14,8 @@ def run_seed(seed: int) -> int:
 
 
 def test_each_job_has_one_outcome_and_what_follows_from_it() -> None:
-    """T5, T2: two to four attempts at once, crashes between any two steps, late, lost and doubled
-    writes and snapshots, a topic that grows, and producers that brokers forget."""
+    """T5, T2, T17: two to four attempts at once, crashes between any two steps, late, lost and
+    doubled writes and snapshots, a topic that grows, jobs that are cancelled, and producers that
+    brokers forget."""
     grown = run_seeds(run_seed, least=20)
     assert min(grown) < max(grown), "some worlds have seen a topic grow"

@@ -368,7 +368,7 @@ def test_a_lease_that_is_taken_ahead_of_its_end_is_found(
     dealer: DealerName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R1: the simulation goes red when the store gives away what somebody still holds."""
-    monkeypatch.setattr("dovetail.timeline.stores.memory._Row.free", lambda self, now_ms: True)
+    monkeypatch.setattr("dovetail.timeline.stores._memory_row.Row.free", lambda self, now_ms: True)
     with pytest.raises(AssertionError, match="still holds"):
         for seed in range(60):
             run(seed, dealer)

@@ -1,6 +1,7 @@
 """The conversation of a login: what is told, and what is not."""
 
 import base64
+import hashlib
 
 import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
@@ -127,3 +128,20 @@ def test_what_is_kept_checks_a_password_and_bounds_hold() -> None:
             from_salted(Mechanism.SHA_256, salted, salt=salt, rounds=rounds)
     with pytest.raises(InvalidInput):
         make_credential(Mechanism.SHA_256, "")
+
+
+@pytest.mark.parametrize("size", [0, 11, 1025])
+def test_a_salt_that_no_login_takes_is_refused(size: int) -> None:
+    """R8: a user with it could never log in, and would hear that the password is wrong."""
+    with pytest.raises(InvalidInput, match=f"a salt has 12 to 1024 bytes, not {size}"):
+        from_salted(Mechanism.SHA_256, bytes(32), salt=bytes(size), rounds=4096)
+
+
+async def test_the_shortest_salt_logs_in() -> None:
+    """R8: at the limit."""
+    salt = b"twelve bytes"
+    salted = hashlib.pbkdf2_hmac("sha256", PASSWORD.encode(), salt, 4096)
+    kept = {Mechanism.SHA_256: from_salted(Mechanism.SHA_256, salted, salt=salt, rounds=4096)}
+    login = Login(ALL, lambda name: kept)
+    await scram(login, "SCRAM-SHA-256", "alice", PASSWORD)
+    assert login.principal == "alice"

@@ -152,3 +152,11 @@ async def test_meters_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             quotas.note(PRODUCED, USER, f"{CLIENT}-{number}", 10)
         assert len(quotas._meters) == 5
         await quotas.stop()
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-300, 1e-9, 1e300, 1.7e308])
+def test_every_rate_that_is_taken_gives_a_time(rate: float) -> None:
+    """K13: the smallest makes a client wait as long as any other; it takes nobody's answer away."""
+    meter = Meter()
+    meter.note(1.0, rate, now_ms=0.0)
+    assert 0 <= meter.wait_ms(rate, now_ms=1.0) <= WAIT_MS_MAX

@@ -79,3 +79,36 @@ def test_what_is_not_a_report_is_passed_over() -> None:
     assert world.reports.pipelines(now_ms=world.now_ms) == []
     world.take("a")
     assert world.now().lag == 0
+
+
+def test_teams_with_masters_of_their_own_are_put_together() -> None:
+    """F71, T11: each team as its master reports it; drivers that lead none stand by."""
+    world = World()
+
+    def take(driver: str, state: str = "running", **terms: int) -> None:
+        world.now_ms += 1
+        teams = [
+            {"team": name, "state": "working" if name in terms else "standby"}
+            | {"term": terms.get(name, 0), "lag": terms.get(name)}
+            for name in ("x", "y")
+        ]
+        document = {"pipeline": "p", "state": state, "driver": driver, "masters": "team"}
+        value = json.dumps(document | {"teams": teams}).encode()
+        world.reports.take(f"p#{driver}".encode(), value, at_ms=world.now_ms)
+
+    take("c", "waiting for election")
+    assert (world.now().state, world.now().standbys) == ("waiting for election", ["c"])
+    take("a", x=4)
+    take("b", "retrying", y=7)
+    found = world.now()
+    assert [(one.team, one.driver, one.term) for one in found.teams] == [
+        ("x", "a", 4),
+        ("y", "b", 7),
+    ]
+    assert (found.state, found.driver, found.term) == ("retrying", "a, b", 7)
+    assert (found.standbys, found.lag) == (["c"], 11)
+    take("b", x=5, y=7)
+    take("a", x=4)
+    assert {one.driver for one in world.now().teams} == {"b"}, "a does not know it yet"
+    take("b", "stopped", x=5, y=7)
+    assert [one.driver for one in world.now().teams] == ["a", ""]

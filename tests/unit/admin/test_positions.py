@@ -1,8 +1,14 @@
 """One grammar for a position in a partition."""
 
+import socket
+from unittest.mock import patch
+
 import pytest
 
-from dovetail.admin.positions import NUMBER_MAX, Position, parse_position
+from dovetail.addresses import Address
+from dovetail.admin import kafka as admin_kafka
+from dovetail.admin.kafka import Kafka, Metadata, PartitionMetadata
+from dovetail.admin.positions import NUMBER_MAX, Position, bounds_of, parse_position
 from dovetail.errors import InvalidInput
 
 
@@ -47,3 +53,21 @@ def test_what_is_not_a_position_is_refused(text: str) -> None:
     """U7: the error shows how to write each kind."""
     with pytest.raises(InvalidInput, match=r"beginning, end, an offset .*offset:1200.* or a time"):
         parse_position(text)
+
+
+def test_a_leader_that_does_not_answer_is_left_out() -> None:
+    """R7, U7: a broker that takes the request and stays silent costs two time limits, no more.
+
+    librdkafka's ListOffsets ended the whole process here, a node's with it: a page of the console
+    asks for the bounds of every partition.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = Address("127.0.0.1", silent.getsockname()[1])
+        metadata = Metadata({1: address}, {"t": (PartitionMetadata(0, 1, (1,)),)})
+        kafka = Kafka(str(address), 5.0, "test")
+        with (
+            patch.object(admin_kafka, "ANSWER_S_MAX", 0.1),
+            patch.object(Kafka, "metadata", lambda _, *topics: metadata),
+        ):
+            assert bounds_of(kafka, [("t", 0)]) == {}
+        kafka.close()

@@ -22,6 +22,8 @@ SEVERAL_MEANINGS = {
     "--from": {"POSITION", "TIME"},
     "--key": {"TEXT", "KEY", "COLUMN"},
     "--timeout": {"DURATION"},
+    # A filter may ask for the name alone.
+    "--header": {"NAME=VALUE", "NAME[=VALUE]"},
 }
 #: One letter stands for these and nothing else.
 LETTERS = {

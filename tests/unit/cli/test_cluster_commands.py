@@ -134,7 +134,7 @@ def test_the_users_own_etcd_is_preferred(monkeypatch: pytest.MonkeyPatch, folder
     assert etcd_binary() == cluster_etcd.EtcdBinary("/bundle/etcd", bundled=True)
     own.unlink()
     monkeypatch.setattr(cluster_etcd, "_bundle", lambda: None)
-    with pytest.raises(InvalidSetting, match=r"dovetail\[cluster\]"):
+    with pytest.raises(InvalidSetting, match=r"dovetailmq\[cluster\]"):
         etcd_binary()
 
 

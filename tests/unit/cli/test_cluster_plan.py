@@ -99,6 +99,7 @@ def test_an_etcd_that_runs_already_is_used() -> None:
     plan = plan_of(Wish(etcd=("10.0.0.1:2379", "10.0.0.2:2379")))
     assert plan.of_kind("etcd") == []
     arguments = node_arguments(plan, plan.of_kind("broker")[0], data_dir="/d")
+    assert not [one for one in arguments if "tls" in one]
     assert "--etcd=10.0.0.1:2379,10.0.0.2:2379" in arguments
 
 

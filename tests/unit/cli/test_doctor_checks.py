@@ -1,10 +1,13 @@
 """The judgements of `dovetail doctor`, each both ways."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dovetail.admin import attention
 from dovetail.cli.doctor import cluster, folder, listener, machine, services
+from dovetail.cli.doctor.attention import AttentionFact, judge_attention
 from dovetail.cli.doctor.command import judge_settings
 from dovetail.cli.doctor.finding import Finding
 from dovetail.settings import Flag, load_settings
@@ -31,6 +34,12 @@ def states(findings: list[Finding]) -> list[str]:
     return [finding.state for finding in findings]
 
 
+def attended(*findings: attention.Finding, **more: Any) -> Finding:
+    """The one row that these facts make."""
+    (row,) = judge_attention(AttentionFact(findings, **more))
+    return row
+
+
 def etcd(*versions: str) -> Finding:
     members = [
         services.EtcdMember(f"m{index}:2379", version, "" if version else "connection refused")
@@ -53,14 +62,14 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
     (machine.judge_python((3, 10, 9), "CPython"), "failed", "3.11 or later", "install"),
     (machine.judge_python((3, 11, 9), "PyPy"), "warning", "PyPy", "CPython"),
     (machine.judge_packages([package("", "2.1")], {})[0], "ok", "thing 2.1", ""),
-    (machine.judge_packages([package("", None)], {})[0], "failed", "not installed", "'dovetail'"),
+    (machine.judge_packages([package("", None)], {})[0], "failed", "not installed", "'dovetailmq'"),
     (machine.judge_packages([package("", "1.0", fits=False)], {})[0], "failed", "1.0", "pip"),
-    (machine.judge_packages([package("etcd", None)], {})[0], "skipped", "dovetail[etcd]", ""),
+    (machine.judge_packages([package("etcd", None)], {})[0], "skipped", "dovetailmq[etcd]", ""),
     (
         machine.judge_packages([package("etcd", None)], {"etcd": "coordination.kind"})[0],
         "failed",
         "coordination.kind",
-        "dovetail[etcd]",
+        "dovetailmq[etcd]",
     ),
     (
         machine.judge_packages([package("etcd", "1.0", fits=False)], {})[0],
@@ -240,9 +249,6 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
         "",
     ),
     (listener.judge_clock(listener.ClockFact(error="no"), drift_ms_max=1000), "skipped", "no", ""),
-    (cluster.judge_health(cluster.HealthFact("u", True, 3)), "ok", "all 3", ""),
-    (cluster.judge_health(cluster.HealthFact("u", True, 3, ("b: x",))), "failed", "x", "log"),
-    (cluster.judge_health(cluster.HealthFact("u", error="refused")), "skipped", "refused", ""),
     (cluster.judge_topics(cluster.TopicsFact(1, 2, ())), "ok", "2 in 1", ""),
     (cluster.judge_topics(cluster.TopicsFact(1, 2, ("t-1",))), "failed", "t-1", "takeover"),
     (cluster.judge_copies(None, repair_after_ms=600_000), "skipped", "one node", ""),
@@ -254,10 +260,16 @@ JUDGED: list[tuple[Finding, str, str, str]] = [
         "10 minutes",
     ),
     (cluster.judge_copies(cluster.CopiesFact(error="no"), repair_after_ms=1), "skipped", "no", ""),
-    (cluster.judge_lag([]), "ok", "none yet", ""),
-    (cluster.judge_lag([cluster.GroupLag("g", 1, 9, 9)]), "ok", "9 records", ""),
-    (cluster.judge_lag([cluster.GroupLag("g", 1, 9, 10)]), "warning", "from 9 to 10", "members"),
-    (cluster.judge_lag([cluster.GroupLag("g", 0, 9, 10)]), "warning", "no member reads", "start"),
+    (attended(counted={"node": 3}), "ok", "3, all well", ""),
+    (attended(counted={"group": 0}), "ok", "none", ""),
+    (attended(skipped={"node": "refused"}), "skipped", "refused", ""),
+    (attended(attention.Finding("bad", "node", "b", "x", "log", None)), "failed", "b: x", "log"),
+    (
+        attended(attention.Finding("warn", "group", "g", "behind", "members", 0)),
+        "warning",
+        "g: behind, since 19",
+        "members",
+    ),
 ]
 
 

@@ -1,15 +1,21 @@
 """Health, metrics and pages, over a real port, of a node that has not started yet."""
 
 import asyncio
+import contextlib
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
+from dovetail import web
 from dovetail.console import Console, serve_http
+from dovetail.console.web.guard import Receive, Scope, Send
+from dovetail.console.web.http import CONNECTIONS_MAX
 from dovetail.errors import InvalidSetting, Unavailable
 from dovetail.settings import HttpSettings, Settings, load_settings
 from dovetail.web import WebServer
@@ -206,3 +212,59 @@ def test_bad_tokens_are_refused_and_not_told(tmp_path: Path) -> None:
         HttpSettings(token_file=str(tmp_path / "none")).secret()
     (tmp_path / "token").write_text(f"{TOKEN}\nsecond line\n")
     assert HttpSettings(token_file=str(tmp_path / "token")).secret() == TOKEN
+
+
+async def test_silent_connections_keep_no_probe_out(tmp_path: Path) -> None:
+    """R7: more of them than there may be connections; the longest silent ones make room."""
+    server = await started(Status(), settings_of(tmp_path))
+    before = psutil.Process().num_fds()
+    silent = [
+        socket.create_connection((server.host, server.port)) for _ in range(CONNECTIONS_MAX + 50)
+    ]
+    async with httpx.AsyncClient(base_url=server.url) as client:
+        assert (await client.get("/livez")).status_code == 200
+        at_server = psutil.Process().num_fds() - before - len(silent) - 1
+        assert at_server <= CONNECTIONS_MAX
+    for one in silent:
+        one.close()
+    await server.stop()
+
+
+#: What a client begins with, and does not end.
+HALVES = (
+    b"",
+    b"GET /livez HTTP/1.1\r\nHost: local",
+    b"POST /v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 9\r\n\r\n{",
+    b"\x16\x03\x01",
+)
+
+
+async def test_a_request_that_does_not_end_ends_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R7: silence, half a header, half a body, half a handshake; a slow answer is no such thing."""
+    monkeypatch.setattr(web, "TURN_S_MAX", 0.3)
+    monkeypatch.setattr(web, "_SWEEP_S", 0.05)
+    status, answering = Status(), asyncio.Event()
+    settings = settings_of(tmp_path, token=TOKEN)
+    console = Console(status, settings)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            await answering.wait()
+        await console(scope, receive, send)
+
+    server = await serve_http(slow, settings.http)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        answer = asyncio.create_task(client.get("/slow"))
+        for half in HALVES:
+            reader, writer = await asyncio.open_connection(server.host, server.port)
+            writer.write(half)
+            async with asyncio.timeout(60):
+                with contextlib.suppress(ConnectionResetError):
+                    await reader.read()
+            writer.close()
+        answering.set()
+        assert (await answer).status_code == 404
+    await server.stop()

@@ -21,7 +21,7 @@ CoordinatorFactory = Callable[[], AbstractAsyncContextManager[Coordinator]]
 Events = tuple[WatchEvent, ...]
 
 #: How long a test waits for what must come; far above what any service needs.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 async def next_of(events: AsyncIterator[Events]) -> Events:

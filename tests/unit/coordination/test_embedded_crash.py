@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import warm_python
+
 from dovetail.clock import SystemClock
 from dovetail.coordination import EmbeddedCoordinator
 
@@ -36,7 +38,7 @@ class Acknowledged:
 def run_and_kill(path: Path, run: int, *, lines_before: int, acknowledged: Acknowledged) -> None:
     """Lets a child write, kills it, reads everything that it still said."""
     floor = acknowledged.last
-    with subprocess.Popen(
+    with warm_python.Popen(
         [sys.executable, str(CHILD), str(path), str(run)], stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None

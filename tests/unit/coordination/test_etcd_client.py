@@ -55,7 +55,7 @@ async def test_without_the_client_library_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "aetcd", None)
     for name in ("_etcd_members", "_etcd_messages", "_etcd_watch"):
         monkeypatch.delitem(sys.modules, f"dovetail.coordination.{name}", raising=False)
-    with pytest.raises(InvalidSetting, match=r"dovetail\[etcd\]"):
+    with pytest.raises(InvalidSetting, match=r"dovetailmq\[etcd\]"):
         await EtcdCoordinator.open(EtcdSettings(("127.0.0.1:2379",)))
 
 

@@ -79,7 +79,7 @@ async def test_a_keeper_tells_when_the_service_ended_the_lease(
     clock = SystemClock()
     async with LeaseKeeper(coordinator, ttl_ms=300, clock=clock) as keeper:
         await coordinator.revoke(keeper.id)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await keeper.lost.wait()
         assert not keeper.valid(clock.monotonic_ms())
 
@@ -93,7 +93,7 @@ async def test_a_keeper_gives_up_when_the_service_is_gone(
         await coordinator.close()
         until_ms = keeper.valid_until_ms
         assert keeper.valid(until_ms - 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await keeper.lost.wait()
         assert clock.monotonic_ms() >= until_ms
         assert keeper.valid_until_ms == until_ms
@@ -110,7 +110,7 @@ async def test_a_paused_holder_knows_that_its_lease_is_gone(tmp_path: Path) -> N
         assert keeper.valid(clock.monotonic_ms())
         clock.advance(300)
         assert not keeper.valid(clock.monotonic_ms())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await keeper.lost.wait()
         with pytest.raises(LeaseLost):
             await coordinator.transact([Put("n", b"", keeper.id)])

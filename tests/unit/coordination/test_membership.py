@@ -23,7 +23,7 @@ from dovetail.coordination.membership import (
 from dovetail.errors import LeaseLost
 
 TTL_MS = 1000
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 CLOCK = SystemClock()
 
 

@@ -2,16 +2,19 @@
 
 import ast
 import importlib
+import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 import yaml
-from tests import cli_reference, doc_pages, kafka_reference
+from tests import cli_reference, doc_pages, kafka_reference, python_reference
 
 PAGES = doc_pages.pages()
 IDS = [str(path.relative_to(doc_pages.ROOT)) for path in PAGES]
@@ -92,6 +95,41 @@ def test_figures_of_the_comparison_are_those_that_were_printed() -> None:
 def test_the_reference_of_commands_is_up_to_date() -> None:
     """U4: `python -m tests.cli_reference --write` brings it up."""
     assert cli_reference.DOC.read_text() == cli_reference.page()
+
+
+def test_the_reference_of_python_is_up_to_date() -> None:
+    """F85: `python -m tests.python_reference --write` brings it up."""
+    assert python_reference.DOC.read_text() == python_reference.page()
+
+
+def test_what_packages_export_is_explained() -> None:
+    """F85: every class and function has a docstring."""
+    missing = [
+        f"{module}.{name}"
+        for module in python_reference.MODULES
+        for name, found in python_reference.exported(module)
+        if (inspect.isclass(found) or inspect.isfunction(found)) and not inspect.getdoc(found)
+    ]
+    assert missing == []
+
+
+#: In a fence of no language: what a reader types.
+_TYPED = re.compile(r"^(?:\$ )?dovetail (.+?)(?:\s+#.*)?$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_commands_in_documents_can_be_typed(path: Path) -> None:
+    """U4: also in blocks that are not run, every command and option of ours exists."""
+    root = cli_reference.whole_tree()
+    for block in doc_pages.blocks(path):
+        if block.language not in ("", "bash", "console") or path.parent.name == "decisions":
+            continue
+        for typed in _TYPED.findall(block.text.replace("\\\n", " ")):
+            lexer = shlex.shlex(typed, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            words = list(takewhile(lambda word: not set(word) <= set("();<>|&"), lexer))
+            refused = cli_reference.refusal(root, words)
+            assert refused is None, f"{block.page}:{block.line}: dovetail {typed}: {refused}"
 
 
 def test_the_page_of_kafka_is_of_today() -> None:

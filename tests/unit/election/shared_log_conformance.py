@@ -14,7 +14,7 @@ from dovetail.election.identifiers import Incarnation
 from dovetail.election.shared_log import Entry
 from dovetail.errors import Fenced
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 Make = Callable[[], Awaitable["Opened"]]
 

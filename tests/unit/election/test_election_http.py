@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 from tests.etcd_server import free_ports
 
-from dovetail.election import ElectionSettings, HttpTransport, MemberName, Term
+from dovetail.election import ElectionSettings, HttpSite, HttpTransport, MemberName, Term
 from dovetail.election.election import Identity
 from dovetail.election.http_transport import BODY_BYTES_MAX, SIGNATURE_HEADER
 from dovetail.election.identifiers import Incarnation
@@ -87,6 +87,27 @@ async def test_a_message_and_its_answer() -> None:
         assert both.got == [both.message(7)]
         assert isinstance(answer, PingAnswer)
         assert answer.term == 7
+
+
+async def test_members_of_one_process_share_a_port() -> None:
+    """F71: each under its own path; the port is free when the last has left."""
+    [port] = free_ports(1)
+    site = HttpSite()
+    both = Pair(settings(port, endpoint_path="/one"), settings(port, endpoint_path="/two"))
+    given = [settings(port, endpoint_path=path) for path in ("/one", "/two")]
+    both.transports = [HttpTransport(one, site=site) for one in given]
+    for me, transport in zip(both.me, both.transports, strict=True):
+        await transport.start(me, both.answer, both.life_of)
+    assert await both.transports[0].send(both.me[1].name, both.message(3)) is not None
+    await both.transports[1].close()
+    with pytest.raises(Unavailable, match="404"):
+        await both.transports[0].send(both.me[1].name, both.message(4))
+    await both.transports[0].close()
+    assert both.got == [both.message(3)]
+
+    again = HttpTransport(settings(port))
+    await again.start(both.me[0], both.answer, both.life_of)
+    await again.close()
 
 
 async def test_what_is_not_signed_or_comes_again_is_refused() -> None:

@@ -29,6 +29,7 @@ from dovetail.election import (
     MemorySharedLog,
     SharedLog,
 )
+from dovetail.election.shared_log import Signing
 from dovetail.errors import InvalidSetting, Unavailable
 
 
@@ -54,7 +55,11 @@ def kafka_log(
     node: RunningNode, topic: str, environment: str = "test", *, timeout_ms: int = 5_000
 ) -> KafkaSharedLog:
     return KafkaSharedLog(
-        node.bootstrap, topic=topic, environment=environment, timeout_ms=timeout_ms
+        node.bootstrap,
+        topic=topic,
+        environment=environment,
+        timeout_ms=timeout_ms,
+        signing=Signing("0123456789abcdef"),
     )
 
 
@@ -146,7 +151,7 @@ async def test_a_topic_with_several_partitions_is_refused(node: RunningNode) -> 
     """S6: there would be no one order."""
     topic = f"shared-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    admin.create_topics([NewTopic(topic, 2)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 2)])[topic].result(60)
     with pytest.raises(InvalidSetting, match="2 partitions"):
         await kafka_log(node, topic).open(lambda _: None)
 

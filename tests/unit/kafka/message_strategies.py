@@ -13,6 +13,9 @@ from dovetail.kafka.codec.schema import FieldSpec, Primitive, specs_of
 #: Few, so that a message of four levels stays small; two are enough to show a wrong position.
 ELEMENTS_MAX = 2
 
+#: Tags from here on are our own.
+OWN_TAGS = 10_000
+
 _TEXT = st.sampled_from(
     ["", "a", "orders", "naïve", "\N{SNOWMAN}", "x" * 126, "x" * 127, "\0", "é" * 90]
 )
@@ -49,19 +52,27 @@ _SAMPLES: dict[str, Any] = {
 }
 
 
-def messages(message: type[Any], version: int) -> st.SearchStrategy[Any]:
-    """Messages of one version; fields that it does not have are left at their defaults."""
+def is_own(spec: FieldSpec) -> bool:
+    """Whether a field is an addition of ours, which Kafka's clients pass over."""
+    return spec.tag is not None and spec.tag >= OWN_TAGS
+
+
+def messages(message: type[Any], version: int, *, own: bool = True) -> st.SearchStrategy[Any]:
+    """Messages of one version; fields that it does not have are left at their defaults, and so
+    are ours unless `own`."""
     present = {
-        spec.name: _field(spec, version) for spec in specs_of(message) if spec.in_version(version)
+        spec.name: _field(spec, version, own)
+        for spec in specs_of(message)
+        if spec.in_version(version) and (own or not is_own(spec))
     }
     return st.builds(message, **present)
 
 
-def _field(spec: FieldSpec, version: int) -> st.SearchStrategy[Any]:
+def _field(spec: FieldSpec, version: int, own: bool) -> st.SearchStrategy[Any]:
     if isinstance(spec.element, Primitive):
         value = _PRIMITIVES[spec.element.name]
     else:
-        value = messages(spec.element, version)
+        value = messages(spec.element, version, own=own)
     if spec.array:
         value = st.lists(value, max_size=ELEMENTS_MAX).map(tuple)
     if spec.null_in(version):

@@ -1,5 +1,7 @@
 """Admin requests of somebody who may do nothing: refused before anything is looked at."""
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,8 +10,18 @@ from dovetail.access import Access, Kind, Operation
 from dovetail.errors import Forbidden
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
-from dovetail.kafka.handlers import configs, features, log_dirs, quotas, reassignment
+from dovetail.kafka.handlers import (
+    configs,
+    consumer_groups,
+    features,
+    log_dirs,
+    quotas,
+    reassignment,
+)
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.log.groups.consumer_member import Member
+from dovetail.log.groups.consumer_types import ConsumerDescription, ConsumerHeader
+from dovetail.log.groups.types import GroupError, GroupId, GroupState, MemberId
 
 
 class Nothing:
@@ -84,3 +96,42 @@ async def test_who_may_nothing_is_told_so(handler: Any, request_: Any, right: Op
     told = answer.error_code if hasattr(answer, "error_code") else answer.entries[0].error_code
     assert told == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert nobody.asked == [(right, Kind.CLUSTER)]
+
+
+class GroupsAlone(Nothing):
+    """May see groups, and of topics those that are named."""
+
+    def __init__(self, *topics: str) -> None:
+        super().__init__()
+        self.topics = topics
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        return kind is Kind.GROUP or name in self.topics
+
+
+@pytest.mark.parametrize(
+    ("topics", "code"),
+    [
+        (("read", "named"), ErrorCode.NONE),
+        (("read",), ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (("named",), ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    ],
+)
+async def test_a_group_does_not_tell_of_topics(topics: tuple[str, ...], code: ErrorCode) -> None:
+    """K9, R4: who may see a group and not its topics does not hear their names."""
+    member = replace(
+        Member(MemberId("m")), names=frozenset({"named"}), assigned=frozenset({("aa", 0)})
+    )
+    found = ConsumerDescription(
+        GroupId("g"), GroupState.STABLE, ConsumerHeader(1, 1, "uniform", 0), (member.kept(),)
+    )
+    coordinator = SimpleNamespace(refusal=lambda _: GroupError.NONE, described=lambda _: found)
+    backend = SimpleNamespace(
+        groups=SimpleNamespace(of=lambda _: coordinator),
+        log=SimpleNamespace(topics=lambda: [SimpleNamespace(id="aa", name="read")]),
+    )
+    call = Call(1, "client", "127.0.0.1", cast(Access, GroupsAlone(*topics)))
+    request = m.ConsumerGroupDescribeRequest(group_ids=("g",), include_authorized_operations=False)
+    answer = await consumer_groups.describe(cast(Backend, backend), call, request)
+    assert answer.groups[0].error_code == code
+    assert bool(answer.groups[0].members) is (code is ErrorCode.NONE)

@@ -39,7 +39,7 @@ def test_an_error_has_the_code_of_its_nearest_ancestor(error: Exception, code: E
         (ErrorCode.REQUEST_TIMED_OUT, errors.Uncertain),
         (ErrorCode.UNKNOWN_SERVER_ERROR, errors.Unavailable),
         (ErrorCode.GROUP_ID_NOT_FOUND, errors.NotFound),
-        (ErrorCode.POLICY_VIOLATION, errors.Refused),
+        (ErrorCode.POLICY_VIOLATION, errors.PolicyViolation),
         (9999, errors.Refused),
     ],
 )

@@ -1,11 +1,13 @@
 """Fetch sessions: ids, epochs, what is told, and who is evicted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from dovetail.foreign import TOPIC_CHARACTERS_MAX
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers import fetch_sessions
@@ -182,12 +184,63 @@ def test_partitions_in_sessions_are_bounded(
 
 def test_partitions_that_come_and_go_are_looked_at(sessions: FetchSessions) -> None:
     """K13, L13: an idle one that goes to another broker is told, though nothing was confirmed."""
-    session = begun(sessions, request(0, 0, 0))
+    session = begun(sessions, request(0, 0, 0, 1))
     begun(sessions, request(session.id, 1))
+    partition, other = Calling(), Calling()
+    for number, watched in enumerate((partition, other)):
+        session.watch(key(number), watched, idle=True)  # type: ignore[arg-type]
+    for change in (sessions.came, sessions.went):
+        session.woken.clear()
+        change(*(("t", b"i" * 16, 0) if change == sessions.came else ("t", 0)))
+        assert session.woken.is_set()
+        assert pending(session) == [0]
+        session.watch(key(0), partition, idle=True)  # type: ignore[arg-type]
+    sessions.went("t", 0)
+    assert not partition.on_confirmed
+
+
+def test_a_partition_that_goes_is_told_by_its_id_too(sessions: FetchSessions) -> None:
+    """K13, L13: from version 13 on requests name topics by ids, and listeners know names."""
+    topic = m.FetchRequestTopic(topic_id=b"i" * 16, partitions=named(0)[0].partitions)
+    session = sessions.begin(replace(request(0, 0, 0), topics=(topic,)), by_id=True, now_ms=0)
+    assert isinstance(session, Session)
+    sessions.came("t", b"i" * 16, 0)
+    session.pending.clear()
+    sessions.went("t", 0)
+    assert [*session.pending] == [Key("", b"i" * 16, 0)]
+
+
+def test_who_reads_others_is_left_alone(sessions: FetchSessions) -> None:
+    """F61: partitions that come and go cost a session nothing if it does not read them."""
+    session = begun(sessions, request(0, 0, *range(100)))
+    session.pending.clear()
+    session.woken.clear()
+    for number in range(100, 200):
+        sessions.came("t", b"i" * 16, number)
+        sessions.went("u", number)
+    assert not session.pending
+    assert not session.woken.is_set()
+
+
+def test_a_session_that_has_ended_is_called_by_nobody(sessions: FetchSessions) -> None:
+    """R3: its last request may still wait; what it does then must not keep the session for ever."""
+    session = begun(sessions, request(0, 0, 0, 1))
     partition: Any = Calling()
     session.watch(key(0), partition, idle=True)
-    session.woken.clear()
-    sessions.changed()
-    assert session.woken.is_set()
-    assert pending(session) == [0]
+    begun(sessions, request(session.id, 0, 0))
+    session.watch(key(0), partition, idle=True)
+    session.watch(key(1), partition, idle=False)
     assert not partition.on_confirmed
+    assert not session.topics()
+
+
+def test_names_that_no_topic_has_are_not_remembered(sessions: FetchSessions) -> None:
+    """R3: a session holds as much as its partitions are counted for, whatever they are called."""
+    long = "t" * (TOPIC_CHARACTERS_MAX + 1)
+    asked = replace(request(0, 0, 0), topics=named(0, topic=long))
+    assert sessions.begin(asked, by_id=False, now_ms=0) is None
+    session = begun(sessions, request(0, 0, 0))
+    more = replace(request(session.id, 1), topics=named(0, topic=long))
+    found = sessions.begin(more, by_id=False, now_ms=0)
+    assert found is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0

@@ -12,6 +12,7 @@ from tests.unit.kafka.message_strategies import (
 )
 
 from dovetail.errors import ProtocolViolation
+from dovetail.kafka.codec import frames
 from dovetail.kafka.codec.apis import Api, ApiKey
 from dovetail.kafka.codec.frames import (
     decode_request,
@@ -102,8 +103,8 @@ def test_large_counts_take_no_memory(api_key: ApiKey, version: int, body: str) -
 
 def test_densest_request_takes_a_small_multiple() -> None:
     """R3: the smallest structs there are, two bytes each, take under 40 times their bytes."""
-    count = 100_000
-    body = b"\x02\x02t\0\0\0\1" + b"\xa1\x8d\x06" + b"\x01\x00" * count + b"\0\0\0\0\0\0\0"
+    count = 99_999
+    body = b"\x02\x02t\0\0\0\1" + b"\xa0\x8d\x06" + b"\x01\x00" * count + b"\0\0\0\0\0\0\0"
     header = encode_header(RequestHeader(int(ApiKey.CREATE_PARTITIONS), 2, 1, "c"))
     frame = memoryview(header + body)
     tracemalloc.start()
@@ -202,3 +203,37 @@ def test_records_are_slices_of_the_frame() -> None:
     assert records is not None
     assert bytes(records) == b"abc"
     assert records.obj is data
+
+
+@pytest.mark.parametrize("over", [0, 1])
+@pytest.mark.parametrize("api_key", [ApiKey.LIST_OFFSETS, ApiKey.PRODUCE, ApiKey.OFFSET_FETCH])
+def test_a_request_names_so_much_and_no_more(
+    api_key: ApiKey, over: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R7, R8: all its arrays together; one request of 8 MiB would hold up everybody for seconds."""
+    monkeypatch.setattr(frames, "ELEMENTS_MAX", 20)
+    head, element = {
+        ApiKey.LIST_OFFSETS: ("ffffffff", "00000000 ffffffffffffffff"),
+        ApiKey.PRODUCE: ("ffff 0001 00000000", "00000000 ffffffff"),
+        ApiKey.OFFSET_FETCH: ("0001 67", "00000000"),
+    }[api_key]
+    topics = "".join(f"0001 74 {count:08x} {element * count}" for count in (8 + over, 8, 1))
+    version = {ApiKey.LIST_OFFSETS: 1, ApiKey.PRODUCE: 3, ApiKey.OFFSET_FETCH: 1}[api_key]
+    frame = frame_of(api_key, version, f"{head} 00000003 {topics}")
+    for _ in range(2):  # The second has as much room as the first.
+        if over:
+            with pytest.raises(ProtocolViolation, match="more than one request may ask for"):
+                decode_request(frame)
+        else:
+            decode_request(frame)
+
+
+def test_a_flood_of_tags_is_refused() -> None:
+    """R7: unknown tags do no harm, but are looked at one by one."""
+    header = bytes.fromhex("000c 0004 00000001 0001 63")
+    body = bytes.fromhex("00 02 67 00000007 02 6d 00")
+    at_most, more = (bytes([count]) + bytes.fromhex("fa01 00") * count for count in (16, 17))
+    decode_request(memoryview(header + body + at_most))
+    for frame in (header + body + more, header + more + body):
+        with pytest.raises(ProtocolViolation, match="has 17 tags, the most is 16"):
+            decode_request(memoryview(frame))

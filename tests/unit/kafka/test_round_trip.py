@@ -1,5 +1,9 @@
 """What was encoded decodes to the same message, in every version."""
 
+import importlib
+import pkgutil
+from dataclasses import is_dataclass
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -11,6 +15,7 @@ from tests.unit.kafka.message_strategies import (
     version_name,
 )
 
+from dovetail.kafka.codec import messages as declared
 from dovetail.kafka.codec.apis import Api
 from dovetail.kafka.codec.frames import (
     decode_request,
@@ -49,3 +54,18 @@ def test_response_survives_the_wire(api: Api, version: int, data: st.DataObject)
     header = header_of(api, version)
     body = data.draw(messages(api.response, version))
     assert decode_response(header, unframed(encode_response(header, body))) == body
+
+
+def test_every_message_is_found_under_its_name() -> None:
+    """U4: the table of names knows each message of each module, and no other module's."""
+    for module in pkgutil.iter_modules(declared.__path__):
+        found = importlib.import_module(f"{declared.__name__}.{module.name}")
+        names = {
+            name
+            for name, value in vars(found).items()
+            if is_dataclass(value) and value.__module__.startswith(declared.__name__)
+        }
+        for name in names:
+            assert getattr(declared, name) is getattr(found, name), name
+    with pytest.raises(AttributeError, match="no message is named 'Nothing'"):
+        _ = declared.Nothing  # type: ignore[attr-defined]

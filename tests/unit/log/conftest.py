@@ -16,7 +16,7 @@ from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage, read_from_tail
 from dovetail.log.service import Log
 from dovetail.log.topic import TopicConfig
-from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch
+from dovetail.record_batch import StoredRecord, check_batch, decode_batch, encode_batch, read_header
 from dovetail.storage import (
     Ensembles,
     LedgerStore,
@@ -109,7 +109,7 @@ async def read_all(partition: Partition, *, tail: bool = True) -> list[StoredRec
             batches = await read_from_storage(partition, offset, 100_000)
         for batch in batches:
             found += [record for record in decode_batch(batch) if record.offset >= offset]
-        offset = found[-1].offset + 1
+        offset = read_header(batches[-1]).offset_end
     return found
 
 

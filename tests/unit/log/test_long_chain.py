@@ -32,7 +32,7 @@ from dovetail.errors import CoordinationDown, InvalidInput, OffsetOutOfRange, Un
 from dovetail.log import partition as partition_module
 from dovetail.log.catalog import Catalog, partition_key
 from dovetail.log.chain_keeper import ChainKeeper
-from dovetail.log.claims import Place
+from dovetail.log.owners import Place
 from dovetail.log.ownership import claim
 from dovetail.log.reading import newest_record, offset_for_time, read_from_storage, term_end
 from dovetail.storage import Placement, Quorum, chain

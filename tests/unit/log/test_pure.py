@@ -435,7 +435,7 @@ def test_bad_settings_are_refused_by_name() -> None:
         {"retention.mss": "1"},
         {"retention.ms": "soon"},
         {"retention.ms": "-2"},
-        {"cleanup.policy": "compact"},
+        {"cleanup.policy": "compacted"},
         {"retention.ms": "9" * 30},
     ):
         with pytest.raises(InvalidInput, match=next(iter(config))):

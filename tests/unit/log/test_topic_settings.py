@@ -43,6 +43,8 @@ KAFKA_NAMES = _LISTED.split()
 TRIED = [
     ("cleanup.policy", "", ""),
     ("cleanup.policy", "delete,delete", "delete"),
+    ("cleanup.policy", "compact", "compact"),
+    ("cleanup.policy", "compact, delete", "compact,delete"),
     ("cleanup.policy", "foo", None),
     ("retention.ms", " 5 ", "5"),
     ("retention.ms", "+5", "5"),

@@ -49,7 +49,7 @@ async def test_a_process_that_is_gone_loses_its_lease_at_once() -> None:
     membership, coordination = OneOther(server.sockets[0].getsockname()[1]), Revoked()
     sentry = Sentry(cast(Membership, membership), cast(Coordinator, coordination), node_id=1)
     sentry.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await connected.wait()
         server.close()
         for writer in writers:
@@ -75,7 +75,7 @@ async def test_a_node_that_is_full_is_not_hammered() -> None:
     sentry = Sentry(cast(Membership, membership), cast(Coordinator, coordination), node_id=1)
     started = asyncio.get_running_loop().time()
     sentry.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await enough.wait()
     assert asyncio.get_running_loop().time() - started > 1.9 * RETRY_MS / 1000
     assert not coordination.lease.done()

@@ -11,7 +11,7 @@ from dovetail.errors import Uncertain
 from dovetail.outbox import Message
 from dovetail.outbox.backends import KafkaBackend
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def nowhere(**more: Any) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Messages, batches and waits: the pure parts of the outbox."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,13 +24,120 @@ from dovetail.outbox.batch import (
     spread,
 )
 from dovetail.outbox.drain import Fate
-from dovetail.outbox.message import Message, headers_from_text, headers_to_text
+from dovetail.outbox.message import (
+    DELAY_HEADER,
+    DUE_HEADER,
+    Due,
+    Message,
+    due_ms_of,
+    headers_from_text,
+    headers_to_text,
+)
 from dovetail.outbox.pace import FETCH_BYTES, Pace, fetch_count, retry_delay_ms
+from dovetail.outbox.producer import Producer
 from dovetail.outbox.sender import outcome_of
 
 
 def _row(number: int, key: bytes | None = None, payload: bytes = b"x") -> Row:
     return Row(number, key, None, None, payload, f"m{number}", 0)
+
+
+@pytest.mark.parametrize(
+    ("due", "header"),
+    [
+        ("2h", (DELAY_HEADER, b"7200000")),
+        ("0s", (DELAY_HEADER, b"0")),
+        (timedelta(milliseconds=1), (DELAY_HEADER, b"1")),
+        (datetime(1970, 1, 2, tzinfo=UTC), (DUE_HEADER, b"86400000")),
+        (datetime(9999, 12, 31, tzinfo=UTC), (DUE_HEADER, b"253402214400000")),
+    ],
+)
+def test_a_due_time_is_a_header(due: Due, header: tuple[str, bytes]) -> None:
+    """O12: of a message for a topic as for a timeline; counted from when it was published."""
+    message = Message.of("t", b"x", headers={"a": "b"}, due=due)
+    assert message.headers == (("a", b"b"), header)
+    timed = Message.for_timeline("t", b"x", due=due, priority=9, key="k")
+    assert (timed.timeline, timed.topic, timed.is_due_later) == ("t", "timeline:t", True)
+    name, value = header
+    base_ms = 1_000 if name == DELAY_HEADER else 0
+    found = due_ms_of(headers_from_text(headers_to_text(timed.headers)), published_ms=1_000)
+    assert found == base_ms + int(value)
+
+
+@pytest.mark.parametrize(
+    "due",
+    [
+        "",
+        "soon",
+        "-1s",
+        "2h\0",
+        "\ud800",
+        7200,
+        1.5,
+        b"2h",
+        timedelta(-1),
+        timedelta.max,
+        "9" * 20 + "d",
+    ],
+)
+def test_a_due_time_that_is_none_is_refused(due: Due) -> None:
+    """O12, R6: at once, in the caller's transaction, with what can be written."""
+    with pytest.raises(InvalidInput):
+        Message.of("t", b"x", due=due)
+    with pytest.raises(InvalidInput):
+        Message.for_timeline("t", b"x", due=due)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"timeline": ""},
+        {"timeline": "a b"},
+        {"timeline": "x" * 101},
+        {"timeline": None},
+        {"timeline": "a\0"},
+        {"payload": None},
+        {"key": ""},
+        {"key": "a\0b"},
+        {"key": "\ud800"},
+        {"priority": -1},
+        {"priority": 10},
+        {"priority": True},
+        {"headers": {"a": None}},
+    ],
+)
+def test_what_no_timeline_takes_is_refused(given: dict[str, object]) -> None:
+    """O12, R6: before it is in the database."""
+    values = {"timeline": "t", "payload": b"x", **given}
+    with pytest.raises(InvalidInput):
+        Message.for_timeline(values.pop("timeline"), values.pop("payload"), **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"soon", b"9" * 16, b"\xff"])
+def test_a_due_header_of_another_writer_that_is_none(value: bytes) -> None:
+    """O6, O12: it is told, and the message set aside."""
+    for name in (DUE_HEADER, DELAY_HEADER):
+        with pytest.raises(InvalidInput, match="milliseconds"):
+            due_ms_of(((name, value),), published_ms=1)
+
+
+def test_a_delay_of_another_writer_may_be_a_duration() -> None:
+    """O12, K11: as any Kafka client may write it."""
+    assert due_ms_of(((DELAY_HEADER, b"2h"),), published_ms=1) == 7_200_001
+    with pytest.raises(InvalidInput, match="milliseconds"):
+        due_ms_of(((DUE_HEADER, b"2h"),), published_ms=1)
+
+
+def test_only_the_outbox_carries_what_is_due_later() -> None:
+    """O12: a message that would be sent at once is refused."""
+    for backend in ("kafka", "kafka_async"):
+        with pytest.raises(InvalidInput, match="backend 'db'"):
+            Producer("t", backend=backend).publish("x", due="2h")
+        with pytest.raises(InvalidInput, match="backend 'db'"):
+            Producer(backend=backend).schedule("reminders", "x")
+    producer = Producer(backend="test")
+    producer.schedule("reminders", "x", due="2h")
+    assert [message.payload for message in producer.published.on("timeline:reminders")] == [b"x"]
 
 
 @given(

@@ -34,7 +34,7 @@ def _stored(url: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in found]
 
 
-def _raw_connection(url: str) -> Any:
+def raw_connection(url: str) -> Any:
     parsed = make_url(url)
     if url.startswith("postgresql"):
         import psycopg
@@ -74,7 +74,7 @@ def test_a_session_a_connection_and_a_driver_do_the_same(url: str) -> None:
     def in_session() -> Any:
         return Session(engine)
 
-    makers: list[Callable[[], Any]] = [in_session, engine.connect, lambda: _raw_connection(url)]
+    makers: list[Callable[[], Any]] = [in_session, engine.connect, lambda: raw_connection(url)]
     makers.append(engine.raw_connection)
     for make in makers:
         target = make()
@@ -178,3 +178,31 @@ def test_backends_are_chosen_by_settings_by_producer_and_by_call(
     assert producer.published.messages == []
     with pytest.raises(InvalidInput, match="not 'test'"):
         _ = Producer("t", backend="db").published
+
+
+def test_a_connection_that_commits_by_itself_is_refused(url: str) -> None:
+    """O14: a roll-back would come too late; within a transaction it is taken all the same."""
+    producer = Producer("t", backend="db")
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    with (
+        engine.connect() as connection,
+        pytest.raises(InvalidInput, match="autocommit"),
+    ):
+        producer.publish("x", on=connection)
+
+    raw = raw_connection(url)
+    if url.startswith("postgresql"):
+        raw.autocommit = True
+    elif url.startswith("mysql"):
+        raw.autocommit(True)
+    else:
+        raw.isolation_level = None
+    with pytest.raises(InvalidInput, match="autocommit"):
+        producer.publish("x", on=raw)
+    assert _stored(url) == []
+
+    raw.cursor().execute("BEGIN")
+    producer.publish("y", on=raw)
+    raw.cursor().execute("COMMIT")
+    raw.close()
+    assert [row[4] for row in _stored(url)] == [b"y"]

@@ -14,9 +14,16 @@ from dovetail.outbox.batch import Batch, Identity
 from dovetail.outbox.claim import Claim
 from dovetail.outbox.database import open_engine
 from dovetail.outbox.drain import Dead, Record
+from dovetail.outbox.inbox import Inbox
 from dovetail.outbox.message import Message
 from dovetail.outbox.publishing import insert
-from dovetail.outbox.schema import create_tables, migrate
+from dovetail.outbox.schema import (
+    DROP_INBOX_STATEMENTS,
+    SCHEMA_VERSION,
+    check_version,
+    create_tables,
+    migrate,
+)
 from dovetail.outbox.status import ShardStatus, read_status
 from dovetail.outbox.store import LockLost, Store
 from dovetail.outbox.worker import Memory
@@ -156,7 +163,18 @@ def test_the_dead_are_buried_in_the_same_transaction(store: Store, engine: Engin
 def test_tables_are_made_once(engine: Engine) -> None:
     """O10: a second run changes nothing."""
     create_tables(engine)
-    assert migrate(engine) == (1, 1)
+    assert migrate(engine) == (SCHEMA_VERSION, SCHEMA_VERSION)
+
+
+def test_tables_of_version_one_get_the_inbox(engine: Engine) -> None:
+    """O13, R9: a relay works on either version, and migrating adds what is missing."""
+    with engine.begin() as connection:
+        for statement in DROP_INBOX_STATEMENTS:
+            connection.exec_driver_sql(statement)
+    check_version(engine)
+    assert migrate(engine) == (1, 2)
+    with engine.begin() as connection:
+        assert Inbox("billing").new(connection, ["m"]) == ["m"]
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "oracle://x/y", "postgresql+nodriver://x/y"])

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from dovetail.compression import (  # noqa: E402
 from dovetail.errors import ChecksumMismatch, InvalidBatch, InvalidInput  # noqa: E402
 from dovetail.spark import _plain_records as plain  # noqa: E402
 from dovetail.spark import records  # noqa: E402
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, batches_in, to_arrow  # noqa: E402
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, batches_in, times_ms, to_arrow  # noqa: E402
 from dovetail.spark.encoder import Rows, encode_batches  # noqa: E402
 
 PAIR = st.tuples(st.none() | st.binary(max_size=40), st.none() | st.binary(max_size=40))
@@ -146,6 +147,22 @@ def test_only_what_is_in_range_comes_out() -> None:
     """T9: a range that begins or ends inside a batch gives just its own records."""
     (data,) = encoded(table([((b"k", bytes([n])), [], 0) for n in range(10)]))
     assert [row["offset"] for row in decoded(data, low=3, end=6)] == [3, 4, 5]
+
+
+def test_a_name_of_a_header_that_is_not_text_holds_nobody_up() -> None:
+    """R6, T17: Kafka takes any bytes there; what is not UTF-8 is replaced, its record is read."""
+    ((data),) = encoded(table([((b"k", b"v"), [("name", b"x")], 1)]))
+    changed = bytearray(data.replace(b"name", b"n\xff\xfee"))
+    changed[17:21] = crc32c(bytes(changed[21:])).to_bytes(4, "big")
+    (row,) = decoded(bytes(changed))
+    assert row["headers"] == [{"key": "n\ufffd\ufffde", "value": b"x"}]
+
+
+def test_times_that_no_calendar_has_are_numbers() -> None:
+    """R8, T17: a client that gives microseconds for milliseconds must not stop who reads."""
+    ((data),) = encoded(table([((b"k", b"v"), [], 2**52)]))
+    arrow = to_arrow(list(batches_in(data, where="t-0")), ("t", 3))
+    assert times_ms(arrow) == [2**52]
 
 
 def test_damage_is_refused() -> None:

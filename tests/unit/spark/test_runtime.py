@@ -14,7 +14,7 @@ from dovetail.spark.runtime import (
     python_program,
     write_wrapper,
 )
-from dovetail.spark.sessions import session_settings
+from dovetail.spark.sessions import default_settings, given_settings
 
 
 def installed(folder: Path, version: str) -> Path:
@@ -69,13 +69,18 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path: Path) -> No
 
 
 def test_settings_of_the_caller_go_over_the_defaults() -> None:
-    """T3: `master` decides whether a loopback address will do; a wrong name is refused."""
-    local = session_settings("local[2]", {"spark__ui__enabled": "true"})
-    assert local["spark.ui.enabled"] == "true"
+    """T3, F74: `master` decides whether a loopback address will do; what is set stays."""
+    assert given_settings({"spark__ui__enabled": "true"}) == {"spark.ui.enabled": "true"}
+    local = default_settings("local[2]", {"spark.ui.enabled": "true"})
+    assert "spark.ui.enabled" not in local
     assert local["spark.driver.host"] == "127.0.0.1"
-    assert "spark.driver.host" not in session_settings("spark://far:7077", {})
+    assert "spark.driver.host" not in default_settings("spark://far:7077", {})
+    heartbeats = "spark.storage.blockManagerHeartbeatTimeoutMs"
+    assert heartbeats in local, "a machine that slept for minutes does not lose its Spark"
+    for master in ("local-cluster[2,1,1024]", "spark://far:7077"):
+        assert heartbeats not in default_settings(master, {}), "an executor that hangs is noticed"
     with pytest.raises(InvalidInput, match="'shuffle' is not a Spark setting"):
-        session_settings("local", {"shuffle": "8"})
+        given_settings({"shuffle": "8"})
 
 
 def test_workers_do_not_import_from_zips(tmp_path: Path) -> None:

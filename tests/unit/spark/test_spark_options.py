@@ -77,7 +77,14 @@ def test_what_spark_users_know_is_understood() -> None:
         ({"kafka_security_protocol": "TLS"}, "it can be PLAINTEXT, SSL, SASL_PLAINTEXT or"),
         ({"kafka_security_protocol": "SASL_SSL"}, "needs sasl.username"),
         ({"kafka_ssl_ca_location": "ca.pem"}, "has to name SSL too"),
-        ({"kafka_sasl_jaas_config": "x"}, "'kafka.sasl.jaas.config' is not known"),
+        ({"kafka_sasl_jaas_config": "x"}, "sasl.jaas.config cannot be used here"),
+        ({"kafka_auto_offset_reset": "latest"}, "not supported: .*startingOffsets"),
+        ({"kafka_fetch_max_bytes": "2147483648"}, "must be a number from 1 to 2147483647"),
+        ({"kafka_fetch_max_byte": "1"}, "did you mean 'kafka.fetch.max.bytes'"),
+        ({"kafka_sasl_password_env": "NOT_THERE"}, "which the driver does not have"),
+        ({"maxTriggerDelay": "soon"}, "'maxTriggerDelay' is 'soon'; write 500ms"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "above maxOffsetsPerTrigger"),
+        ({"topic": "t"}, "option 'topic' is for writing"),
         ({"kafka_isolation_level": "read_all"}, "it can be read_uncommitted or read_committed"),
     ],
 )
@@ -88,11 +95,11 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, str], words: str) -> 
 
 
 def test_streams_have_no_end_and_batches_no_trigger() -> None:
-    """T9: what fits one of the two only is refused by the other."""
+    """T9: what fits one of the two only is refused by the other, or has no effect there."""
     with pytest.raises(InvalidInput, match="a stream has no end"):
         read(endingOffsets="latest").check_streaming()
-    with pytest.raises(InvalidInput, match="for streams"):
-        read(maxOffsetsPerTrigger="5").check_batch()
+    # As Spark's source: one table is read in both ways.
+    read(maxOffsetsPerTrigger="5", minOffsetsPerTrigger="2").check_batch()
     with pytest.raises(InvalidInput, match="starts at the latest"):
         read(startingOffsets="latest").check_batch()
     with pytest.raises(InvalidInput, match="ends at the earliest"):
@@ -105,10 +112,10 @@ def test_options_of_the_sink() -> None:
     """T9: the sink's own options, and none of the source's."""
     options = WriteOptions.of({"bootstrap": "h:1", "topic": "t", "kafka.compression.type": "zstd"})
     assert (options.topic, options.codec, options.term) == ("t", 4, None)
-    with pytest.raises(InvalidInput, match="'subscribe' is not known"):
+    with pytest.raises(InvalidInput, match="'subscribe' is for reading"):
         WriteOptions.of({"bootstrap": "h:1", "subscribe": "t"})
     with pytest.raises(InvalidInput, match=r"did you mean 'kafka\.compression\.type'"):
-        WriteOptions.of({"bootstrap": "h:1", "kafka.compression.codec": "zstd"})
+        WriteOptions.of({"bootstrap": "h:1", "kafka.compression.tipe": "zstd"})
     # Spark hands on what is its own.
     WriteOptions.of({"bootstrap": "h:1", "queryname": "loud", "checkpointlocation": "/c"})
     with pytest.raises(InvalidInput, match="'brotli' is unknown"):
@@ -136,17 +143,21 @@ def test_a_limit_is_kept_and_shared(partitions: Any, rows_max: int) -> None:
     assert again == latest or sum(again.values()) > sum(ends.values())
 
 
-@given(PARTITIONS, st.none() | st.integers(1, 40))
-def test_ranges_cover_everything_once(partitions: Any, minimum: int | None) -> None:
-    """T9: one task for each partition that has records, or as many as asked for."""
+@given(PARTITIONS, st.none() | st.integers(1, 40), st.none() | st.integers(1, 100))
+def test_ranges_cover_everything_once(
+    partitions: Any, minimum: int | None, most: int | None
+) -> None:
+    """T9, T20: one task for each partition that has records, or as many as asked for; none with
+    more than `maxRecordsPerPartition`."""
     start = {key: low for key, (low, _) in partitions.items()}
     end = {key: low + more for key, (low, more) in partitions.items()}
-    ranges = split(start, end, minimum)
+    ranges = split(start, end, minimum, most)
     offsets = [(r.topic, r.partition, o) for r in ranges for o in range(r.start, r.end)]
     assert offsets == [(t, p, o) for t, p in sorted(end) for o in range(start[t, p], end[t, p])]
     assert all(one.start < one.end for one in ranges)
     assert len(ranges) >= min(minimum or 0, len(offsets))
-    assert ranges == split(start, end, minimum)
+    assert all(one.end - one.start <= (most or 1_000) for one in ranges)
+    assert ranges == split(start, end, minimum, most)
 
 
 @given(PARTITIONS)
@@ -211,3 +222,17 @@ def test_marks_tell_who_is_superseded_and_where_a_micro_batch_began() -> None:
         marks_after(stored, {("t", 1): 9}, batch=5, term=6)
     with pytest.raises(ProducerFenced, match="micro-batch 3 is written again, but 4 is complete"):
         marks_after(stored, {("t", 1): 9}, batch=3, term=9)
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    """T20, F74: by the name of a module and of a class in it, as Spark looks for them."""
+    pytest.importorskip("pyspark")
+    from importlib import import_module
+    from pkgutil import iter_modules
+
+    from pyspark.sql.datasource import DataSource
+
+    assert "pyspark_dovetail" in {info.name for info in iter_modules()}
+    found = import_module("pyspark_dovetail").DefaultSource
+    assert issubclass(found, DataSource)
+    assert found.name() == "dovetail"

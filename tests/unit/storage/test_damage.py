@@ -1,5 +1,6 @@
 """A damaged store: what it says meanwhile, and how it becomes whole again."""
 
+import contextlib
 import errno
 import os
 import random
@@ -20,6 +21,7 @@ from dovetail.errors import (
 )
 from dovetail.storage.disk.commands import Append, DeleteLedger, Fence, LetDamageGo
 from dovetail.storage.disk.files import File
+from dovetail.storage.disk.frame import RECORD_BYTES
 from dovetail.storage.disk.options import Durability, StoreSettings
 from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.held import Span
@@ -332,6 +334,45 @@ def test_rows_that_the_segment_does_not_tell_any_more_are_damage(disk: FaultyDis
     assert store.damaged
 
 
+@pytest.mark.parametrize("head", [True, False])
+def test_the_end_of_a_sealed_segment_that_reads_as_zeros_is_damage(
+    disk: FaultyDisk, head: bool
+) -> None:
+    """F19, L10: it is no room that was never written to, also at the start after the next."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    store.close()
+    index, size = "0000000001.index", disk.open(SEGMENT).size()
+    disk.flip(index, 10 if head else disk.open(index).size() - 1)
+    lost = RECORD_BYTES + len(payload(1, 0))
+    disk.open(SEGMENT).write(size - lost, [bytes(lost)])
+
+    for _ in range(3):
+        store = open_store(disk, SMALL)
+        for entry in range(10):
+            with contextlib.suppress(Damaged):
+                assert read(store, 1, entry) == payload(1, entry)
+        assert store.damaged
+        assert len(held(store, 1)) == 2
+        store.close()
+
+
+def test_files_of_somebody_else_are_left_alone(disk: FaultyDisk) -> None:
+    """L10: copies that an operator made, and whatever else lies in the folder."""
+    store = open_store(disk, SMALL)
+    for entry in range(30):
+        store_entry(store, 1, entry)
+    store.close()
+    names = ("notes.index", "old.segment", "0000000001 (1).segment", "0000000002.segment.index")
+    for name in names:
+        disk.open(name, create=True).write(0, [b"something"])
+    store = open_store(disk, SMALL)
+    assert not store.damaged
+    assert [read(store, 1, entry) for entry in range(30)] == [payload(1, e) for e in range(30)]
+    assert set(names) <= set(disk.names())
+
+
 @pytest.mark.parametrize("place", ["head", "state"])
 def test_a_damaged_beginning_of_the_newest_segment_stops_its_ledgers_alone(
     disk: FaultyDisk, place: str
@@ -522,7 +563,7 @@ def test_a_damaged_state_is_not_taken_for_a_segment_that_was_never_born(disk: Fa
     store.commit([DeleteLedger(LedgerId(1))])
     store.commit([LetDamageGo()])
     compact(store)
-    assert disk.names() == ["0000000002.segment"]
+    assert sorted(disk.names()) == ["0000000002.segment", "synced"]
     disk.flip("0000000002.segment", 24 + 20)
     store = open_store(disk, SMALL)
     assert store.damaged

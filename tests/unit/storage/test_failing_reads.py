@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -36,7 +36,17 @@ class Several:
             raise Unavailable(f"{number} is away")
         return self.local[number]
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return False
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         return tuple(n for n in self.local if n not in without)[:count]
 
     def away(self) -> tuple[int, ...]:

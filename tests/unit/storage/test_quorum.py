@@ -14,6 +14,7 @@ from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
 from dovetail.storage.quorum.arithmetic import Quorum, check_quorum, write_set
 from dovetail.storage.quorum.recovery import (
+    AskAhead,
     AskEntry,
     AskFence,
     Done,
@@ -136,6 +137,77 @@ def test_recovery_writes_back_what_it_finds() -> None:
     assert recovery.on_stored(1, 7) == [AskEntry(3, 8), AskEntry(1, 8), AskEntry(2, 8)]
     assert recovery.on_entry(3, 8, None) == []
     assert recovery.on_entry(1, 8, None) == [Done(7)]
+
+
+def test_recovery_of_many_entries_takes_few_steps() -> None:
+    """F69: what one node has is read and written back together; the last word is a fencing "no"."""
+    recovery = QuorumRecovery(THREE, [1, 2, 3], fragment_first=0)
+    recovery.start()
+    recovery.on_fenced(1, -1, 1)
+    asked = recovery.on_fenced(2, -1, 1999)
+    assert asked == [AskAhead(2, 0, 1999), AskEntry(1, 0), AskEntry(3, 0)]
+    payloads = [b"%d" % entry for entry in range(2000)]
+    written = recovery.on_ahead(2, 0, payloads)
+    assert len(written) == 3 * 2000
+    assert {(w.entry, bytes(w.payload)) for w in written if isinstance(w, WriteBack)} == set(
+        enumerate(payloads)
+    )
+
+    for node in (1, 2):
+        for entry in range(1999):
+            assert recovery.on_stored(node, entry) == []
+    assert recovery.on_stored(1, 1999) == []
+    assert recovery.on_stored(2, 1999) == [AskEntry(n, 2000) for n in (3, 1, 2)]
+    assert recovery.on_entry(1, 2000, None) == []
+    assert recovery.on_entry(3, 2000, None) == [Done(1999)]
+
+
+def test_recovery_does_not_wait_for_a_long_read() -> None:
+    """L9: the others are asked for the next entry meanwhile; what comes late is still of use."""
+    recovery = QuorumRecovery(THREE, [1, 2, 3], fragment_first=0)
+    recovery.start()
+    recovery.on_fenced(1, -1, 5)
+    recovery.on_fenced(2, -1, 5)
+    assert recovery.on_entry(3, 0, b"a") == [WriteBack(n, 0, b"a", -1) for n in (1, 2, 3)]
+    recovery.on_stored(3, 0)
+    # The long read is on its way still, so every node is asked for the next one.
+    assert recovery.on_stored(1, 0) == [AskEntry(n, 1) for n in (2, 3, 1)]
+    found = recovery.on_ahead(2, 0, [b"a", b"b", b"c"])
+    assert [(w.entry, w.payload) for w in found if isinstance(w, WriteBack)] == [
+        (entry, payload) for entry, payload in ((1, b"b"), (2, b"c")) for _ in range(3)
+    ]
+
+
+def test_a_long_read_that_fails_proves_nothing() -> None:
+    """L9: the node is asked again, by a read that fences."""
+    recovery = QuorumRecovery(THREE, [1, 2, 3], fragment_first=0)
+    recovery.start()
+    recovery.on_fenced(1, -1, -1)
+    recovery.on_fenced(2, -1, 5)
+    assert recovery.on_entry(1, 0, None) == []
+    assert recovery.on_ahead(2, 0, []) == [AskEntry(2, 0)]
+    assert recovery.on_entry(2, 0, None) == [Done(-1)]
+
+
+def test_nodes_that_fail_under_many_entries_are_replaced_for_all_of_them() -> None:
+    """L9: from the first of them on, and each is written to the new node."""
+    recovery = QuorumRecovery(THREE, [1, 2, 3], fragment_first=0)
+    recovery.start()
+    recovery.on_fenced(1, -1, 2)
+    recovery.on_fenced(2, -1, 2)
+    recovery.on_ahead(2, 0, [b"a", b"b", b"c"])
+    for entry in range(3):
+        recovery.on_stored(2, entry)
+    recovery.on_stored(1, 1)
+    recovery.on_failed(1)
+    assert recovery.on_failed(3) == [Replace(frozenset({1, 3}), 0)]
+    written = recovery.on_replaced([4, 2, 3])
+    assert [(w.node, w.entry) for w in written if isinstance(w, WriteBack)] == [
+        (4, entry) for entry in range(3)
+    ]
+    assert recovery.on_stored(4, 0) == []
+    assert recovery.on_stored(4, 2) == []
+    assert AskEntry(2, 3) in recovery.on_stored(4, 1)
 
 
 def test_recovery_proves_nothing_by_silence() -> None:

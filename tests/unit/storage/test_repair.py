@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from dovetail.clock import ManualClock
 from dovetail.coordination import EmbeddedCoordinator, Put
 from dovetail.errors import Damaged, InvalidInput, Unavailable
-from dovetail.log.claims import DELETED
+from dovetail.log.owners import DELETED
 from dovetail.log.partition import Partition
 from dovetail.log.reading import read_from_storage
 from dovetail.log.service import Log
@@ -37,7 +37,7 @@ from dovetail.storage.repair.repairer import Repairer, RepairSettings
 from dovetail.storage.repair.sweeping import sweep
 from dovetail.storage.repair.upkeep import StorageUpkeep
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 AFTER_MS = 1_000
 DEFAULTS = TopicConfig(
     retention_ms=-1,
@@ -124,8 +124,19 @@ class Cluster:
         away = number in self.dead | self.refusing
         return Away() if away else self.storage[number]  # type: ignore[return-value]
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return False
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         there = [n for n in sorted(self.present()) if n not in (*without, *self.leaving)]
+        there = [n for n in there if among is None or n in among]
         if len(there) < count:
             raise Unavailable(f"{count} storage nodes are needed, {len(there)} are there")
         return tuple(there[:count])

@@ -1,6 +1,7 @@
 """The store's promises, one by one, on a disk in memory that can be told to fail."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.faulty_disk import FaultyDisk
@@ -65,6 +66,17 @@ def test_append_is_idempotent_within_a_group(disk: FaultyDisk) -> None:
     outcomes = store.commit([append(1, 0, b"a"), append(1, 0, b"a"), append(1, 0, b"b")])
     assert outcomes[:2] == [None, None]
     assert isinstance(outcomes[2], EntryConflict)
+
+
+def test_tiny_entries_end_a_segment_too(disk: FaultyDisk) -> None:
+    """F69: a start reads the newest segment entry by entry, so there are not many in it."""
+    few = replace(SMALL, segment_bytes=1 << 20, segment_entries=10)
+    store = open_store(disk, few)
+    for entry in range(35):
+        assert one(store, append(1, entry)) is None
+    store = open_store(disk, few)
+    assert (store.report.segments, store.report.segments_scanned) == (4, 1)
+    assert len(read(store, 1, 0, 40)) == 35
 
 
 def test_append_is_idempotent_after_a_restart_in_a_sealed_segment(disk: FaultyDisk) -> None:

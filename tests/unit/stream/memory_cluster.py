@@ -23,7 +23,7 @@ from dovetail.stream.handler import Handler
 
 #: Short, and long against a busy machine's hiccups.
 TIMEOUT_MS = 150
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class MemoryCluster:

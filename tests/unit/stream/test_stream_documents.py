@@ -23,10 +23,10 @@ def test_the_first_example_makes_settings_and_a_handler() -> None:
 
 
 def test_security_says_who_must_not_write_the_shared_log() -> None:
-    """F48: records of the log are believed, so the topic is for the members alone."""
+    """F48, S14: records are signed; where they are not, the topic is for the members alone."""
     section = (DOCUMENT.parent / "security.md").read_text().partition("## Shared streams")[2]
     section = section.partition("\n## ")[0]
-    for word in ("coordination_stream_id", "forge", "not signed", "access allow"):
+    for word in ("coordination_stream_id", "forge", "log_signatures", "access allow"):
         assert word in section
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from dovetail.teams.chains.chain_id import (
     claim_chain,
-    has_begun,
+    copy_of,
+    keep_copy,
     local_folder,
-    note_begun,
     producer_of,
 )
 
@@ -23,14 +23,19 @@ def test_masters_that_start_at_once_share_one_chain(tmp_path: Path) -> None:
         assert [path.name for path in (tmp_path / str(round_) / "team").iterdir()] == ["chain.json"]
 
 
-def test_a_partition_that_has_begun_is_noted(tmp_path: Path) -> None:
-    """T5: positions that are lost later are then missed, and not taken for a beginning."""
+def test_a_snapshot_of_a_partition_is_kept(tmp_path: Path) -> None:
+    """T5: positions that are lost later are then found there, and not taken for a beginning."""
     where = str(tmp_path / "team")
     claim_chain(None, where, results=2)
-    assert not has_begun(None, where, 1)
-    note_begun(None, where, 1)
-    note_begun(None, where, 1)
-    assert (has_begun(None, where, 1), has_begun(None, where, 0)) == (True, False)
+    assert copy_of(None, where, 1) is None
+    for position in (3, 7):
+        stored = {("in", 1): (position, "term=2"), ("out", 0): (9, "n=4 for=3 begin=0 at=5")}
+        keep_copy(None, where, 1, stored)
+        assert copy_of(None, where, 1) == stored
+    assert copy_of(None, where, 0) is None
+    for garbage in (b"", b"[[1]]", b"{}7", b"\xff"):
+        (tmp_path / "team" / "begun-0").write_bytes(garbage)
+        assert copy_of(None, where, 0) == {}, "it has begun, and nobody knows where"
 
 
 def test_partitions_and_teams_have_producers_of_their_own() -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from confluent_kafka import KafkaException
 
@@ -11,9 +12,10 @@ from dovetail.errors import InvalidInput
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.teams import delays
 from dovetail.teams.envelope import NOT_BEFORE, TO
-from dovetail.timeline.client import Draft
+from dovetail.timeline.client import Draft, Message, Retry
+from dovetail.timeline.message import Handle, MessageId
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Record:
@@ -24,6 +26,9 @@ class Record:
 
     def error(self) -> None:
         return None
+
+    def topic(self) -> str:
+        return "p.delays"
 
     def partition(self) -> int:
         return 0
@@ -132,3 +137,19 @@ def test_neither_a_malformed_record_nor_a_failed_commit_ends_the_courier(
     assert len(failures) == failing_commits + 1
     assert all("coordinator is away" in str(one) for one in failures[1:])
     assert courier.failure is None
+
+
+@pytest.mark.parametrize(("attempt", "again_s"), [(1, 2), (3, 8), (9_999, 60)])
+def test_a_team_that_cannot_be_reached_costs_its_jobs_nothing(
+    attempt: int, again_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T12, R5: they come again soon, for a week, before any of them is given up."""
+    monkeypatch.setattr(delays, "_FLUSH_S", 0.01)
+    courier = delays.Courier("p", Brokers("127.0.0.1:1"))
+    body = msgspec.msgpack.encode(delays.Waiting("dovetail.p.t.in", b"k", b"v", []))
+    handle = Handle(MessageId(1), 1)
+    due = Message(MessageId(1), body, {}, None, 0, attempt, 0, "p-delays", 0, 0, handle)
+    with pytest.raises(Retry, match="1 due jobs are not acknowledged") as told:
+        courier.deliver([due])
+    assert told.value.after_ms == again_s * 1000
+    assert delays._ATTEMPTS_MAX * delays._AGAIN_S_MAX >= 6 * 24 * 3600

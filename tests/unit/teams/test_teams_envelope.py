@@ -93,19 +93,19 @@ def test_foreign_headers_stop_nothing(headers: list[tuple[str, bytes]]) -> None:
 def test_a_retried_job_is_no_repetition() -> None:
     """T4, T12: the second life of an id is told from the first coming twice."""
     first = Job(JobId("a"), b"job", parent=JobId("p"))
-    later = Postponed(first, "why", 1, 5).next_job
+    later = Postponed(first, "why", 1, 5).next_job(since_ms=9)
     assert first.identity == b"a"
     assert later.identity != first.identity
-    assert Postponed(later, "why", 2, 6).next_job.identity != later.identity
+    assert Postponed(later, "why", 2, 6).next_job(since_ms=9).identity != later.identity
     assert (later.payload, later.parent, later.attempts) == (b"job", "p", 1)
 
 
 def test_ids_from_outside_are_bounded() -> None:
     """T4: ids are kept in memory for the time to live."""
     assert checked_id("é" * 256)
-    for wrong in ("", "x" * (JOB_ID_BYTES_MAX + 1)):
+    for wrong in ("", "x" * (JOB_ID_BYTES_MAX + 1), 7, None, b"seven"):
         with pytest.raises(InvalidInput, match="a job id"):
-            checked_id(wrong)
+            checked_id(wrong)  # type: ignore[arg-type]
 
 
 def test_a_dead_letter_is_bounded_and_holds_the_job() -> None:

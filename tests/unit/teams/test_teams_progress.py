@@ -99,6 +99,7 @@ def test_a_report_says_what_the_console_needs() -> None:
     assert document["teams"][0] == {
         "team": "a",
         "state": "standby",
+        "term": 0,
         "workers": 2,
         "input": "p.a.input",
         "results": "p.a.results",
@@ -109,6 +110,7 @@ def test_a_report_says_what_the_console_needs() -> None:
         "failures": 0,
         "dead_letters": None,
         "last_error": "",
+        "jobs": [],
     }
     assert [len(row) for row in rows_of(document)] == [len(COLUMNS)] * 2
     assert not report_of(PipelineState.RUNNING).differs(

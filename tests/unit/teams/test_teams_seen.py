@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.teams.seen import Seen
+from dovetail.teams.tasks.seen import Seen
 
 TTL = 100
 #: (identity, time) in the order of the log; times mostly grow, as they do on a broker.

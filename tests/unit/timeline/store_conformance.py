@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from dovetail.errors import NotFound
 from dovetail.timeline.engine.schedule import firing_at, new_schedule
@@ -329,6 +330,21 @@ class StoreConformance:
         other = BatchId(2**62, 6)
         assert await store.insert(sent[1:2], buckets=[1], now_ms=NOW_MS, batch=other) != first[1:2]
 
+    async def test_what_was_refused_of_a_batch_stays_refused(self, store: TimelineStore) -> None:
+        """B6, F4: a broker decides by time and settings, which change until it is sent again."""
+        batch = BatchId(2**62, 9)
+        sent = [message(), message()]
+        refused = {0: Status.TOO_FAR, 3: Status.TOO_LARGE}
+        first = await store.insert(
+            sent, buckets=[1, 2], now_ms=NOW_MS, batch=batch, refused=refused
+        )
+        statuses = [Status.TOO_FAR, Status.OK, Status.OK, Status.TOO_LARGE]
+        assert [outcome.status for outcome in first] == statuses
+        more = [*sent, message()]
+        again = await store.insert(more, buckets=[1, 2, 3], now_ms=NOW_MS, batch=batch)
+        assert again == first
+        assert (await store.counts(now_ms=NOW_MS)).due == 2
+
     async def test_the_name_of_a_batch_is_kept_while_it_is_under_way(
         self, store: TimelineStore
     ) -> None:
@@ -455,6 +471,22 @@ class StoreConformance:
 
     # Looking
 
+    async def test_a_walk_meets_every_message_or_dead_letter_once(
+        self, store: TimelineStore
+    ) -> None:
+        """B23: in pages, by id, without bodies; as it is shown otherwise."""
+        dead_ids = await put(store, *[message(key=f"d{number}") for number in range(3)])
+        await kill(store)
+        ids = await put(store, *[message(NOW_MS + 5, headers=b"\x90", order_key="o")] * 3)
+        for wanted, dead in ((dead_ids, True), (ids, False)):
+            first = await store.walk(after=MessageId(0), limit=2, dead=dead, now_ms=NOW_MS)
+            rest = await store.walk(after=first[-1].id, limit=2, dead=dead, now_ms=NOW_MS)
+            assert [shown.id for shown in (*first, *rest)] == wanted
+            looked = await store.look_up(wanted, now_ms=NOW_MS)
+            assert [*first, *rest] == [
+                shown and structs.replace(shown, body=b"") for shown in looked
+            ]
+
     async def test_counts_by_state(self, store: TimelineStore) -> None:
         """B6: waiting, due, leased, dead; the time of the oldest that is due."""
         await put(store, message())
@@ -500,6 +532,16 @@ class StoreConformance:
         assert (leased.body, leased.due_ms, leased.bucket) == (b"body", NOW_MS + 1_000, 3)
         (moved,) = await store.schedules()
         assert moved == replace(schedule, next_ms=NOW_MS + 2_000)
+
+    async def test_the_next_schedules_are_found_among_many(self, store: TimelineStore) -> None:
+        """F65: what is near is read, not all; upkeep looks twice a second."""
+        for number in range(20):
+            made = new_schedule(f"s{number:02d}", b"x" * 100, now_ms=NOW_MS, every_ms=1_000)
+            await store.put_schedule(replace(made, next_ms=NOW_MS + number * 1_000))
+        near = await store.schedules(before_ms=NOW_MS + 2_000)
+        assert [schedule.name for schedule in near] == ["s00", "s01"]
+        assert len(await store.schedules()) == 20
+        assert await store.schedules(before_ms=0) == []
 
     async def test_a_schedule_that_is_put_again_goes_on_where_it_is(
         self, store: TimelineStore

@@ -17,7 +17,7 @@ from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import Handle, Leased, MessageId, Release, Status, Version
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 LEASE_MS = 1_000
 
 
@@ -166,6 +166,30 @@ async def test_a_session_that_begins_anew_takes_up_what_it_does_not_know() -> No
         await asyncio.sleep(0.2)  # Time for a second session, which nobody should open.
     assert [handle.id for handle in seen] == [7, 8]
     assert broker.known == [[], [seen[0]]]
+
+
+async def test_an_attempt_of_the_process_before_is_not_taken_back() -> None:
+    """B13, B22: it may have begun with what this one takes up and gives back unbegun. What was
+    pushed to this process and lost on the way nobody began with."""
+    seen: list[int] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.id)
+        await asyncio.Event().wait()
+
+    broker = Broker()
+    broker.held = [lease(6, version=2), lease(7, version=2)]
+    async with consuming(broker, handle, concurrency=1, prefetch=8, stop_ms=50) as consumer:
+        await until(lambda: bool(seen))
+        broker.held = [lease(8, version=2)]
+        broker.pushes.put_nowait(NotFound("session 1 is not open here"))
+        await until(lambda: len(broker.known) == 2)
+        broker.held = []
+        await until(lambda: len(consumer._leases) == 3)
+        consumer.stop()
+        await until(lambda: len(broker.released) == 3)
+    counted = {release.handle.id: release.counted for release in broker.released}
+    assert counted == {6: True, 7: True, 8: False}
 
 
 async def test_a_lost_lease_is_not_taken_up_again() -> None:

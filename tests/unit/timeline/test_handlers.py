@@ -8,8 +8,8 @@ import time
 import pytest
 
 from dovetail.errors import InvalidInput
-from dovetail.timeline import Message, Reject, Retry
-from dovetail.timeline.client.blocking import BlockingDovetail
+from dovetail.timeline import Draft, Message, Reject, Retry, Timeline, Where
+from dovetail.timeline.client.blocking import BlockingDovetail, BlockingTimeline
 from dovetail.timeline.client.client import Dovetail
 from dovetail.timeline.client.fake import fake_dovetail
 from dovetail.timeline.config import config_of
@@ -134,3 +134,45 @@ def test_both_clients_take_the_same_arguments() -> None:
     """B22: the blocking one and the asynchronous one."""
     ours, theirs = (inspect.signature(each.consumer) for each in (Dovetail, BlockingDovetail))
     assert ours.parameters == theirs.parameters
+    for async_kind, kind in ((Dovetail, BlockingDovetail), (Timeline, BlockingTimeline)):
+        missing = _public(async_kind) - _public(kind)
+        assert not missing, f"{kind.__name__} has no {missing}"
+
+
+def _public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_a_filter_page_by_page_without_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B22, B23: and a call from the loop's own thread is refused, which would wait for itself."""
+    monkeypatch.setattr("dovetail.timeline.operating.SELECT_MAX", 2)
+    with BlockingDovetail(lambda: fake_dovetail(timelines=["t"])) as d:
+        timeline = d.timeline("t")
+        timeline.schedule_many([Draft(b"", delay="1h", key=f"k{n}") for n in range(5)])
+        pages = list(timeline.select("cancel", Where(key_prefix="k")))
+        assert [page.done for page in pages] == [2, 2, 1]
+        assert timeline.peek() == []
+
+        async def inside() -> None:
+            with pytest.raises(RuntimeError, match="own thread"):
+                timeline.peek()
+
+        d.call(inside())
+
+
+@pytest.mark.parametrize("timeout", ["0s", "5s"])
+async def test_a_plain_handler_that_raises_stop_iteration_has_failed(timeout: str) -> None:
+    """R5, B13: as `next` of something empty does; no future takes that class, and none may wait."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        await d.timeline("t").alter(attempts_max=1)
+
+        def handle(message: Message) -> None:
+            next(iter(()))
+
+        d.consumer("t", concurrency=1, timeout=timeout)(handle)
+        for body in (b"1", b"2"):
+            await d.timeline("t").schedule(body)
+        await asyncio.wait_for(d.advance("1s"), 10)
+        dead = await d.timeline("t").dead()
+        assert [each.body for each in dead] == [b"1", b"2"]
+        assert "StopIteration" in dead[0].reason

@@ -285,6 +285,37 @@ def test_held_back_means_nothing_is_leased() -> None:
     assert made.plan(now_ms=T) is not None
 
 
+def test_a_request_that_begins_again_asks_the_store_only_if_there_may_be_something() -> None:
+    """F63, B7: each idle consumer cost a lease in 20 s; what is there later is asked for in time,
+    and so is what may have come free since it got something."""
+    made = loader()
+    made.listen(True)
+    made.begin_look()
+    made.on_look(T + 60_000)
+    for at_ms in (T + 20_000, T + 40_000):
+        made.offer("a", 0)
+        made.offer("a", 10, now_ms=at_ms)
+        assert made.plan(now_ms=at_ms) is None
+        assert made.wake_ms(now_ms=at_ms) == T + 60_000 - made.lead.ms
+
+    # A plan for another consumer knows nothing of this one's buckets.
+    made.offer("a", 0)
+    made._next_ms = NEVER_MS
+    made.offer("a", 10, now_ms=T + 41_000)
+    plan = made.plan(now_ms=T + 60_000 - made.lead.ms)
+    assert plan is not None
+    made.on_leased(plan, LeaseResult(((leased(T + 60_000),),), 0, None), took_ms=1)
+    made.on_look(None)
+    made.offer("a", 0)
+    made.offer("a", 10, now_ms=T + 61_000)
+    answer(made, T + 61_000)
+
+    made.listen(False)
+    made.offer("a", 0)
+    made.offer("a", 10, now_ms=T + 63_000)
+    assert made.plan(now_ms=T + 63_000) is not None
+
+
 def test_who_took_nothing_for_a_window_and_could_take_nothing_is_busy() -> None:
     """B14: as the next assignment sees it."""
     made = loader(credit=0)

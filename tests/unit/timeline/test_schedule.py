@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dovetail.errors import InvalidInput
+from dovetail.timeline.client.fake import fake_dovetail
 from dovetail.timeline.engine.schedule import firing_at, new_schedule, next_after
 
 VIENNA = ZoneInfo("Europe/Vienna")
@@ -71,3 +72,13 @@ def test_a_schedule_that_can_not_be_is_refused(given_by: dict[str, object], told
     """B19: when it is made, with what to write instead."""
     with pytest.raises(InvalidInput, match=told):
         new_schedule("n", b"", now_ms=0, **given_by)  # type: ignore[arg-type]
+
+
+async def test_an_interval_of_a_month_is_taken_and_one_of_a_century_refused() -> None:
+    """B19, R6: 25 days were refused, with the place of a field in a frame for a reason."""
+    async with fake_dovetail(timelines=["t"]) as d:
+        await d.timeline("t").put_schedule("monthly", b"", every="30d")
+        (made,) = await d.timeline("t").schedules()
+        assert made.every_ms == 30 * 86_400_000
+        with pytest.raises(InvalidInput, match="too seldom"):
+            await d.timeline("t").put_schedule("never", b"", every="36500d")

@@ -23,16 +23,21 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 from tests.database_servers import PostgresServer
 from tests.unit.timeline.store_conformance import NOW_MS
 
+from dovetail.timeline.engine.lives import Pace
 from dovetail.timeline.engine.schedule import firing_at, new_schedule
 from dovetail.timeline.message import (
     BatchId,
     Extension,
     Handle,
+    KeyRule,
+    Life,
     MessageId,
     NewMessage,
+    OnTaken,
     Release,
     TimelineId,
     Version,
@@ -51,12 +56,19 @@ numbers = itertools.count(1)
 
 times = st.integers(-SPAN_MS, SPAN_MS)
 messages = st.builds(
-    lambda due, body, key, priority: (due, body, key, priority),
+    NewMessage,
     times,
     st.binary(max_size=3),
+    st.just(b""),
     st.sampled_from([None, None, "a", "b"]),
     st.integers(0, 2),
+    st.sampled_from([None, None, "o", "p"]),
+    st.sampled_from([None, None, Life(1), Life(5, 7, SPAN_MS // 2)]),
+    st.sampled_from(
+        [None, None, KeyRule(OnTaken.REPLACE), KeyRule(OnTaken.EARLIER), KeyRule(hold_ms=SPAN_MS)]
+    ),
 )
+paces = st.sampled_from([None, None, None, Pace(100, 0), Pace(0, 2), Pace(2_000, 3)])
 picks = st.lists(st.integers(0, 30), min_size=1, max_size=4)
 
 
@@ -115,10 +127,12 @@ class StoreMachine(RuleBasedStateMachine):
     def insert(self, new: list[Any], named: bool, data: st.DataObject) -> None:
         self.batches += 1
         batch = BatchId(1, data.draw(st.integers(max(1, self.batches - 2), self.batches)))
-        sent = [NewMessage(self.now_ms + due, b, b"", key, p) for due, b, key, p in new]
-        buckets = data.draw(
-            st.lists(st.integers(0, BUCKETS - 1), min_size=len(new), max_size=len(new))
-        )
+        sent = [replace(message, due_ms=self.now_ms + message.due_ms) for message in new]
+        # All messages of an order key have the same bucket.
+        buckets = [
+            {"o": 1, "p": 6}.get(message.order_key or "", data.draw(st.integers(0, BUCKETS - 1)))
+            for message in new
+        ]
         outcomes = self.both(
             lambda store: store.insert(
                 sent, buckets=buckets, now_ms=self.now_ms, batch=batch if named else None
@@ -126,8 +140,8 @@ class StoreMachine(RuleBasedStateMachine):
         )
         self.handles += [Handle(outcome.id, Version(0)) for outcome in outcomes]
 
-    @rule(cut=st.integers(0, BUCKETS), limit=st.integers(1, 6), ahead=st.integers(0, 5))
-    def lease(self, cut: int, limit: int, ahead: int) -> None:
+    @rule(cut=st.integers(0, BUCKETS), limit=st.integers(1, 6), ahead=st.integers(0, 5), pace=paces)
+    def lease(self, cut: int, limit: int, ahead: int, pace: Pace | None) -> None:
         horizon = self.now_ms + ahead
         odd = bytes(bucket % 2 for bucket in range(cut, BUCKETS))
         asks = [
@@ -135,7 +149,9 @@ class StoreMachine(RuleBasedStateMachine):
             LeaseAsk("two", cut, BUCKETS, horizon, limit, SPAN_MS + 1, odd),
         ]
         found, expected = self.answers(
-            lambda store: store.lease(asks, now_ms=self.now_ms, attempts_max=ATTEMPTS_MAX)
+            lambda store: store.lease(
+                asks, now_ms=self.now_ms, attempts_max=ATTEMPTS_MAX, pace=pace
+            )
         )
         assert (found.leased, found.died) == (expected.leased, expected.died)
         # A store may look too early, never too late.
@@ -159,7 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(at=picks)
     def delete(self, at: list[int]) -> None:
         handles = self.picked(at)
-        self.both(lambda store: store.delete(handles))
+        self.both(lambda store: store.delete(handles, now_ms=self.now_ms))
 
     @rule(at=picks)
     def cancel(self, at: list[int]) -> None:
@@ -238,7 +254,7 @@ def run_against(open_stores: Callable[[], Awaitable[Stores]]) -> None:
 
 
 def test_sqlite_does_what_the_model_does() -> None:
-    """B13, B19, B20: any sequence of commands has the same answers."""
+    """B13, B19, B20, B24, B25, B26: any sequence of commands has the same answers."""
     with tempfile.TemporaryDirectory(prefix="dovetail-model-") as folder:
 
         async def open_stores() -> Stores:

@@ -1,8 +1,9 @@
 """The conformance suite on a real PostgreSQL, and what belongs to a server alone."""
 
 import asyncio
+import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import asyncpg
@@ -29,7 +30,9 @@ from dovetail.timeline.message import (
     Status,
     TimelineId,
 )
-from dovetail.timeline.stores.postgres import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
+from dovetail.timeline.stores import _postgres_statements as statements
+from dovetail.timeline.stores._postgres_leasing import LOOK_MS, SETTLE_MESSAGES, SETTLE_MS
+from dovetail.timeline.stores.postgres import PostgresStore
 from dovetail.timeline.stores.postgres_database import PostgresStores
 from dovetail.timeline.stores.protocol import Stores, TimelineStore
 
@@ -327,3 +330,32 @@ async def test_whatever_brokers_do_at_once_the_tables_are_of_one_mind(dsn: str, 
     assert {row[0] for row in there} | {row[0] for row in leased} == set(world.ids) - world.done
     for home in homes:
         await home.close()
+
+
+async def test_a_consumer_finds_its_leases_among_those_of_others(dsn: str) -> None:
+    """F64: what is read at a reconnection is its own, however many leases there are."""
+    stores = await PostgresStores.connect(dsn, schema="held")
+    await stores.provision(TimelineId(1))
+    store = await stores.open(TimelineId(1))
+    assert isinstance(store, PostgresStore)
+    await put(store, *[message() for _ in range(1_003)])
+    mine = await take(store, ask("me", limit=3))
+    assert len(await take(store, ask("others", limit=1_000))) == 1_000
+
+    statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + store._sql(statements.TAKE_UP)
+    ((plan,),) = await store._rows(statement, "me", NOW_MS, 100, [], [])
+    most = max(
+        node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in _nodes(json.loads(plan)[0]["Plan"])
+    )
+    assert most <= 2 * len(mine)
+    again = await store.take_up("me", known=(), now_ms=NOW_MS, limit=100)
+    assert {leased.id for leased in again} == {leased.id for leased in mine}
+    await stores.close()
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A plan's nodes."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _nodes(part)

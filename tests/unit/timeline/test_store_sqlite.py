@@ -18,6 +18,7 @@ from tests.unit.timeline.store_conformance import (
 
 from dovetail.errors import InvalidInput, StorageOut, Unavailable, Uncertain
 from dovetail.timeline.message import BatchId, NewMessage, Status, TimelineId
+from dovetail.timeline.stores._sqlite_statements import prepare
 from dovetail.timeline.stores._sqlite_thread import SqliteThread
 from dovetail.timeline.stores.outcomes import BATCHES_KEPT
 from dovetail.timeline.stores.protocol import Stores
@@ -167,3 +168,23 @@ async def test_a_file_that_is_no_timeline_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"this is no database at all, and long enough to look at" * 100)
     with pytest.raises(Unavailable, match="cannot be opened"):
         await stores.open(TimelineId(5))
+
+
+def test_two_that_make_the_tables_at_once_both_have_them(tmp_path: Path) -> None:
+    """B18: who creates a timeline and who learns of it may open its file at the same moment."""
+    path = tmp_path / "1.sqlite"
+
+    class Late(sqlite3.Connection):
+        """Another one is faster, between the look and the making."""
+
+        def executescript(self, script: str) -> sqlite3.Cursor:  # type: ignore[override]
+            with sqlite3.connect(path, isolation_level=None) as other:
+                prepare(other)
+            other.close()
+            return super().executescript(script)
+
+    late = sqlite3.connect(path, isolation_level=None, factory=Late)
+    prepare(late)
+    assert not late.in_transaction
+    assert late.execute("SELECT next FROM ids").fetchall() == [(1,)]
+    late.close()

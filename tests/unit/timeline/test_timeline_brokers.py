@@ -4,10 +4,11 @@
 """
 
 import asyncio
+import bisect
 import os
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -19,12 +20,13 @@ from tests.database_servers import PostgresServer
 from tests.etcd_server import free_ports
 from tests.tcp_proxy import Passage, Proxies
 from tests.unit.storage.remote.storage_door import Door as Listener
+from tests.unit.timeline.test_forwarding import MemoryTopics, reject
 
 from dovetail.addresses import Address
 from dovetail.clock import Clock, SystemClock
 from dovetail.coordination import Coordinator, EmbeddedCoordinator
 from dovetail.coordination.membership import BROKER_ROLE, Member, Membership
-from dovetail.errors import InvalidInput, NotFound, Unavailable
+from dovetail.errors import InvalidInput, NotFound, TopicUnknown, Unavailable
 from dovetail.settings.timeline import TimelineSettings
 from dovetail.timeline import Draft, Message, connect, frames
 from dovetail.timeline.client.link import NetworkLink
@@ -32,6 +34,7 @@ from dovetail.timeline.config import LEASE_DRIFTS_MIN, TimelineConfig, shortest_
 from dovetail.timeline.engine.health import Condition
 from dovetail.timeline.engine.loader import ASK_MAX
 from dovetail.timeline.engine.selection import MOST
+from dovetail.timeline.forwarding import Topics
 from dovetail.timeline.message import MessageId, NewMessage
 from dovetail.timeline.service import TimelineService
 from dovetail.timeline.stores.postgres import PostgresStore
@@ -42,6 +45,8 @@ from dovetail.wire.probe import Prober
 
 MESSAGES = int(os.environ.get("BROKER_MESSAGES", "600"))
 DEADLINE_S = 60.0 + MESSAGES / 100
+#: A turn of the loop, as fairness counts them.
+TURN_S = 0.01
 
 
 class ShiftedClock(SystemClock):
@@ -66,8 +71,10 @@ class Broker:
         name: str = "door",
         leases: Membership | None = None,
         drift_ms_max: int = 100,
+        topics: Topics | None = None,
     ) -> None:
         self._drift_ms_max = drift_ms_max
+        self._topics = topics
         self._name = name
         self._leases = leases
         self._coordinator = coordinator
@@ -93,6 +100,7 @@ class Broker:
             version="1",
             leases=self._leases,
             prober=self._prober,
+            topics=self._topics,
         )
         await self.service.__aenter__()
         self._prober.start()
@@ -245,9 +253,9 @@ async def test_what_was_leased_first_leaves_first(
 async def test_a_broker_with_a_wrong_clock_stops_and_says_so(
     coordinator: Coordinator, dsn: str
 ) -> None:
-    """B15: 30 s off against the store: nothing is pushed, dated writes are refused, metrics and
+    """B15: 5 s off against the store: nothing is pushed, dated writes are refused, metrics and
     the report say why; when the clock is right again it goes on by itself."""
-    clock = ShiftedClock(30_000)
+    clock = ShiftedClock(5_000)
     door = Broker(coordinator, dsn, clock=clock)
     address = await door.start()
     async with connect(address) as d:
@@ -477,6 +485,27 @@ async def test_every_address_is_tried_before_a_command_fails(
     await door.stop()
 
 
+async def test_a_timeline_that_was_just_made_is_known_to_every_broker(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B2: also to one that has not heard of it yet."""
+    doors = [Broker(coordinator, dsn) for _ in range(2)]
+    first, deaf = [await door.start() for door in doors]
+    await doors[1].service._tasks.stop()
+    seen: list[bytes] = []
+    async with connect(first) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        await d.timeline("t").schedule(b"1")
+    async with connect(deaf) as d, asyncio.timeout(DEADLINE_S):
+        d.consumer("t")(lambda message: seen.append(message.body))
+        while not seen:
+            await asyncio.sleep(0.01)
+        with pytest.raises(TopicUnknown, match="no timeline 'u'"):
+            await d.timeline("u").schedule(b"")
+    for door in doors:
+        await door.stop()
+
+
 async def test_a_producer_goes_to_a_broker_that_is_well_and_the_stopped_one_is_shown(
     coordinator: Coordinator, dsn: str
 ) -> None:
@@ -552,7 +581,12 @@ async def test_an_idle_consumer_takes_what_waits_for_a_busy_one_at_another_broke
     coordinator: Coordinator, dsn: str
 ) -> None:
     """B21, F30: one has a long job, and 100 messages come; about half of them are in its buckets,
-    and it fetches one ahead. The other one has all of them, each within a second or so."""
+    and it fetches one ahead. The other one has all of them, each within a second.
+
+    The second is counted in turns of this loop, in which both brokers and both clients run: a
+    machine that gives it no turn makes nobody wait for a busy consumer. What PostgreSQL takes for
+    leases, which that does not count, has a second more; `test_fairness_sim.py` has the bound
+    alone."""
     async with (
         joined(coordinator, 1, ttl_ms=5_000) as one,
         joined(coordinator, 2, ttl_ms=5_000) as two,
@@ -563,14 +597,22 @@ async def test_an_idle_consumer_takes_what_waits_for_a_busy_one_at_another_broke
             Broker(coordinator, dsn, name="b", leases=two),
         ]
         addresses = [await door.start() for door in doors]
-        stuck, done, late_ms = asyncio.Event(), set[int](), list[float]()
+        stuck, done, late = asyncio.Event(), set[int](), list[int]()
+        turns: list[float] = []
+
+        async def count_turns() -> None:
+            while True:
+                await asyncio.sleep(TURN_S)
+                turns.append(time.time() * 1000)
+
+        counting = asyncio.create_task(count_turns())
 
         async def hang(message: Message) -> None:
             stuck.set()
             await asyncio.Event().wait()
 
         async def handle(message: Message) -> None:
-            late_ms.append(time.time() * 1000 - message.due_ms)
+            late.append(len(turns) - bisect.bisect(turns, message.due_ms))
             done.add(message.id)
 
         async with connect(addresses[0]) as d, connect(addresses[1]) as e:
@@ -591,9 +633,10 @@ async def test_an_idle_consumer_takes_what_waits_for_a_busy_one_at_another_broke
             windows = [door.service.timelines["t"].loader.windows for door in doors]
             while any([m.id for m in each.assignment.members] != ["idle"] for each in windows):
                 await asyncio.sleep(0.02)
+        counting.cancel()
         for door in doors:
             await door.stop()
-    assert max(late_ms) < 4_000, f"the last one waited {max(late_ms):.0f} ms"
+    assert max(late) * TURN_S < 2, f"the last one waited for {max(late)} turns"
 
 
 async def test_both_ways_of_a_consumer_lead_to_one_broker(
@@ -814,3 +857,65 @@ async def test_consumers_that_can_take_nothing_say_so(coordinator: Coordinator, 
         while (await timeline.describe()).counts.due:
             await asyncio.sleep(0.01)
     await door.stop()
+
+
+async def test_one_of_three_brokers_forwards_dead_letters_and_another_goes_on(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B25: each letter once while nobody dies, and none is lost with the broker that did it."""
+    topics = MemoryTopics()
+    async with AsyncExitStack() as stack, asyncio.timeout(DEADLINE_S):
+        doors = {}
+        for number, name in enumerate("abc", 1):
+            lease = await stack.enter_async_context(joined(coordinator, number, ttl_ms=5_000))
+            doors[name] = Broker(coordinator, dsn, name=name, leases=lease, topics=topics)
+        addresses = {name: await door.start() for name, door in doors.items()}
+        client = await stack.enter_async_context(connect(",".join(addresses.values())))
+        await client.timeline("t").create(TimelineConfig(dead_to="orders.dead"))
+        reject(client)
+
+        async def forwarded(bodies: Sequence[bytes]) -> None:
+            for body in bodies:
+                await client.timeline("t").schedule(body)
+            while not {letter.shown.body for letter in topics.letters} >= set(bodies):
+                await asyncio.sleep(0.01)
+
+        def chosen() -> list[str]:
+            return [name for name, door in doors.items() if door.service._is_mine("t")]
+
+        while any("t" not in door.service.timelines for door in doors.values()) or (
+            len(chosen()) != 1
+        ):
+            await asyncio.sleep(0.01)
+        await forwarded([b"%d" % number for number in range(5)])
+        (first,) = chosen()
+        await doors.pop(first).stop()
+        await forwarded([b"%d" % number for number in range(5, 10)])
+
+        assert sorted(letter.shown.body for letter in topics.letters) == [
+            b"%d" % number for number in range(10)
+        ]
+        assert len({letter.id for letter in topics.letters}) == 10
+        await client.stop()
+        for door in doors.values():
+            await door.stop()
+
+
+async def test_an_idle_consumer_leaves_a_broker_that_is_gone(
+    coordinator: Coordinator, dsn: str
+) -> None:
+    """B5, B21: within a few reports, though it has nothing to finish, extend or give back."""
+    doors = [Broker(coordinator, dsn) for _ in range(2)]
+    addresses = [await door.start() for door in doors]
+    async with connect(",".join(addresses)) as d:
+        await d.timeline("t").create(TimelineConfig(window_ms=50))
+        d.consumer("t")(lambda message: None)
+        async with asyncio.timeout(DEADLINE_S):
+            while not all("t" in door.service.timelines for door in doors) or (
+                not doors[0].service.timelines["t"].consumers
+            ):
+                await asyncio.sleep(0.01)
+            await doors[0].stop()
+            while not doors[1].service.timelines["t"].consumers:
+                await asyncio.sleep(0.01)
+    await doors[1].stop()

@@ -171,7 +171,7 @@ async def test_changes_are_noticed(coordinator: Coordinator, stores: FlakyStores
     here = catalog(coordinator, stores)
     await here.records()
     await catalog(coordinator, stores, "two").create("t", CONFIG)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await here.changed()
     assert await states(here) == {"t": "ready"}
 

@@ -7,6 +7,7 @@ under its whole content, in `Door.waiting`, until the test completes it.
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,7 +27,7 @@ from dovetail.wire import (
 )
 
 #: Whatever a test waits for comes within this, or never.
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
@@ -99,6 +100,8 @@ class Door:
         self.clean_up: Exception | None = None
         self.bytes_in = 0
         self.open = 0
+        #: Whether clients have to log in.
+        self.guarded = False
         self.violations: list[str] = []
         self.failures: list[Exception] = []
 
@@ -142,6 +145,7 @@ class Door:
 
     def opened(self, connection: Connection) -> None:
         self.open += 1
+        connection.stranger = self.guarded
 
     def closed(self, connection: Connection) -> None:
         self.open -= 1
@@ -180,6 +184,12 @@ class Client:
     def __init__(self, made: socket.socket) -> None:
         self._socket = made
 
+    @property
+    def address(self) -> str:
+        """As the server names it."""
+        host, port = self._socket.getsockname()
+        return f"{host}:{port}"
+
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
@@ -212,10 +222,10 @@ class Client:
 
 
 @asynccontextmanager
-async def opened_door(**limits: int) -> AsyncIterator[Door]:
+async def opened_door(tls: ssl.SSLContext | None = None, **limits: int) -> AsyncIterator[Door]:
     """A door that listens; it stops at the end, and must hold nothing then."""
     door = Door(**limits)
-    door.port = await door.server.start("127.0.0.1", 0)
+    door.port = await door.server.start("127.0.0.1", 0, tls=tls)
     try:
         yield door
     finally:

@@ -57,7 +57,7 @@ class Found:
 
 
 #: Why a letter was left that is not there.
-GONE = "this dead letter does not exist any more"
+GONE = "this dead letter no longer exists"
 
 
 def numbers(ids: list[str]) -> list[int]:

@@ -48,7 +48,7 @@ class DeadMarks:
 
     def mark(self, kafka: Kafka, places: list[Place], *, action: str, who: str) -> None:
         """Marks records as dealt with; creates the topic if there is none. Raises `Uncertain`."""
-        if TOPIC not in kafka.metadata().topics:
+        if TOPIC not in kafka.metadata(TOPIC).topics:
             try:
                 create_topic(kafka, TOPIC, partitions=1, config={"retention.ms": "-1"})
             except Exists:

@@ -1,7 +1,8 @@
-"""Dead letters of teams: records of topics, whose headers say why they died.
+"""Dead letters of teams and shared streams: records of topics, whose headers say why they died.
 
 A replay copies the job to its team's input topic, under its id and with the count of its attempts,
-without which the team would take it for a repetition. Then the record is marked (`marks`).
+without which the team would take it for a repetition; an event goes to the end of the stream that
+it came from, which its header names. Then the record is marked (`marks`).
 
 Topics of dead letters are those that a pipeline's driver reports, and those whose name ends in
 `.dead`; of their records those count that say why they died.
@@ -11,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import TopicCollection, TopicPartition
 
 from dovetail.admin.dead.letter import GONE, DeadDone, DeadLeft, DeadLetter, DeadSource, Found
 from dovetail.admin.dead.marks import DeadMarks, Place
@@ -19,14 +20,8 @@ from dovetail.admin.kafka import Kafka, Partition
 from dovetail.admin.pipelines import PipelineReports
 from dovetail.admin.positions import Bounds, bounds_of
 from dovetail.admin.records import NewRecord, ReadLimits, Record, Span, read, write
+from dovetail.dead_letter import ATTEMPTS, KIND, OF_THE_FAILURE, REASON, SOURCE, TRACEBACK
 from dovetail.errors import DovetailError, InvalidInput, Refused
-
-# The headers of `teams/outcome.py` and `teams/envelope.py`, which take long to import.
-KIND = "dovetail-kind"
-REASON = "dovetail-reason"
-TRACEBACK = "dovetail-traceback"
-ATTEMPTS = "dovetail-attempts"
-_OF_THE_FAILURE = frozenset({KIND, REASON, TRACEBACK})
 
 #: The end of the name that teams give such a topic.
 _ENDING = ".dead"
@@ -73,19 +68,24 @@ class DeadTopics:
             found.letters.extend(letters)
         return found
 
+    def candidates(self, kafka: Kafka, topics: Sequence[str]) -> list[str]:
+        """Those of these topics that hold dead letters by their name or a report."""
+        reported = self._inputs(kafka)
+        return [topic for topic in topics if topic in reported or topic.endswith(_ENDING)]
+
+    def _inputs(self, kafka: Kafka) -> dict[str, str]:
+        """Topics of dead letters that pipelines report, with the topic that a replay goes to."""
+        teams = [team for each in self._pipelines.list(kafka) for team in each.teams]
+        return {team.dead: team.input for team in teams if team.dead}
+
     def replay(
         self, kafka: Kafka, topic_ids: Mapping[str, str], name: str, ids: list[str], *, who: str
     ) -> DeadDone:
         """Copies jobs to their team's input. Raises `Refused`, `InvalidInput`, `Uncertain`."""
         topic = self._topic(kafka, topic_ids, name)
-        if topic.input is None:
-            raise Refused(
-                f"the input topic of the team with dead letters in {name!r} is not known: no "
-                f"pipeline reports it, and there is no topic {name.removesuffix(_ENDING)}.input"
-            )
         marked = self._marks.marked(kafka)
         records, left = _chosen(kafka, topic, ids, marked)
-        write(kafka, [_again(record, topic.input) for record in records])
+        write(kafka, [_again(record, _aim(record, topic, topic_ids)) for record in records])
         self._deal_with(kafka, topic, records, action="replayed", who=who)
         return DeadDone(len(records), left)
 
@@ -101,8 +101,7 @@ class DeadTopics:
     def _topics(
         self, kafka: Kafka, topic_ids: Mapping[str, str], name: str | None
     ) -> list[_DeadTopic]:
-        teams = [team for each in self._pipelines.list(kafka) for team in each.teams]
-        inputs = {team.dead: team.input for team in teams if team.dead}
+        inputs = self._inputs(kafka)
         found = []
         for topic, topic_id in topic_ids.items():
             if name not in (None, topic) or not (topic in inputs or topic.endswith(_ENDING)):
@@ -131,14 +130,58 @@ class DeadTopics:
         _trim(kafka, topic, self._marks.marked(kafka))
 
 
+def topic_ids_of(kafka: Kafka, name: str) -> dict[str, str]:
+    """The topics that exist, for a client that wants dead letters of one of them, with its id.
+
+    Raises `TopicUnknown`.
+    """
+    metadata = kafka.metadata()
+    metadata.topic(name)
+    described = kafka.ask(
+        f"looking up topic {name!r}",
+        lambda admin: admin.describe_topics(TopicCollection([name])),
+    )
+    found = described[name].topic_id
+    bits = (found.get_most_significant_bits(), found.get_least_significant_bits())
+    ids = dict.fromkeys(metadata.topics, "")
+    return {**ids, name: "".join(f"{number % 2**64:016x}" for number in bits)}
+
+
+def _aim(record: Record, topic: _DeadTopic, topic_ids: Mapping[str, str]) -> str:
+    """Where the record goes again. Raises `Refused` if nobody knows."""
+    source = _text(record.header(SOURCE))
+    if source is not None and source in topic_ids:
+        return source
+    if source is not None and source.startswith("timeline:"):
+        raise Refused(f"the letter came from {source!r}; schedule it there again")
+    if source is not None:
+        raise Refused(f"topic {source!r}, which the event came from, no longer exists")
+    if topic.input is None:
+        name = topic.name
+        raise Refused(
+            f"the input topic of the team with dead letters in {name!r} is not known: no "
+            f"pipeline reports it, and there is no topic {name.removesuffix(_ENDING)}.input"
+        )
+    return topic.input
+
+
+def _can_replay(record: Record, topic: _DeadTopic) -> bool:
+    source = _text(record.header(SOURCE))
+    if source is None:
+        return topic.input is not None
+    return not source.startswith("timeline:")
+
+
 def _again(record: Record, topic: str) -> NewRecord:
-    headers = tuple(h for h in record.headers if h[0] not in _OF_THE_FAILURE)
+    of_stream = record.header(SOURCE) is not None
+    ours = OF_THE_FAILURE | {ATTEMPTS} if of_stream else OF_THE_FAILURE
+    headers = tuple(h for h in record.headers if h[0] not in ours)
     return NewRecord(topic=topic, key=record.key, value=record.value, headers=headers)
 
 
 def _bounds(kafka: Kafka, topic: str) -> tuple[dict[Partition, Bounds], bool]:
     """Of the partitions that answer, and whether all do."""
-    metadata = kafka.metadata()
+    metadata = kafka.metadata(topic)
     places = metadata.partitions(topic)
     bounds = bounds_of(kafka, places, metadata=metadata)
     return bounds, len(bounds) == len(places)
@@ -181,13 +224,13 @@ def _letter(topic: _DeadTopic, record: Record) -> DeadLetter:
         id=f"{record.partition}:{record.offset}",
         key=record.key,
         body=record.value,
-        headers=[h for h in record.headers if h[0] not in _OF_THE_FAILURE],
+        headers=[h for h in record.headers if h[0] not in OF_THE_FAILURE],
         reason=_text(record.header(REASON)) or "",
         kind=_text(record.header(KIND)),
         attempts=int(attempts) if attempts.isdigit() else None,
         died_ms=record.timestamp_ms,
         detail=_text(record.header(TRACEBACK)),
-        can_replay=topic.input is not None,
+        can_replay=_can_replay(record, topic),
     )
 
 

@@ -6,8 +6,7 @@ Run it:
     node.py                `node`: a node of a cluster in this process
     cluster.py             `cluster`: a cluster on this machine
     relay.py               `relay`: sends what is in an outbox
-    pipeline.py            `pipeline`: run, status and graph of a pipeline of teams
-    pipeline_run.py        how a pipeline runs, alone or as one of several masters, and its display
+    pipeline/              `pipeline`: run a pipeline of teams, its jobs and outcomes, status, graph
 
 Use it:
 
@@ -17,8 +16,9 @@ Use it:
     group.py               `group`: list, describe (lag), reset
     transaction.py         `transaction`: list, abort
     timeline.py            `timeline`: create, list, describe, delete
-    timeline_messages.py   `timeline`: schedule, peek, dead, replay, consume
-    timeline_operating.py  `timeline`: alter, pause, resume, purge, schedules, discard
+    timeline_messages.py   `timeline`: schedule, peek, dead, consume
+    timeline_operating.py  `timeline`: alter, pause, purge, schedules; cancel, move, replay
+    timeline_choosing.py   which messages of a timeline such a command is about
     outbox.py              `outbox`: tables, status, dead letters, backfill
     stream.py              `stream`: members, leader, term, lag
     archive.py             `archive`: a topic to Parquet files        a Spark job
@@ -29,6 +29,7 @@ Look after it:
 
     user.py                `user`: who can log in
     access.py              `access`: what users may do
+    certificates.py        `certificates`: a certificate authority, for nodes and clients
     storage.py             `storage`: storage nodes; drain, keep, remove
     config.py              `config`: settings and where each comes from
     bench.py               `bench`: how fast records go in and out

@@ -28,7 +28,7 @@ def archive(
     by: Annotated[
         str, typer.Option("--by", metavar="UNIT", help="One folder per day or hour.")
     ] = "day",
-    master: MasterOption = "local[*]",
+    master: MasterOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,

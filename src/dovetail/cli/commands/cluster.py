@@ -1,5 +1,6 @@
 """`dovetail cluster`: a whole cluster on this machine, to work with and to see it survive (U2)."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -75,7 +76,9 @@ def start(
     ] = None,
     etcd: Annotated[
         str | None,
-        typer.Option("--etcd", metavar="HOST:PORT[,...]", help="An etcd that runs already."),
+        typer.Option(
+            "--etcd", metavar="HOST:PORT[,...]", help="A running etcd; default: start one."
+        ),
     ] = None,
     port: Annotated[
         int | None,
@@ -101,12 +104,26 @@ def start(
             help="Copies on disk before a record is acknowledged; default: 2 of 3.",
         ),
     ] = None,
+    timelines_store: Annotated[
+        str | None,
+        typer.Option(
+            "--timelines-store",
+            metavar="URL",
+            help="A running PostgreSQL for timelines; default: start one.",
+        ),
+    ] = None,
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls", help="Encrypt: certificates for a new cluster are made in its folder."
+        ),
+    ] = False,
     data_dir: FolderOption = FOLDER_DEFAULT,
     config_file: ConfigOption = None,
     assignments: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start etcd, storage nodes and brokers in the background, and wait until they serve.
+    """Start etcd, PostgreSQL, storage nodes and brokers in the background; wait until they serve.
 
     Processes that run are left alone, so this also restarts those that were killed. A larger number
     of nodes adds nodes. Data, node numbers and ports stay the same.
@@ -122,7 +139,8 @@ def start(
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         config=None if config is None else str(config.absolute()),
-        assignments=(*root.assignments, *(assignments or ())),
+        assignments=(*root.assignments, *(assignments or ()), *_store(timelines_store)),
+        tls=tls,
     )
     folder = ClusterFolder(data_dir)
     with notes().status("starting"):
@@ -131,6 +149,18 @@ def start(
         _print_started_json(folder, plan)
     else:
         _print_started(folder, plan)
+
+
+def _store(url: str | None) -> tuple[str, ...]:
+    """The settings that a database for timelines means. Raises `InvalidInput`."""
+    if url is None:
+        return ()
+    if not url.startswith(("postgresql://", "postgres://")):
+        raise InvalidInput(
+            f"--timelines-store {url}: give the address of a PostgreSQL, such as "
+            "postgresql://user@host:5432/database"
+        )
+    return "timeline.store=postgres", f"timeline.dsn={url}"
 
 
 @app.command(
@@ -172,7 +202,7 @@ def stop(
     ] = "30s",
     as_json: JsonOption = False,
 ) -> None:
-    """Stop all processes: brokers, then storage nodes, then etcd. The data stays."""
+    """Stop all processes: brokers, storage nodes, PostgreSQL, then etcd. The data stays."""
     patience_s = parse_duration_ms(timeout) / 1000
     folder = ClusterFolder(data_dir)
     found = _found(folder)
@@ -205,14 +235,14 @@ def kill(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
 
 @app.command("pause", epilog=examples("dovetail cluster pause broker-1"))
 def pause(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
-    """Pause processes with SIGSTOP: they stand still without noticing."""
+    """Pause processes with SIGSTOP; they do not notice that they were stopped."""
     advice = "`{cluster} resume {name}{hint}` resumes it"
     _signal(data_dir, names, processes.pause, "{name} is paused; " + advice)
 
 
 @app.command("resume", epilog=examples("dovetail cluster resume broker-1"))
 def resume(names: NamesArgument, data_dir: FolderOption = FOLDER_DEFAULT) -> None:
-    """Wake paused processes with SIGCONT. A broker that lost its lease meanwhile may end itself."""
+    """Wake paused processes with SIGCONT. A broker whose lease has expired may exit."""
     _signal(data_dir, names, processes.resume, "{name} runs again")
 
 
@@ -292,9 +322,16 @@ def _print_started_json(folder: ClusterFolder, plan: Plan) -> None:
             "folder": str(folder.path),
             "bootstrap": plan.bootstrap,
             "etcd": ",".join(plan.etcd_endpoints),
+            "tls_ca": str(folder.certificates / "ca.pem") if plan.tls else None,
             "processes": {process.name: process.address for process in plan.processes},
         }
     )
+
+
+def _trust(folder: ClusterFolder) -> str:
+    """What a shell is told, so that clients encrypt."""
+    ca = (folder.certificates / "ca.pem").absolute()
+    return f"export DOVETAIL_CLIENT_TLS=true DOVETAIL_CLIENT_TLS_CA={shlex.quote(str(ca))}"
 
 
 def _print_started(folder: ClusterFolder, plan: Plan) -> None:
@@ -306,6 +343,7 @@ def _print_started(folder: ClusterFolder, plan: Plan) -> None:
         ("etcd", ",".join(plan.etcd_endpoints)),
         ("health, metrics", f"http://127.0.0.1:{first.side_port} ({first.name})"),
         ("data and logs", str(folder.path)),
+        *(("timelines", f"in PostgreSQL at {one.address}") for one in plan.of_kind("postgres")),
         (
             "every record is",
             f"synced on {plan.ack_quorum} of {plan.write_quorum} storage nodes before it is "
@@ -319,6 +357,7 @@ def _print_started(folder: ClusterFolder, plan: Plan) -> None:
         heading="Try it:",
         commands=[
             f"export DOVETAIL_CLIENT_BOOTSTRAP={plan.bootstrap}",
+            *([_trust(folder)] if plan.tls else []),
             f"{program()} topic create hello --partitions 6",
             f"{program()} bench",
             f"{call} kill {first.name}{hint}",

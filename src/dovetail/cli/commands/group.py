@@ -23,6 +23,12 @@ GroupArgument = Annotated[
 ]
 
 
+#: Columns of a partition: of every group, of one whose members share it, of any other.
+_PLACED = ("topic", "partition", "committed", "end", "lag")
+_SHARED = ("in_flight", "again", "dying", "deliveries")
+_READ = ("client", "host", "member")
+
+
 @app.command("list", epilog=examples("dovetail group list", "dovetail group list --json"))
 def list_groups(
     ctx: typer.Context,
@@ -63,8 +69,15 @@ def describe(
     lag = "unknown" if found.lag is None else f"{found.lag:,}"
     members = plural(found.members, "member")
     answers().print(f"{group}: {found.state}, {members}, lag {lag}", markup=False)
-    columns = admin.GroupPartition.__struct_fields__
-    print_table(columns, (row.values() for row in document["partitions"]))
+    if found.outcomes is not None:
+        counts = msgspec.structs.asdict(found.outcomes).items()
+        said = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts)
+        answers().print(f"records: {said}", markup=False)
+
+    # What members share has no member of its own; what they do not share is not in flight.
+    columns = [*_PLACED, *(_SHARED if found.shares else _READ)]
+    rows = ([row[name] for name in columns] for row in document["partitions"])
+    print_table([name.replace("_", " ") for name in columns], rows)
 
 
 @app.command(

@@ -250,7 +250,7 @@ def dead_replay(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put dead letters back into the outbox, behind what waits, under their old ids."""
+    """Put dead letters back into the outbox, after what waits, under their old ids."""
     count = replay_dead(_engine(ctx, database), ids=ids or None, topic=topic)
     print_done(as_json, {"replayed": count}, f"{plural(count, 'message')} put back into the outbox")
 
@@ -282,7 +282,7 @@ def backfill(
     topic: TargetOption,
     key: KeyOption = None,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Start over, not where the last run ended.")
+        bool, typer.Option("--anew", help="Start over instead of continuing the last run.")
     ] = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
@@ -330,7 +330,7 @@ def poll(
         ),
     ] = "2s",
     once: Annotated[
-        bool, typer.Option("--once", help="Publish what has changed so far, then end.")
+        bool, typer.Option("--once", help="Publish what has changed so far, then exit.")
     ] = False,
     database: DatabaseOption = None,
 ) -> None:

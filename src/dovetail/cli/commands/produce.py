@@ -20,6 +20,7 @@ from dovetail.cli.options import (
     CompressionOption,
     JsonOption,
     TimeoutOption,
+    bytes_given,
     examples,
     named_values,
 )
@@ -106,8 +107,11 @@ def produce(
     """
     if file is not None and (value is not None or count is not None):
         raise InvalidInput("--file excludes --value and --count: the records are its lines")
-    headers = [(name, text.encode()) for name, text in named_values("--header", header)]
-    key_bytes = key.encode() if key is not None else None
+    headers = [
+        (name, bytes_given(text, "value of a header"))
+        for name, text in named_values("--header", header)
+    ]
+    key_bytes = bytes_given(key, "key") if key is not None else None
     kafka = kafka_of(ctx, bootstrap, timeout)
     sender = _Sender(
         kafka,
@@ -122,7 +126,7 @@ def produce(
     with ExitStack() as stack:
         records: Iterable[Outgoing]
         if value is not None or count is not None:
-            body = value.encode() if value is not None else b"x" * size_bytes
+            body = bytes_given(value, "value") if value is not None else b"x" * size_bytes
             records = repeat(Outgoing(key_bytes, body), count or 1)
         else:
             stream = stack.enter_context(_open(file)) if file else sys.stdin.buffer

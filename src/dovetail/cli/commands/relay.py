@@ -3,12 +3,12 @@
 import os
 import signal
 import threading
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from dovetail import tracing
+from dovetail.background import on_signals
 from dovetail.cli.options import (
     ConfigOption,
     DatabaseOption,
@@ -99,12 +99,11 @@ def stop_on_signals(running: Relay) -> threading.Event:
     """The first SIGTERM or SIGINT asks the relay to stop, a second one ends the process."""
     stopping = threading.Event()
 
-    def on_signal(number: int, _: FrameType | None) -> None:
+    def stop(number: int) -> None:
         if stopping.is_set():
             os._exit(128 + number)
-        running.request_stop()
         stopping.set()
+        running.request_stop()
 
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    on_signals(stop, signal.SIGTERM, signal.SIGINT)
     return stopping

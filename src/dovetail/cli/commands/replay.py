@@ -34,7 +34,7 @@ def replay(
     archive: ArchiveOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
@@ -42,7 +42,7 @@ def replay(
     """Write records again to another topic, with their keys, headers, times and order."""
     chosen = range_of(since, until)
     if to == topic:
-        raise InvalidInput(f"--to {to} is the topic itself; its records would be doubled")
+        raise InvalidInput(f"--to {to} is the same topic; its records would be duplicated")
     target = target_of(ctx, bootstrap, timeout)
     kafka = target.kafka()
     kafka.check()

@@ -37,7 +37,7 @@ def stats(
     since: SinceOption = None,
     until: UntilOption = None,
     archive: ArchiveOption = None,
-    master: MasterOption = "local[*]",
+    master: MasterOption = None,
     bootstrap: BootstrapOption = None,
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,

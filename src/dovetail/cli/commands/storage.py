@@ -66,7 +66,7 @@ def drain(
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Move all data off a storage node, which serves on meanwhile; it may also be dead.
+    """Move all data off a storage node. The node keeps serving meanwhile, or may be dead.
 
     New ledgers avoid the node from now on. Its ledgers are copied to others in the background.
     """

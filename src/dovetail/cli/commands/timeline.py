@@ -113,7 +113,7 @@ def describe(
     """Show a timeline: messages by state, load, lateness, consumers and settings."""
     target = target_of(ctx, bootstrap, timeout)
     if watch and as_json:
-        raise InvalidInput("--watch is for people; leave out --json, or call it again and again")
+        raise InvalidInput("--watch is for people; leave out --json, or call it repeatedly")
     if watch:
         _watch(target, timeline)
         return
@@ -187,8 +187,7 @@ def _table_of_now(found: admin.TimelineShown) -> Table:
         f"{found.due:,}",
         f"{found.leased:,}",
         f"{found.dead:,}",
-        f"{found.late_ms.p50:,.1f} ms",
-        f"{found.late_ms.p99:,.1f} ms",
+        *("-" if ms is None else f"{ms:,.1f} ms" for ms in (found.late_ms.p50, found.late_ms.p99)),
         f"{found.arrivals_per_second:,.1f}",
         f"{found.done_per_second:,.1f}",
     )
@@ -226,15 +225,15 @@ def delete(
 def adopt(
     ctx: typer.Context,
     before: Annotated[str, typer.Argument(metavar="LOST", help="Id of the cluster that is gone.")],
-    after: Annotated[str, typer.Argument(metavar="CLUSTER", help="Id of the one that follows it.")],
+    after: Annotated[str, typer.Argument(metavar="CLUSTER", help="Id of its successor.")],
     yes: YesOption = False,
     config_file: ConfigOption = None,
     assignments: SetOption = None,
 ) -> None:
-    """Give the timelines in a PostgreSQL schema to another cluster, whose own one is lost.
+    """Hand the timelines in a PostgreSQL schema from a lost cluster to its successor.
 
-    Works on the database of timeline.dsn and timeline.schema_name. No node of the lost cluster may
-    run any more. The nodes of the other one find the timelines when they start.
+    Works on the database of timeline.dsn and timeline.schema_name. Stop all
+    nodes of the lost cluster first. Nodes of its successor find the timelines when they start.
     """
     found = settings_of(ctx, config=config_file, assignments=assignments).timeline
     if not found.dsn:

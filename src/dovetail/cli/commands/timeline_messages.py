@@ -1,10 +1,10 @@
-"""`dovetail timeline`: messages of a timeline: schedule, peek, consume, dead letters, replay."""
+"""`dovetail timeline`: messages of a timeline: schedule, peek, consume, dead letters."""
 
 import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -16,26 +16,24 @@ from dovetail.cli.options import (
     JsonLinesOption,
     JsonOption,
     TimeoutOption,
+    bytes_given,
     examples,
     target_of,
 )
-from dovetail.cli.outcome import ExitCode
 from dovetail.cli.output import plural, print_done, print_rows
 from dovetail.cli.printable import json_text, printable
 from dovetail.cli.timeline_client import ask, connect_to
 from dovetail.errors import InvalidInput
 from dovetail.timeline.client import Dovetail, Draft, Message, Scheduled
+from dovetail.timeline.client.draft import OnTakenName
 from dovetail.timeline.client.retry import NotHandled
-from dovetail.timeline.message import Shown, Status
+from dovetail.timeline.message import Shown
 
 __all__ = ["app"]
 
 LimitOption = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=10_000, help="Show at most this many.")
 ]
-
-#: Dead letters that one request replays.
-_REPLAY_BATCH = 1_000
 
 
 BodyArgument = Annotated[
@@ -45,6 +43,38 @@ KeyOption = Annotated[
     str | None,
     typer.Option(
         "--key", "-k", metavar="KEY", help="Unique key: stored once while its message exists."
+    ),
+]
+OrderKeyOption = Annotated[
+    str | None,
+    typer.Option("--order-key", metavar="KEY", help="One at a time and in order within this key."),
+]
+AttemptsOption = Annotated[
+    int | None,
+    typer.Option("--attempts", min=1, max=10_000, help="Attempts before it becomes a dead letter."),
+]
+BackoffOption = Annotated[
+    str | None,
+    typer.Option("--backoff", metavar="DURATION", help="Delay after the first failed attempt."),
+]
+TtlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ttl", metavar="DURATION", help="Not handled later than this after its due time."
+    ),
+]
+OnTakenOption = Annotated[
+    str,
+    typer.Option(
+        "--on-taken",
+        metavar="RULE",
+        help="While a message has the key: keep, replace, earlier or fail.",
+    ),
+]
+HoldOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hold", metavar="DURATION", help="How long the key stays taken after it is done."
     ),
 ]
 CronOption = Annotated[
@@ -84,6 +114,12 @@ def schedule(
     priority: Annotated[
         int, typer.Option("--priority", min=0, max=9, help="0 to 9; 9 goes first.")
     ] = 0,
+    order_key: OrderKeyOption = None,
+    attempts: AttemptsOption = None,
+    backoff: BackoffOption = None,
+    ttl: TtlOption = None,
+    on_taken: OnTakenOption = "keep",
+    hold: HoldOption = None,
     cron: CronOption = None,
     every: EveryOption = None,
     zone: ZoneOption = "UTC",
@@ -97,20 +133,33 @@ def schedule(
     recurring = cron is not None or every is not None
     if recurring != (name is not None):
         raise InvalidInput("a recurring schedule needs --name and one of --cron and --every")
-    if recurring and (after or at or key):
-        raise InvalidInput("a recurring schedule takes no --in, --at or --key")
+    terms = (after, at, key, order_key, attempts, backoff, ttl, hold)
+    if recurring and any(term is not None for term in terms):
+        raise InvalidInput("a recurring schedule takes no times, keys and limits of one message")
     bodies = [line.rstrip("\n") for line in sys.stdin] if body == "-" else [body]
-    moment = _moment(at)
+    moment = moment_given(at)
 
     async def store(client: Dovetail) -> list[Scheduled]:
         found = client.timeline(timeline)
         if recurring:
             await found.put_schedule(
-                name or "", bodies[0].encode(), cron=cron or "", zone=zone, every=every
+                name or "", bytes_given(bodies[0], "body"), cron=cron or "", zone=zone, every=every
             )
             return []
         drafts = [
-            Draft(text.encode(), at=moment, delay=after, key=key, priority=priority)
+            Draft(
+                bytes_given(text, "body"),
+                at=moment,
+                delay=after,
+                key=key,
+                priority=priority,
+                order_key=order_key,
+                attempts=attempts,
+                backoff=backoff,
+                ttl=ttl,
+                on_taken=cast(OnTakenName, on_taken),
+                hold=hold,
+            )
             for text in bodies
         ]
         return await found.schedule_many(drafts)
@@ -127,7 +176,8 @@ def schedule(
     )
 
 
-def _moment(text: str | None) -> datetime | None:
+def moment_given(text: str | None) -> datetime | None:
+    """The time that a person wrote. Raises `InvalidInput`."""
     if text is None:
         return None
     try:
@@ -162,7 +212,7 @@ def dead(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show dead letters: messages that have failed for the last time, with the reason."""
+    """Show dead letters: messages whose last attempt failed, with the reason."""
     target = target_of(ctx, bootstrap, timeout)
     found = ask(target, lambda client: client.timeline(timeline).dead(limit=limit))
     _print_messages(found, as_json=as_json, dead=True)
@@ -176,6 +226,7 @@ def _print_messages(messages: Sequence[Shown], *, as_json: bool, dead: bool = Fa
             "due": _time(shown.due_ms),
             "attempts": shown.attempts,
             "key": shown.key,
+            "order_key": shown.order_key,
             "holder": shown.holder,
             "reason": shown.reason if as_json else shown.reason.split("\n")[0],
             "body": readable(shown.body) if as_json else shown.body.decode(errors="replace"),
@@ -193,6 +244,7 @@ def _json_line(message: Message) -> bytes:
         "due": _time(message.due_ms),
         "attempt": message.attempt,
         "key": message.key,
+        "order_key": message.order_key,
         "priority": message.priority,
         "headers": [[name, readable(value)] for name, value in message.headers],
         "body": readable(message.body),
@@ -210,55 +262,6 @@ def _escaped_body(message: Message) -> bytes:
 
 def _time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-@app.command(
-    "replay",
-    epilog=examples(
-        "dovetail timeline replay reminders 4711", "dovetail timeline replay reminders --all"
-    ),
-)
-def replay(
-    ctx: typer.Context,
-    timeline: TimelineArgument,
-    ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to replay.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Those whose reason holds this.")
-    ] = None,
-    bootstrap: BootstrapOption = None,
-    timeout: TimeoutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Turn dead letters into messages again, due now, with all their attempts."""
-    target = target_of(ctx, bootstrap, timeout)
-    if (bool(ids), everything, bool(reason)).count(True) != 1:
-        raise InvalidInput("give the ids of dead letters, or --all, or --reason")
-
-    async def replay_all(client: Dovetail) -> list[Status]:
-        found = client.timeline(timeline)
-        wanted = list(ids or [])
-        if not ids:
-            text = reason or ""
-            wanted = [shown.id async for shown in found.all_dead() if text in shown.reason]
-        statuses: list[Status] = []
-        for start in range(0, len(wanted), _REPLAY_BATCH):
-            statuses += await found.replay(*wanted[start : start + _REPLAY_BATCH])
-        return statuses
-
-    statuses = ask(target, replay_all)
-    done = statuses.count(Status.OK)
-    left = len(statuses) - done
-    rest = f"; {left} could not be replayed" if left else ""
-    print_done(
-        as_json,
-        {"replayed": done, "left": left},
-        f"replayed {plural(done, 'message')}{rest}",
-    )
-    if left:
-        raise typer.Exit(ExitCode.FAILED)
 
 
 @app.command(

@@ -1,13 +1,15 @@
-"""`dovetail timeline`: a timeline in use: alter, pause, resume, purge; its schedules; dead letters
-by filter."""
+"""`dovetail timeline`: a timeline in use: alter, pause, resume, purge; its schedules; messages and
+dead letters by id or filter."""
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from dovetail.cli.commands.timeline import TimelineArgument
-from dovetail.cli.commands.timeline_messages import app
+from dovetail.cli.commands.timeline_choosing import Chosen, choosing
+from dovetail.cli.commands.timeline_messages import app, moment_given
 from dovetail.cli.confirming import confirm
 from dovetail.cli.options import (
     BootstrapOption,
@@ -21,12 +23,11 @@ from dovetail.cli.options import (
 from dovetail.cli.output import plural, print_done, print_rows
 from dovetail.cli.timeline_client import ask
 from dovetail.errors import InvalidInput
-from dovetail.timeline.client import Dovetail
+from dovetail.timeline.client import Timeline
+from dovetail.timeline.client.draft import due_ms_of
+from dovetail.timeline.message import Status
 
 __all__ = ["app"]
-
-#: Dead letters that one request removes.
-_DROP_BATCH = 1_000
 
 ScheduleArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the recurring schedule.")
@@ -48,7 +49,7 @@ def alter(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change settings of a timeline in use. All but the number of buckets can be changed."""
+    """Change settings of a timeline in use: all but the number of buckets."""
     target = target_of(ctx, bootstrap, timeout)
     given = dict(named_values("--config", settings))
     ask(target, lambda client: client.timeline(timeline).alter(**given))
@@ -63,7 +64,7 @@ def pause(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push nothing until `resume`. Messages are stored as before; what is handled goes on."""
+    """Push nothing until `resume`. Messages are still stored; running handlers continue."""
     ask(target_of(ctx, bootstrap, timeout), lambda client: client.timeline(timeline).pause())
     print_done(as_json, {"timeline": timeline, "paused": True}, f"paused {timeline!r}")
 
@@ -76,7 +77,7 @@ def resume(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push again what is due."""
+    """Push due messages again."""
     ask(target_of(ctx, bootstrap, timeout), lambda client: client.timeline(timeline).resume())
     print_done(as_json, {"timeline": timeline, "paused": False}, f"resumed {timeline!r}")
 
@@ -130,47 +131,81 @@ def unschedule(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a recurring schedule. Messages that it has made stay. Exit code 3 if there is none."""
+    """Delete a recurring schedule; its messages stay. Exit code 3 if there is none."""
     target = target_of(ctx, bootstrap, timeout)
     ask(target, lambda client: client.timeline(timeline).drop_schedule(name))
     print_done(as_json, {"dropped": name}, f"ended schedule {name!r}")
+
+
+# By id or by filter
+
+
+@app.command(
+    "cancel",
+    epilog=examples(
+        "dovetail timeline cancel reminders 4711",
+        "dovetail timeline cancel reminders --key-prefix ada/ --dry-run",
+        "dovetail timeline cancel reminders --header tenant=acme --yes",
+    ),
+)
+@choosing()
+def cancel(chosen: Chosen, yes: YesOption = False) -> None:
+    """Remove messages that nobody is handling, by id or by filter."""
+    if not chosen.dry_run and not chosen.ids:
+        confirm(f"Remove messages of {chosen.timeline} on {chosen.target.bootstrap}?", yes=yes)
+    chosen.change("cancel", lambda t, ids: t.cancel(*ids), verb="cancelled", noun="message")
+
+
+@app.command(
+    "move",
+    epilog=examples("dovetail timeline move reminders --key-prefix ada/ --in 2h"),
+)
+@choosing()
+def move(
+    chosen: Chosen,
+    after: Annotated[
+        str | None, typer.Option("--in", metavar="DURATION", help="Due after this time.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Due at this time: 2026-12-24T18:00.")
+    ] = None,
+) -> None:
+    """Give messages that nobody is handling another due time, by id or by filter."""
+    if (after is None) == (at is None):
+        raise InvalidInput("give --in or --at")
+    due_ms = due_ms_of(moment_given(at), after, time.time_ns() // 1_000_000)
+
+    async def each(found: Timeline, numbers: list[int]) -> list[Status]:
+        return [await found.move(number, at=due_ms / 1000) for number in numbers]
+
+    chosen.change("move", each, verb="moved", noun="message", due_ms=due_ms)
+
+
+@app.command(
+    "replay",
+    epilog=examples(
+        "dovetail timeline replay reminders 4711",
+        "dovetail timeline replay reminders --reason timeout --older 1h",
+        "dovetail timeline replay reminders --all",
+    ),
+)
+@choosing(dead=True)
+def replay(
+    chosen: Chosen,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
+) -> None:
+    """Turn dead letters into messages again, due now, with all their attempts."""
+    chosen.change("replay", lambda t, ids: t.replay(*ids), verb="replayed", noun="message")
 
 
 @app.command(
     "discard",
     epilog=examples("dovetail timeline discard reminders --reason 'no such customer' --yes"),
 )
-def discard(
-    ctx: typer.Context,
-    timeline: TimelineArgument,
-    ids: Annotated[
-        list[int] | None, typer.Argument(metavar="ID...", help="Dead letters to remove.")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Those whose reason holds this.")
-    ] = None,
-    yes: YesOption = False,
-    bootstrap: BootstrapOption = None,
-    timeout: TimeoutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Remove dead letters for good, by id or by their reason."""
-    target = target_of(ctx, bootstrap, timeout)
-    if bool(ids) == bool(reason):
-        raise InvalidInput("give the ids of dead letters, or --reason")
-
-    async def drop(client: Dovetail) -> int:
-        found = client.timeline(timeline)
-        wanted = list(ids or [])
-        if reason:
-            wanted = [shown.id async for shown in found.all_dead() if reason in shown.reason]
-        what = f"{plural(len(wanted), 'dead letter')} of {timeline} on {target.bootstrap}"
-        confirm(f"Remove {what}?", yes=yes)
-        dropped = 0
-        for start in range(0, len(wanted), _DROP_BATCH):
-            statuses = await found.drop_dead(*wanted[start : start + _DROP_BATCH])
-            dropped += sum(status == 0 for status in statuses)
-        return dropped
-
-    dropped = ask(target, drop)
-    print_done(as_json, {"dropped": dropped}, f"removed {plural(dropped, 'dead letter')}")
+@choosing(dead=True)
+def discard(chosen: Chosen, yes: YesOption = False) -> None:
+    """Remove dead letters for good, by id or by filter."""
+    if not chosen.dry_run:
+        what = plural(chosen.count("drop"), "dead letter")
+        confirm(f"Remove {what} of {chosen.timeline} on {chosen.target.bootstrap}?", yes=yes)
+    chosen.change("drop", lambda t, ids: t.drop_dead(*ids), verb="removed", noun="dead letter")

@@ -1,7 +1,8 @@
 """`dovetail topic`: create, list, describe, alter and delete topics."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -124,8 +125,19 @@ def describe(
     if as_json:
         print_json(found)
         return
-    for title, rows in ((topic, found["partitions"]), ("settings", found["config"])):
-        print_table(list(rows[0]), (row.values() for row in rows), title=title)
+    tables = [(topic, found["partitions"]), ("settings", found["config"])]
+    if found["compaction"]:
+        tables.insert(1, ("compaction", [_compaction(row) for row in found["compaction"]]))
+    for title, rows in tables:
+        columns = [name.replace("_", " ") for name in rows[0]]
+        print_table(columns, (row.values() for row in rows), title=title)
+
+
+def _compaction(row: dict[str, Any]) -> dict[str, Any]:
+    """A row, with a time that people can read."""
+    last = row.pop("last_ms")
+    told = None if last is None else datetime.fromtimestamp(last / 1000, UTC)
+    return row | {"last_pass": told and told.isoformat(timespec="seconds")}
 
 
 @app.command(

@@ -87,9 +87,9 @@ def up(
     assignments: SetOption = None,
     as_json: ReadyJsonOption = False,
 ) -> None:
-    """Run a single node, with no other service beside it. Ctrl-C stops it.
+    """Run a single node that needs no other service. Ctrl-C stops it.
 
-    Everything acknowledged is on disk in the data folder, and is there again at the next start.
+    Everything acknowledged is on disk in the data folder, and survives a restart.
     """
     flags = listener_flags(
         data_dir=data_dir,

@@ -17,7 +17,8 @@ synced and removed again.
     machine.py    this machine: Python, packages, Spark, open files
     folder.py     the data folder: space, file system, how long a sync takes
     listener.py   the listeners: ports, access, the node behind them, its clock
-    cluster.py    the cluster: health, leaders, copies, groups that fall behind
+    cluster.py    the cluster: its nodes, leaders, copies
+    attention.py  what needs attention: nodes, groups, timelines, pipelines, dead letters
     services.py   etcd, PostgreSQL, the database of the outbox
 """
 

@@ -1,19 +1,17 @@
-"""What the cluster does: health of nodes, owners of partitions, copies, consumers that fall behind.
+"""What the cluster does: its nodes, owners of partitions, copies.
 
-The health comes over HTTP from any overseer; partitions and lag over the Kafka protocol, so that
-they are judged on any Kafka too; the copies from the coordination service, which knows which
-ledger lies where.
+The nodes come over HTTP from any overseer; partitions over the Kafka protocol, so that they are
+judged on any Kafka too; the copies from the coordination service, which knows which ledger lies
+where.
 """
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dovetail.admin.cluster import StorageAway, storage_away
-from dovetail.admin.groups import list_groups
-from dovetail.admin.kafka import Kafka, Metadata
+from dovetail.admin.kafka import Metadata
 from dovetail.admin.node_http import NodeHttp, get
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 from dovetail.errors import DovetailError, Unreachable
@@ -28,13 +26,10 @@ NAMED_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class HealthFact:
-    """Nodes that are not healthy, as an overseer sees them, each with its reasons."""
+    """The cluster as an overseer sees it, or why nobody says; whether HTTP answers at all."""
 
-    url: str
-    answers: bool = False
-    nodes: int = 0
-    ailing: tuple[str, ...] = ()
-    error: str = ""
+    nodes: ClusterReport | str
+    answers: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +39,6 @@ class CopiesFact:
     nodes: int = 0
     away: Mapping[int, int] | None = None
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupLag:
-    """The lag of one group, at two moments."""
-
-    group: str
-    members: int
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +53,11 @@ class TopicsFact:
 def gather_health(node: NodeHttp, *, limit_s: float) -> HealthFact:
     """Asks the node for the cluster as its overseer sees it."""
     try:
-        report = get(node, "/v1/cluster", ClusterReport, limit_s=limit_s)
+        return HealthFact(get(node, "/v1/cluster", ClusterReport, limit_s=limit_s))
     except Unreachable as error:
-        return HealthFact(node.url, error=str(error))
+        return HealthFact(str(error), answers=False)
     except DovetailError as error:
-        return HealthFact(node.url, answers=True, error=str(error))
-    ailing = tuple(
-        f"{found.name} is {found.health}: {'; '.join(found.reasons) or 'no reason given'}"
-        for found in report.nodes
-        if found.health != "healthy"
-    )
-    return HealthFact(node.url, True, len(report.nodes), ailing)
-
-
-def judge_health(fact: HealthFact) -> Finding:
-    """Whether every node reports itself healthy."""
-    if fact.error:
-        return skipped("health", fact.error)
-    if fact.ailing:
-        return failed(
-            "health",
-            "; ".join(fact.ailing[:NAMED_MAX]),
-            fix="read the log of that node, and docs/operations.md",
-        )
-    return ok("health", f"all {fact.nodes} nodes are healthy" if fact.nodes > 1 else "healthy")
+        return HealthFact(str(error))
 
 
 def gather_topics(metadata: Metadata) -> TopicsFact:
@@ -107,8 +73,8 @@ def judge_topics(fact: TopicsFact) -> Finding:
             "partitions",
             f"{len(fact.without_leader)} of {fact.partitions} have no leader: "
             f"{_named(fact.without_leader)}",
-            fix="wait some seconds for a takeover; then see which node is away, and "
-            "docs/operations.md",
+            fix="wait a few seconds for a takeover; then find the node that is down "
+            "(docs/operations.md)",
         )
     return ok("partitions", f"{fact.partitions} in {fact.topics} topics, all with a leader")
 
@@ -141,52 +107,13 @@ def judge_copies(fact: CopiesFact | None, *, repair_after_ms: int) -> Finding:
         )
         return warning(
             "copies",
-            f"fewer copies than wanted while away: {named}",
+            f"fewer copies than configured while these are down: {named}",
             fix=f"start it again; after {repair_after_ms / 60_000:g} minutes others take its "
             "place. For good: dovetail storage drain NUMBER",
         )
-    return ok("copies", f"all {fact.nodes} storage nodes are there")
+    return ok("copies", f"all {fact.nodes} storage nodes are up")
 
 
-def gather_lag(kafka: Kafka, *, sample_s: float) -> list[GroupLag]:
-    """The lag of every group that has one, now and `sample_s` later."""
-    first = {found.group: found.lag for found in list_groups(kafka)}
-    time.sleep(sample_s)
-    return [
-        GroupLag(found.group, found.members, before, found.lag)
-        for found in list_groups(kafka)
-        if (before := first.get(found.group)) is not None and found.lag is not None
-    ]
-
-
-def judge_lag(groups: list[GroupLag]) -> Finding:
-    """Whether somebody reads less than is written."""
-    growing = [one for one in groups if one.after > one.before]
-    alone = [one for one in growing if one.members == 0]
-    if alone:
-        return warning(
-            "groups",
-            f"no member reads, and the lag grows: {_named([_grown(one) for one in alone])}",
-            fix="start their consumers; a group that is not wanted any more goes by itself "
-            "(groups.offsets_retention_ms)",
-        )
-    if growing:
-        return warning(
-            "groups",
-            f"the lag grows: {_named([_grown(one) for one in growing])}",
-            fix="look again (dovetail top); if it lasts: more members, more partitions, or a "
-            "faster handler",
-        )
-    if not groups:
-        return ok("groups", "none yet")
-    total = sum(one.after for one in groups)
-    return ok("groups", f"{len(groups)}, none falls behind; {total:,} records to read")
-
-
-def _grown(one: GroupLag) -> str:
-    return f"{one.group} (from {one.before:,} to {one.after:,})"
-
-
-def _named(names: "list[str] | tuple[str, ...]") -> str:
+def _named(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return ", ".join(names[:NAMED_MAX]) + more

@@ -46,7 +46,7 @@ def doctor(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this set-up, and say what to do about whatever is not well.
+    """Check this set-up, and say how to fix what is wrong.
 
     Looks at the installation, the settings, the data folder, the ports, the node and its cluster,
     and the services that the settings name. Changes nothing. Exit code 1 if a check failed;
@@ -155,7 +155,7 @@ def _of_services(settings: "Settings") -> Iterator[Finding]:
 
 def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Finding]:
     from dovetail.admin.node_http import NodeHttp
-    from dovetail.cli.doctor import cluster, listener
+    from dovetail.cli.doctor import attention, cluster, listener
     from dovetail.cli.options import Target
 
     target = Target(
@@ -171,6 +171,7 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
         listener.gather_port("Kafka clients", "kafka", kafka.host, kafka.port), node_answers=answers
     )
     served = NodeHttp.beside(settings, named=bool(settings.client.bootstrap))
+    health = cluster.HealthFact("not known: give http.host and http.port of a node of that cluster")
     if served is not None:
         health = cluster.gather_health(served, limit_s=_limit_s(settings))
         yield listener.judge_port(
@@ -184,11 +185,6 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
     yield listener.judge_clock(
         listener.gather_clock(target), drift_ms_max=settings.timeline.drift_ms_max
     )
-    if served is not None:
-        yield cluster.judge_health(health)
-    elif http.enabled:
-        where = "give http.host and http.port of a node of that cluster"
-        yield skipped("health", f"not known: {where}")
     yield _guarded(
         "partitions", lambda: cluster.judge_topics(cluster.gather_topics(client.metadata()))
     )
@@ -198,8 +194,8 @@ def _of_the_cluster(settings: "Settings", *, sample_s: float) -> Iterator[Findin
         cluster.gather_copies(settings) if spread else None,
         repair_after_ms=settings.storage.repair_after_ms,
     )
-    yield _guarded(
-        "groups", lambda: cluster.judge_lag(cluster.gather_lag(client, sample_s=sample_s))
+    yield from attention.judge_attention(
+        attention.gather_attention(client, target, health.nodes, sample_s=sample_s)
     )
 
 

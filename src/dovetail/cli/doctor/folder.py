@@ -94,7 +94,7 @@ def judge_folder(fact: FolderFact, *, disk_free_bytes_min: int, has_storage: boo
             failed(
                 "data folder",
                 f"{fact.path.absolute()} cannot be used: {fact.error}",
-                fix="give the user of the node the right, or set node.data_dir (--data-dir)",
+                fix="give the node's user write permission, or set node.data_dir (--data-dir)",
             )
         ]
     there = "" if fact.exists else " (made at the first start)"
@@ -111,14 +111,14 @@ def _judge_room(fact: FolderFact, disk_free_bytes_min: int) -> Finding:
         return failed(
             "disk room",
             f"{free} free: the node refuses writes below {format_bytes(disk_free_bytes_min)}",
-            fix="free room, keep less (log.retention_ms, log.retention_bytes), or use a larger "
+            fix="free space, retain less (log.retention_ms, log.retention_bytes), or use a larger "
             "disk; storage.disk_free_bytes_min is the limit",
         )
     if fact.free_bytes < FREE_BYTES_COMFORTABLE:
         return warning(
             "disk room",
-            f"{free} free, which an ordinary day can fill",
-            fix="free room, or keep less: log.retention_ms, log.retention_bytes",
+            f"{free} free, which a normal day can fill",
+            fix="free space, or retain less: log.retention_ms, log.retention_bytes",
         )
     return ok("disk room", f"{free} free")
 
@@ -135,14 +135,14 @@ def _judge_sync(fact: FolderFact) -> Finding:
     if fact.filesystem in _OF_A_CONTAINER:
         return warning(
             "disk sync",
-            f"{text}: a layer of a container, which goes with the container",
+            f"{text}: a layer of a container, which is deleted with the container",
             fix="mount a volume and set node.data_dir to it",
         )
 
     if fact.filesystem in _OVER_A_NETWORK:
         return warning(
             "disk sync",
-            f"{text}: over a network, where a sync and a lock may mean less than they say",
+            f"{text}: a network file system, where syncs and locks may not be reliable",
             fix="use a disk of this machine; copies on other machines are what quorums are for",
         )
     if fact.sync_ms > SYNC_MS_MAX:

@@ -139,7 +139,7 @@ def judge_access(fact: AccessFact) -> Finding:
             fix=how,
         )
     if not fact.tls:
-        return warning("access", "clients log in, and what they send is in clear text", fix=how)
+        return warning("access", "clients log in, but send everything in clear text", fix=how)
     rules = "by access rules" if fact.authorize else "and every user may do everything"
     return ok("access", f"TLS and login, {rules}")
 
@@ -226,7 +226,7 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
     if not brokers:
         return failed(
             "advertised address",
-            "the node knows no broker: nobody can produce or consume",
+            "the node knows no broker: no client can produce or consume",
             fix="check that a node with the role broker runs",
         )
     if wrong:
@@ -237,7 +237,7 @@ def _judge_advertised(brokers: tuple[Advertised, ...]) -> Finding:
             fix="set kafka.advertised_host (--advertised-host) on that node to a name or address "
             "that clients reach",
         )
-    return ok("advertised address", f"brokers advertise {advertised}, which can be reached")
+    return ok("advertised address", f"brokers advertise {advertised}, which is reachable")
 
 
 def gather_clock(target: "Target") -> ClockFact:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from typing import TYPE_CHECKING
 
+from dovetail import DISTRIBUTION
 from dovetail.cli.doctor.finding import Finding, failed, ok, skipped, warning
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def judge_python(version: tuple[int, int, int], implementation: str) -> Finding:
         )
     if implementation != "CPython":
         return warning(
-            "python", f"{said}; tested on CPython only", fix="run it on CPython where it matters"
+            "python", f"{said}; tested on CPython only", fix="run it on CPython in production"
         )
     return ok("python", said)
 
@@ -64,11 +65,18 @@ def gather_python() -> tuple[tuple[int, int, int], str]:
 
 
 def gather_packages() -> list[Package]:
-    """Every requirement in this installation's own description, with what is installed for it."""
+    """Every requirement in this installation's own description, with what is installed for it.
+
+    Empty where the code runs from a folder of sources and is not installed at all.
+    """
     from packaging.requirements import Requirement
 
+    try:
+        required = metadata.requires(DISTRIBUTION) or ()
+    except metadata.PackageNotFoundError:
+        return []
     found = []
-    for text in metadata.requires("dovetail") or ():
+    for text in required:
         requirement = Requirement(text)
         extra = _extra_of(requirement)
         if extra is None or extra in _NOT_FOR_USERS:
@@ -91,7 +99,7 @@ def _extra_of(requirement: object) -> str | None:
     marker = requirement.marker
     if marker is None or marker.evaluate({"extra": ""}):
         return ""
-    for extra in metadata.metadata("dovetail").get_all("Provides-Extra") or ():
+    for extra in metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ():
         if marker.evaluate({"extra": extra}):
             return str(extra)
     return None
@@ -119,6 +127,14 @@ def judge_packages(packages: Iterable[Package], needed: dict[str, str]) -> list[
     by_extra: dict[str, list[Package]] = {}
     for package in packages:
         by_extra.setdefault(package.extra, []).append(package)
+    if not by_extra:
+        return [
+            warning(
+                "packages",
+                f"{DISTRIBUTION} is not installed here, so its packages cannot be checked",
+                fix=f"pip install {DISTRIBUTION}, or in a clone: pip install -e .",
+            )
+        ]
     findings = []
     for extra, listed in sorted(by_extra.items()):
         findings.append(_judge_extra(extra, listed, needed.get(extra)))
@@ -127,7 +143,7 @@ def judge_packages(packages: Iterable[Package], needed: dict[str, str]) -> list[
 
 def _judge_extra(extra: str, packages: list[Package], needed_by: str | None) -> Finding:
     check = f"packages [{extra}]" if extra else "packages"
-    install = f"pip install --upgrade 'dovetail{f'[{extra}]' if extra else ''}'"
+    install = f"pip install --upgrade '{DISTRIBUTION}{f'[{extra}]' if extra else ''}'"
     absent = [package for package in packages if package.installed is None]
     unfit = [package for package in packages if package.installed is not None and not package.fits]
     wrong = [f"{package.wanted} (not installed)" for package in absent]

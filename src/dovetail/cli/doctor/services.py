@@ -101,7 +101,7 @@ def judge_etcd(members: tuple[EtcdMember, ...]) -> Finding:
         return warning(
             "etcd",
             f"version {', '.join(versions)}: 3.5.0 to 3.5.2 can become inconsistent at a crash",
-            fix="for anything but trying out, upgrade etcd to a current 3.5 or 3.6",
+            fix="for anything but trials, upgrade etcd to a current 3.5 or 3.6",
         )
 
     if away:
@@ -145,7 +145,7 @@ def judge_postgres(fact: PostgresFact | None) -> Finding:
         return failed(
             "postgres",
             f"the store of timelines does not answer: {fact.error}",
-            fix="start PostgreSQL, or correct timeline.dsn; the driver is in dovetail[postgres]",
+            fix="start PostgreSQL, or correct timeline.dsn; the driver is in dovetailmq[postgres]",
         )
     if fact.version < POSTGRES_MIN:
         return failed(
@@ -203,8 +203,8 @@ def judge_outbox(fact: OutboxFact | None, *, idle_ms: int) -> Finding:
         return failed(
             "outbox",
             f"the database cannot be read: {fact.error}",
-            fix="start it, or correct outbox.database; drivers are in dovetail[outbox,postgres] "
-            "and dovetail[outbox,mysql]",
+            fix="start it, or correct outbox.database; drivers are in dovetailmq[outbox,postgres] "
+            "and dovetailmq[outbox,mysql]",
         )
     if fact.version < fact.wanted:
         what = "no tables" if fact.version == 0 else f"tables of version {fact.version}"

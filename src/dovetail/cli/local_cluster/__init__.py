@@ -8,5 +8,6 @@ first one starts. Which of them run is never written down: the system is asked.
     processes.py   finding, starting, signalling and ending processes
     starting.py    brings a cluster up: the plan, then what of it does not run yet
     etcd.py        which etcd to run
+    postgres.py    the PostgreSQL that keeps timelines: which, and its data
     view.py        `dovetail cluster status`: processes, members, partitions
 """

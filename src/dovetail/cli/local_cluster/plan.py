@@ -17,6 +17,7 @@ pid in a file can be out of date.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -34,16 +35,28 @@ PORT_FIRST = 9092
 
 HOST = "127.0.0.1"
 
-Kind = Literal["etcd", "storage", "broker"]
+#: The name of the certificate that the nodes share.
+CERTIFICATE = "cluster"
+
+#: Whom the brokers log in as at the cluster's own PostgreSQL.
+POSTGRES_USER = "dovetail"
+
+Kind = Literal["etcd", "postgres", "storage", "broker"]
 
 #: In the order of starting; stopping goes the other way.
-KINDS: tuple[Kind, ...] = ("etcd", "storage", "broker")
+KINDS: tuple[Kind, ...] = ("etcd", "postgres", "storage", "broker")
 
 _ROLES: dict[Kind, str] = {"storage": "storage", "broker": "overseer,broker"}
 
+#: What is no node of ours, and has no number among them.
+FOREIGN = tuple(kind for kind in KINDS if kind not in _ROLES)
+
 
 class Planned(msgspec.Struct, frozen=True):
-    """One process. `side_port` is that of HTTP, or of etcd's members among each other."""
+    """One process. `side_port` is that of HTTP, or of etcd's members among each other.
+
+    PostgreSQL has one port, and leaves the other.
+    """
 
     name: str
     kind: Kind
@@ -59,6 +72,11 @@ class Planned(msgspec.Struct, frozen=True):
     def roles(self) -> str:
         return _ROLES.get(self.kind, self.kind)
 
+    @property
+    def is_node(self) -> bool:
+        """Whether it is one of ours, with a number of its own."""
+        return self.kind not in FOREIGN
+
 
 class Plan(msgspec.Struct, frozen=True):
     """A cluster: its processes in the order of starting, and the settings that they share."""
@@ -71,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True):
     etcd: tuple[str, ...] = ()
     config: str | None = None
     assignments: tuple[str, ...] = ()
+    #: Whether nodes and clients encrypt, with certificates of the cluster's own authority.
+    tls: bool = False
 
     def of_kind(self, kind: Kind) -> list[Planned]:
         return [process for process in self.processes if process.kind == kind]
@@ -98,6 +118,9 @@ class Wish:
     ack_quorum: int | None = None
     config: str | None = None
     assignments: tuple[str, ...] = ()
+    tls: bool = False
+    #: Whether a PostgreSQL of its own keeps the timelines of a new cluster.
+    postgres: bool = False
 
 
 BROKERS_DEFAULT = 3
@@ -111,7 +134,7 @@ def ports_needed(wish: Wish, known: Plan | None = None) -> tuple[int, int]:
     """How many ports the new processes take: of brokers for clients, and of all for the rest."""
     counts = _counts(wish, known)
     new = {kind: counts[kind] - (len(known.of_kind(kind)) if known else 0) for kind in KINDS}
-    return new["broker"], new["broker"] + 2 * new["storage"] + 2 * new["etcd"]
+    return new["broker"], 2 * sum(new.values()) - new["broker"]
 
 
 def new_plan(wish: Wish, *, broker_ports: Sequence[int], ports: Sequence[int]) -> Plan:
@@ -126,6 +149,7 @@ def new_plan(wish: Wish, *, broker_ports: Sequence[int], ports: Sequence[int]) -
         etcd=wish.etcd,
         config=wish.config,
         assignments=wish.assignments,
+        tls=wish.tls,
     )
 
 
@@ -137,6 +161,12 @@ def grown(plan: Plan, wish: Wish, *, broker_ports: Sequence[int], ports: Sequenc
             f"this cluster keeps its state in the etcd at {','.join(plan.etcd_endpoints)}, not at "
             f"{','.join(wish.etcd)}; for another etcd choose another --data-dir"
         )
+    if wish.tls and not plan.tls:
+        raise InvalidInput(
+            "--tls: this cluster was made without it, and its clients and nodes know it so; for "
+            "one with TLS choose another --data-dir"
+        )
+
     asked = (wish.ensemble, wish.write_quorum, wish.ack_quorum)
     quorum = Quorum(
         *(
@@ -147,6 +177,7 @@ def grown(plan: Plan, wish: Wish, *, broker_ports: Sequence[int], ports: Sequenc
         )
     )
     _check_quorum(quorum, counts["storage"])
+
     return Plan(
         processes=tuple(_processes(counts, plan, iter(broker_ports), iter(ports))),
         ensemble=quorum.ensemble,
@@ -155,10 +186,18 @@ def grown(plan: Plan, wish: Wish, *, broker_ports: Sequence[int], ports: Sequenc
         etcd=plan.etcd,
         config=wish.config or plan.config,
         assignments=wish.assignments or plan.assignments,
+        tls=plan.tls,
     )
 
 
-def node_arguments(plan: Plan, process: Planned, *, data_dir: str) -> list[str]:
+def node_arguments(
+    plan: Plan,
+    process: Planned,
+    *,
+    data_dir: str,
+    password_file: str = "",
+    certificates: str = "",
+) -> list[str]:
     """What a storage node or a broker is started with, behind `dovetail node`."""
     arguments = [
         f"--roles={process.roles}",
@@ -173,6 +212,19 @@ def node_arguments(plan: Plan, process: Planned, *, data_dir: str) -> list[str]:
         f"--set=log.write_quorum={plan.write_quorum}",
         f"--set=log.ack_quorum={plan.ack_quorum}",
     ]
+
+    if plan.tls:
+        arguments += [
+            f"--set=security.tls_certificate={certificates}/{CERTIFICATE}.pem",
+            f"--set=security.tls_key={certificates}/{CERTIFICATE}.key",
+            f"--set=security.tls_ca={certificates}/ca.pem",
+        ]
+    for database in plan.of_kind("postgres"):
+        where = f"postgresql://{POSTGRES_USER}@{database.address}/postgres"
+        arguments += [
+            "--set=timeline.store=postgres",
+            f"--set=timeline.dsn={where}?passfile={quote(password_file)}",
+        ]
     if plan.config is not None:
         arguments.append(f"--config={plan.config}")
     return arguments + [f"--set={text}" for text in plan.assignments]
@@ -197,6 +249,20 @@ def etcd_arguments(plan: Plan, process: Planned, *, data_dir: str) -> list[str]:
         "--auto-compaction-mode=periodic",
         "--auto-compaction-retention=1h",
     ]
+
+
+def postgres_arguments(plan: Plan, process: Planned, *, data_dir: str) -> list[str]:
+    """What PostgreSQL is started with."""
+    settings = {
+        # By this one it is found among the processes of the system.
+        "data-directory": data_dir,
+        "listen-addresses": HOST,
+        "port": process.port,
+        "unix-socket-directories": "",
+        # Eight for each broker, and some for people.
+        "max-connections": 10 * NODES_MAX,
+    }
+    return ["-D", data_dir, *(f"--{name}={value}" for name, value in settings.items())]
 
 
 def _counts(wish: Wish, known: Plan | None) -> dict[Kind, int]:
@@ -224,6 +290,7 @@ def _counts(wish: Wish, known: Plan | None) -> dict[Kind, int]:
     own_etcd = not (known.etcd if known else wish.etcd)
     return {
         "etcd": count("etcd", members, ETCD_MEMBERS_DEFAULT, "--etcd-members") if own_etcd else 0,
+        "postgres": max(wish.postgres, len(known.of_kind("postgres")) if known else 0),
         "storage": count("storage", wish.storage, STORAGE_DEFAULT, "--storage"),
         "broker": count("broker", wish.brokers, BROKERS_DEFAULT, "--brokers"),
     }

@@ -22,8 +22,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from dovetail.cli.local_cluster import postgres
 from dovetail.cli.local_cluster.etcd import etcd_binary
 from dovetail.cli.local_cluster.folder import ClusterFolder
 from dovetail.cli.local_cluster.plan import (
@@ -34,6 +36,7 @@ from dovetail.cli.local_cluster.plan import (
     Planned,
     etcd_arguments,
     node_arguments,
+    postgres_arguments,
 )
 from dovetail.errors import InvalidSetting, Refused, Unavailable
 
@@ -57,7 +60,8 @@ _HTTP_S_MAX = 1.0
 #: Lines of the log in the report of a failure.
 _LOG_LINES = 12
 
-_ARGUMENT = "--data-dir="
+#: Ours and etcd's, and PostgreSQL's.
+_ARGUMENTS = ("--data-dir=", "--data-directory=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def system_processes() -> Any:
     except ModuleNotFoundError as error:
         raise InvalidSetting(
             "the processes of a cluster are managed with psutil, which is not installed; "
-            "pip install 'dovetail[cluster]'"
+            "pip install 'dovetailmq[cluster]'"
         ) from error
     return psutil
 
@@ -83,12 +87,14 @@ def system_processes() -> Any:
 def find(folder: ClusterFolder) -> dict[str, Any]:
     """The processes that work on data below the folder (`psutil.Process`), by their names."""
     psutil = system_processes()
-    prefix = f"{_ARGUMENT}{folder.path}{os.sep}"
+    prefixes = tuple(f"{argument}{folder.path}{os.sep}" for argument in _ARGUMENTS)
     found: dict[str, Any] = {}
     for process in psutil.process_iter(["cmdline"]):
         for argument in process.info["cmdline"] or ():
-            if argument.startswith(prefix):
-                found[argument.removeprefix(prefix)] = process
+            for prefix in prefixes:
+                if argument.startswith(prefix):
+                    # A child of PostgreSQL has its parent's words for a moment.
+                    found.setdefault(argument.removeprefix(prefix), process)
     return found
 
 
@@ -105,7 +111,10 @@ def state_of(process: Any) -> State:
 
 
 def health_of(planned: Planned) -> Health:
-    """Asks a process over HTTP how it is; one that does not answer is not ready."""
+    """Asks a process over its port how it is; one that does not answer is not ready."""
+    if planned.kind == "postgres":
+        reason = postgres.why_not_ready(planned.port)
+        return Health(reason is None, () if reason is None else (reason,))
     etcd = planned.kind == "etcd"
     port, path = (planned.port, "/health") if etcd else (planned.side_port, "/readyz")
     try:
@@ -146,15 +155,23 @@ class Launched:
 def launch(folder: ClusterFolder, plan: Plan, planned: Planned) -> Launched:
     """Starts a process in the background, in a session of its own."""
     data_dir = str(folder.data(planned.name))
-    if planned.kind == "etcd":
+    who: dict[str, Any] = {}
+    if planned.kind == "postgres":
+        postgres.make_data(folder, planned.name)
+        _drop_dead_lock(folder.data(planned.name) / "postmaster.pid")
+        program, who = postgres.find_programs(folder) / "postgres", postgres.as_user()
+        command = [str(program), *postgres_arguments(plan, planned, data_dir=data_dir)]
+    elif planned.kind == "etcd":
         command = [etcd_binary().path, *etcd_arguments(plan, planned, data_dir=data_dir)]
         # etcd creates its folder open to its owner alone, and warns of any other.
         folder.data(planned.name).mkdir(mode=0o700, exist_ok=True)
     else:
         command = [sys.executable, "-m", "dovetail", "node", "--json"]
-        command += node_arguments(plan, planned, data_dir=data_dir)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
-    with folder.log(planned.name).open("ab") as log:
+        command += planned_arguments(folder, plan, planned)
+
+    foreign = ("ETCD_", "PG")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    with folder.open_log(planned.name) as log:
         process = subprocess.Popen(
             command,
             env=environment,
@@ -162,8 +179,32 @@ def launch(folder: ClusterFolder, plan: Plan, planned: Planned) -> Launched:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            **who,
         )
     return Launched(planned, process)
+
+
+def _drop_dead_lock(lock: Path) -> None:
+    """PostgreSQL takes a zombie for alive, which was killed and only waits for its parent."""
+    psutil = system_processes()
+    try:
+        process = psutil.Process(int(lock.read_text().split()[0]))
+    except (OSError, ValueError, IndexError, psutil.NoSuchProcess):
+        return  # There is none, or PostgreSQL sees by itself that its owner is gone.
+    if state_of(process) == "dead":
+        lock.unlink()
+
+
+def planned_arguments(folder: ClusterFolder, plan: Plan, planned: Planned) -> list[str]:
+    """What a node is started with."""
+    passwords = [str(folder.password(one.name)) for one in plan.of_kind("postgres")]
+    return node_arguments(
+        plan,
+        planned,
+        data_dir=str(folder.data(planned.name)),
+        password_file=passwords[0] if passwords else "",
+        certificates=str(folder.certificates),
+    )
 
 
 def await_ready(
@@ -195,7 +236,7 @@ def pause(name: str, process: Any) -> None:
     """SIGSTOP; returns when it stands. Raises `Refused` unless it runs."""
     if state_of(process) != "running":
         raise Refused(f"{name} is {state_of(process)}, so it cannot be paused")
-    _send(process, signal.SIGSTOP)
+    _send_to_all(process, signal.SIGSTOP)
     _await_state(name, process, ("paused",))
 
 
@@ -203,14 +244,14 @@ def resume(name: str, process: Any) -> None:
     """SIGCONT; returns when it runs. Raises `Refused` unless it was paused."""
     if state_of(process) != "paused":
         raise Refused(f"{name} is {state_of(process)}, so there is nothing to resume")
-    _send(process, signal.SIGCONT)
+    _send_to_all(process, signal.SIGCONT)
     _await_state(name, process, ("running", "dead"))
 
 
 def kill(name: str, process: Any) -> None:
     """SIGKILL, also to one that is paused; returns when it is dead."""
-    _send(process, signal.SIGKILL)
-    _await_state(name, process, ("dead",))
+    for ended in _send_to_all(process, signal.SIGKILL):
+        _await_state(name, ended, ("dead",))
 
 
 def stop(
@@ -226,7 +267,7 @@ def stop(
     it was killed.
     """
     for process in processes.values():
-        _send(process, signal.SIGCONT)
+        _send_to_all(process, signal.SIGCONT)
     for kind in reversed(KINDS):
         names = [name for name in processes if kind_of(name) == kind]
         # A member of etcd that leads hands over first, and waits for seconds for one that stops at
@@ -238,8 +279,9 @@ def stop(
 def _stop_together(
     group: dict[str, Any], patience_s: float, on_stopped: Callable[[str, bool], None]
 ) -> None:
-    for process in group.values():
-        _send(process, signal.SIGTERM)
+    for name, process in group.items():
+        # For PostgreSQL SIGTERM means: when the last client has gone.
+        _send(process, signal.SIGINT if kind_of(name) == "postgres" else signal.SIGTERM)
     deadline = time.monotonic() + patience_s
     for name, process in group.items():
         killed = not _reaches(process, ("dead",), deadline - time.monotonic())
@@ -269,6 +311,21 @@ def last_lines(folder: ClusterFolder, name: str, *, lines: int) -> list[str]:
 def _last_words(folder: ClusterFolder, name: str) -> str:
     said = "\n".join(f"  {line}" for line in last_lines(folder, name, lines=_LOG_LINES))
     return f"the end of {folder.log(name)}:\n{said}" if said else "its log is empty"
+
+
+def _send_to_all(process: Any, number: signal.Signals) -> list[Any]:
+    """To a process and those below it, such as the sessions of PostgreSQL; returns them."""
+    psutil = system_processes()
+    if number == signal.SIGKILL:
+        # One that stands makes no more of them.
+        _send(process, signal.SIGSTOP)
+    try:
+        reached = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return [process]
+    for one in reached:
+        _send(one, number)
+    return reached
 
 
 def _send(process: Any, number: signal.Signals) -> None:

@@ -4,12 +4,15 @@ import random
 import socket
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dovetail.cli.local_cluster import processes
+from dovetail import DISTRIBUTION
+from dovetail.cli.local_cluster import postgres, processes
 from dovetail.cli.local_cluster.etcd import etcd_binary
 from dovetail.cli.local_cluster.folder import ClusterFolder
 from dovetail.cli.local_cluster.plan import (
+    CERTIFICATE,
     HOST,
     KINDS,
     PORT_FIRST,
@@ -18,7 +21,6 @@ from dovetail.cli.local_cluster.plan import (
     Wish,
     grown,
     new_plan,
-    node_arguments,
     ports_needed,
 )
 from dovetail.cli.local_cluster.processes import Launched
@@ -47,13 +49,16 @@ def start_cluster(
     """
     prepare_folder(folder.path)
     with folder.locked():
-        known = folder.find_plan()
+        known, running = folder.find_plan(), processes.find(folder)
+        if _wants_postgres(folder, wish, known, running, on_step):
+            wish = replace(wish, postgres=True)
         plan = _plan(wish, known, port)
-        running = processes.find(folder)
         if known is None:
             _check_is_new(folder, plan, running)
 
         missing = [planned for planned in plan.processes if planned.name not in running]
+        if plan.tls:
+            _issue_certificate(folder)
         _check_startable(folder, plan, missing)
         folder.write_plan(plan)
 
@@ -66,6 +71,51 @@ def start_cluster(
         else:
             on_step(f"the cluster in {folder.path} runs already")
     return plan
+
+
+def _wants_postgres(
+    folder: ClusterFolder,
+    wish: Wish,
+    known: Plan | None,
+    running: Collection[str],
+    on_step: Callable[[str], None],
+) -> bool:
+    """Whether a PostgreSQL is added for the timelines; says why not where it cannot be."""
+    if known is not None and (
+        known.of_kind("postgres")
+        or any(broker.name in running for broker in known.of_kind("broker"))
+    ):
+        return False
+    config = wish.config or (known.config if known else None)
+    settings = load_settings(
+        flags=map(parse_assignment, wish.assignments or (known.assignments if known else ())),
+        config=None if config is None else Path(config),
+    )
+    if not settings.timeline.enabled or settings.timeline.store == "postgres":
+        return False
+    try:
+        postgres.find_programs(folder)
+    except InvalidSetting as error:
+        on_step(f"timelines are not served: {error}")
+        return False
+    return True
+
+
+def _issue_certificate(folder: ClusterFolder) -> None:
+    """One certificate for all nodes, which are all on this machine; made once.
+
+    Raises `InvalidSetting` if the package for it is missing.
+    """
+    try:
+        from dovetail.access.certificates import Authority
+    except ImportError as error:
+        raise InvalidSetting(
+            f"--tls needs {error.name}, which is not installed; "
+            f"pip install '{DISTRIBUTION}[certificates]'"
+        ) from error
+    authority = Authority(folder.certificates)
+    if not (folder.certificates / f"{CERTIFICATE}.pem").exists():
+        authority.issue(CERTIFICATE, hosts=("localhost", HOST, "::1"))
 
 
 def _check_is_new(folder: ClusterFolder, plan: Plan, running: Collection[str]) -> None:
@@ -155,6 +205,8 @@ def _check_startable(folder: ClusterFolder, plan: Plan, missing: Sequence[Planne
     for planned in missing:
         if planned.kind == "etcd":
             etcd_binary()
+        elif planned.kind == "postgres":
+            postgres.find_programs(folder)
         else:
             _check_settings(folder, plan, planned)
         for port in (planned.port, planned.side_port):
@@ -167,7 +219,7 @@ def _check_startable(folder: ClusterFolder, plan: Plan, missing: Sequence[Planne
 
 def _check_settings(folder: ClusterFolder, plan: Plan, planned: Planned) -> None:
     """Raises `InvalidSetting` as the node itself would."""
-    arguments = node_arguments(plan, planned, data_dir=str(folder.data(planned.name)))
+    arguments = processes.planned_arguments(folder, plan, planned)
     given = [a.removeprefix("--set=") for a in arguments if a.startswith("--set=")]
     settings = load_settings(
         flags=[parse_assignment(text) for text in given],
@@ -184,16 +236,19 @@ def _check_settings(folder: ClusterFolder, plan: Plan, planned: Planned) -> None
 def _start(
     folder: ClusterFolder, plan: Plan, missing: Sequence[Planned], on_step: Callable[[str], None]
 ) -> None:
-    """etcd first; storage nodes and brokers together, because brokers wait for what they need."""
+    """etcd and PostgreSQL first; the nodes together, because brokers wait for what they need."""
     etcd = [planned for planned in missing if planned.kind == "etcd"]
     if etcd and etcd_binary().bundled:
         on_step("etcd is the bundled one, for trials only; an etcd on the path is preferred")
-    nodes = [planned for kind in KINDS[1:] for planned in missing if planned.kind == kind]
+    database = [planned for planned in missing if planned.kind == "postgres"]
+    nodes = [
+        planned for kind in KINDS for planned in missing if planned.kind == kind and planned.is_node
+    ]
 
     def on_ready(one: Launched) -> None:
         seconds = time.monotonic() - one.started_s
         on_step(f"{one.planned.name:<12} ready on {one.planned.address} after {seconds:.1f} s")
 
-    for group in (etcd, nodes):
+    for group in ([*etcd, *database], nodes):
         launched = [processes.launch(folder, plan, planned) for planned in group]
         processes.await_ready(folder, launched, on_ready)

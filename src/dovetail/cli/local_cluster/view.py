@@ -23,7 +23,7 @@ from dovetail.admin import cluster
 from dovetail.admin.kafka import Kafka
 from dovetail.cli.local_cluster import processes
 from dovetail.cli.local_cluster.folder import ClusterFolder
-from dovetail.cli.local_cluster.plan import Kind, Plan
+from dovetail.cli.local_cluster.plan import FOREIGN, Kind, Plan
 from dovetail.cli.local_cluster.processes import Health, State
 from dovetail.coordination.etcd import EtcdCoordinator, EtcdSettings
 from dovetail.coordination.membership import Member
@@ -118,7 +118,7 @@ class Looker:
                 if states.get(planned.name) == "running"
             }
             members = pool.submit(_members_of, plan, states)
-            kafka = pool.submit(_kafka_of, plan, states)
+            kafka = pool.submit(_kafka_of, plan, states, self._folder)
             overseer = pool.submit(_overseer_of, plan, states)
 
         seconds, before = time.monotonic() - self._at, dict(self._times)
@@ -195,12 +195,20 @@ async def _read_members(plan: Plan) -> tuple[Member, ...]:
         return await cluster.members(coordinator)
 
 
-def _kafka_of(plan: Plan, states: Mapping[str, State]) -> KafkaView | DovetailError:
+def _kafka_of(
+    plan: Plan, states: Mapping[str, State], folder: ClusterFolder
+) -> KafkaView | DovetailError:
     # A paused broker takes connections and answers nothing: only those that run are asked.
     asked = _running(plan, states, "broker")
     if not asked:
         return Unavailable("no broker runs")
-    kafka = Kafka(",".join(asked), _KAFKA_S_MAX, client_id="dovetail-cli")
+    trust = {"security.protocol": "SSL", "ssl.ca.location": str(folder.certificates / "ca.pem")}
+    kafka = Kafka(
+        ",".join(asked),
+        _KAFKA_S_MAX,
+        client_id="dovetail-cli",
+        security=trust if plan.tls else {},
+    )
     try:
         kafka.check()
         metadata = kafka.metadata()
@@ -286,7 +294,7 @@ def rendered(view: ClusterView) -> RenderableType:
     for title, right in _COLUMNS:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     for one in view.processes:
-        member = members.get(one.number) if one.roles != "etcd" else None
+        member = members.get(one.number) if one.roles not in FOREIGN else None
         table.add_row(
             one.name,
             Text(one.summary, style=_STYLES.get(one.state, "")),
@@ -295,7 +303,7 @@ def rendered(view: ClusterView) -> RenderableType:
             "-" if one.pid is None else str(one.pid),
             "-" if one.memory_bytes is None else f"{one.memory_bytes / 1e6:,.0f} MB",
             "-" if one.cpu_percent is None else f"{one.cpu_percent:.1f} %",
-            "" if one.roles == "etcd" else ("yes" if member is not None else "no"),
+            "" if one.roles in FOREIGN else ("yes" if member is not None else "no"),
             latencies.get(one.number, "-") if member is not None else "",
             _load(one, member, led),
         )
@@ -349,6 +357,8 @@ def _load(one: ProcessView, member: Member | None, led: Counter[int]) -> str:
     parts = []
     if member is not None and "storage" in member.roles:
         parts.append(f"{member.stored_bytes / 1e6:,.1f} MB stored")
+    if member is not None and member.rack:
+        parts.append(f"rack {member.rack}")
     if "broker" in one.roles and led[one.number]:
         parts.append(f"leads {led[one.number]}")
     return ", ".join(parts)

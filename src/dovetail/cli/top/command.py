@@ -42,9 +42,9 @@ _TICK_S = 0.05
 def top(
     ctx: typer.Context,
     interval: Annotated[
-        str, typer.Option("--interval", metavar="DURATION", help="Time between two looks.")
+        str, typer.Option("--interval", metavar="DURATION", help="Time between two refreshes.")
     ] = "1s",
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once, and exit.")] = False,
     http: Annotated[
         str | None,
         typer.Option("--http", metavar="URL", help="HTTP of a node; default: http.host and .port."),
@@ -53,10 +53,10 @@ def top(
     timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show live what the cluster does: nodes, topics, groups, timelines, streams, pipelines.
+    """Show the cluster live: nodes, topics, groups, timelines, streams, pipelines.
 
-    Rates are measured between two looks. Keys: q quits, p pauses, s sorts, h shows all of them.
-    With --json, a line of JSON for every look. A node that goes away is waited for.
+    Rates are measured between two refreshes. Keys: q quits, p pauses, s sorts, h shows all of them.
+    With --json, prints a line of JSON for every refresh. If a node goes away, waits for it.
     """
     from dovetail.admin.node_http import NodeHttp
     from dovetail.cli.output import note

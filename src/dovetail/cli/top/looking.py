@@ -1,13 +1,20 @@
-"""The doing half of `top`: asks three sources, each with what it keeps open between looks."""
+"""The doing half of `top`: asks three sources, each with what it keeps open between looks.
+
+From what they answer follows what needs attention (`admin/attention.py`).
+"""
 
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
-from dovetail.admin.groups import list_groups
+from dovetail.admin.attention import Attention, Facts, Finding
+from dovetail.admin.facts import KafkaFacts, with_timelines
+from dovetail.admin.groups import Group
 from dovetail.admin.node_http import NodeHttp, get
-from dovetail.admin.pipelines import Pipeline, PipelineReports
+from dovetail.admin.pipelines import Pipeline
 from dovetail.admin.timelines import TimelineSummary, list_timelines
 from dovetail.admin.topics import list_topics
 from dovetail.cli.options import Target
@@ -25,21 +32,26 @@ class KafkaSource:
 
     def __init__(self, target: Target) -> None:
         self._kafka = target.kafka()
-        self._pipelines = PipelineReports(lambda: time.time_ns() // 1_000_000)
+        self._facts = KafkaFacts(_now_ms)
+        #: Of the last look.
+        self.facts = Facts()
 
     def look(self) -> Looks:
-        parts: dict[Part, Callable[[], list[Row]]] = {
-            "topics": self._topics,
-            "groups": self._groups,
-            "pipelines": lambda: [_pipeline(one) for one in self._pipelines.list(self._kafka)],
-        }
+        self.facts = Facts()
+        parts: tuple[Part, ...] = ("topics", "groups", "pipelines")
         try:
             # librdkafka waits for its timeout where a plain connection fails at once.
             self._kafka.check()
-            return {part: Look(time.monotonic(), tuple(read())) for part, read in parts.items()}
+            topics = self._topics()
+            groups, pipelines, dead = self._facts.look(self._kafka)
         except DovetailError as error:
             self._kafka.close()
             return dict.fromkeys(parts, _trouble(error))
+
+        self.facts = Facts(groups=groups, pipelines=pipelines, dead=dead)
+        rows = (topics, [_group(one) for one in groups], [_pipeline(one) for one in pipelines])
+        at_s = time.monotonic()
+        return {part: Look(at_s, tuple(found)) for part, found in zip(parts, rows, strict=True)}
 
     def _topics(self) -> list[Row]:
         return [
@@ -54,17 +66,15 @@ class KafkaSource:
             for found in list_topics(self._kafka, internal=True)
         ]
 
-    def _groups(self) -> list[Row]:
-        return [
-            {
-                "group": found.group,
-                "state": found.state,
-                "members": found.members,
-                "lag": found.lag,
-                "topics": ", ".join(found.topics),
-            }
-            for found in list_groups(self._kafka)
-        ]
+
+def _group(found: Group) -> Row:
+    return {
+        "group": found.group,
+        "state": found.state,
+        "members": found.members,
+        "lag": found.lag,
+        "topics": ", ".join(found.topics),
+    }
 
 
 def _pipeline(found: Pipeline) -> Row:
@@ -84,10 +94,13 @@ class TimelineSource:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        #: Of the last look.
+        self.found: list[TimelineSummary] = []
 
     def look(self) -> Looks:
+        self.found = []
         try:
-            found = ask(self._target, list_timelines)
+            found = self.found = ask(self._target, list_timelines)
         except DovetailError as error:
             return {"timelines": _trouble(error)}
         rows = tuple(_timeline(one) for one in found if one.state == "ready")
@@ -103,7 +116,7 @@ def _timeline(found: TimelineSummary) -> Row:
         "dead": found.dead,
         "in/s": round(found.arrivals_per_s or 0.0, 1),
         "done/s": round(found.done_per_s or 0.0, 1),
-        "late p99 ms": round(found.late_ms_p99 or 0.0, 1),
+        "late p99 ms": None if found.late_ms_p99 is None else round(found.late_ms_p99, 1),
     }
 
 
@@ -113,10 +126,13 @@ class HttpSource:
     def __init__(self, node: NodeHttp, *, limit_s: float) -> None:
         self._node = node
         self._limit_s = limit_s
+        #: Of the last look.
+        self.cluster = ClusterReport([], [], 0)
 
     def look(self) -> Looks:
+        self.cluster = ClusterReport([], [], 0)
         asked: dict[Part, Callable[[], list[Row]]] = {
-            "nodes": lambda: [_node(one) for one in self._get("/v1/cluster", ClusterReport).nodes],
+            "nodes": self._nodes,
             "streams": lambda: [
                 _stream(one) for one in self._get("/v1/streams", StreamList).streams
             ],
@@ -131,6 +147,10 @@ class HttpSource:
                 # The node does not answer the other question either, and each try costs its time.
                 return {**looks, **dict.fromkeys(set(asked) - set(looks), _trouble(error))}
         return looks
+
+    def _nodes(self) -> list[Row]:
+        self.cluster = self._get("/v1/cluster", ClusterReport)
+        return [_node(one) for one in self.cluster.nodes]
 
     def _get(self, path: str, answer: Any) -> Any:
         return get(self._node, path, answer, limit_s=self._limit_s)
@@ -159,6 +179,24 @@ def _stream(found: StreamRow) -> Row:
     }
 
 
+def _finding(found: Finding, *, rank: int) -> Row:
+    since = None
+    if found.since_ms is not None:
+        since = datetime.fromtimestamp(found.since_ms / 1000).astimezone().isoformat(" ", "seconds")
+    return {
+        "grade": found.grade,
+        "where": f"{found.noun} {found.where}",
+        "needs attention": found.what,
+        "since": since,
+        "do": found.todo,
+        "rank": rank,
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _trouble(error: DovetailError) -> Look:
     return Look(time.monotonic(), trouble=str(error).partition("\n")[0])
 
@@ -168,20 +206,32 @@ class Looker:
 
     def __init__(self, target: Target, node: NodeHttp | None) -> None:
         """Without `node`, nobody is asked over HTTP."""
-        self._sources: list[KafkaSource | TimelineSource | HttpSource] = [
-            KafkaSource(target),
-            TimelineSource(target),
-        ]
-        if node is not None:
-            self._sources.append(HttpSource(node, limit_s=target.timeout_s))
-        self._pool = ThreadPoolExecutor(len(self._sources), thread_name_prefix="top")
+        self._kafka, self._timelines = KafkaSource(target), TimelineSource(target)
+        self._http = None if node is None else HttpSource(node, limit_s=target.timeout_s)
+        self._attention = Attention()
+        self._pool = ThreadPoolExecutor(3, thread_name_prefix="top")
 
     def look(self) -> Looks:
         """What all of them answer now; takes as long as the slowest, at most its timeout."""
+        sources = [source for source in (self._kafka, self._timelines, self._http) if source]
         looks: Looks = {}
-        for asked in [self._pool.submit(source.look) for source in self._sources]:
+        for asked in [self._pool.submit(source.look) for source in sources]:
             looks |= asked.result()
-        return looks
+        return looks | {"attention": self._look_for_trouble()}
+
+    def _look_for_trouble(self) -> Look:
+        facts = with_timelines(self._kafka.facts, self._timelines.found)
+        if self._http is not None:
+            cluster = self._http.cluster
+            facts = replace(
+                facts,
+                nodes=cluster.nodes,
+                missing=cluster.missing,
+                partitions_without_owner=cluster.partitions_without_owner,
+            )
+        found = self._attention.look(facts, now_ms=_now_ms())
+        rows = [_finding(one, rank=len(found) - at) for at, one in enumerate(found)]
+        return Look(time.monotonic(), tuple(rows))
 
     def close(self) -> None:
         """Does not wait for sources that are slow."""

@@ -7,10 +7,10 @@ again) has no rate until the next look.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-Part = Literal["nodes", "topics", "groups", "timelines", "streams", "pipelines"]
-PARTS: tuple[Part, ...] = ("nodes", "topics", "groups", "timelines", "streams", "pipelines")
+Part = Literal["attention", "nodes", "topics", "groups", "timelines", "streams", "pipelines"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 Sort = Literal["name", "rate", "size"]
 SORTS: tuple[Sort, ...] = ("name", "rate", "size")
@@ -49,6 +49,9 @@ class _Shape:
 
 
 _SHAPES: Mapping[Part, _Shape] = {
+    "attention": _Shape(
+        ("grade", "where", "needs attention", "since", "do"), "where", "rank", "rank"
+    ),
     "nodes": _Shape(
         ("node", "roles", "health", "partitions", "stored", "answers ms", "reasons"),
         "node",

@@ -6,6 +6,7 @@
     groups.py              consumer groups: members, positions, lag
     timelines.py           timelines with load, lateness and consumers
     timeline_messages.py   messages and schedules of a timeline
+    receiving.py           messages received by programs of any language, and finished
     streams.py             shared streams
     pipelines.py           pipelines of teams
     outbox.py              the outbox

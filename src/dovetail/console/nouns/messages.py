@@ -52,10 +52,10 @@ class MessagesQuery(Struct, frozen=True, forbid_unknown_fields=True, rename={"st
         _Search | None, Meta(description="Only messages with this key, given in base64.")
     ] = None
     contains: Annotated[
-        _Search | None, Meta(description="Only messages whose value has this text.")
+        _Search | None, Meta(description="Only messages whose value contains this text.")
     ] = None
     scan: Annotated[
-        int, Meta(ge=1, le=100_000, description="Messages to look at, at most, in a search.")
+        int, Meta(ge=1, le=100_000, description="Most messages to examine in a search.")
     ] = 10_000
     value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 

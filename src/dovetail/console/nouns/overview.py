@@ -1,4 +1,4 @@
-"""The cluster at a glance: nodes, health with reasons, totals.
+"""The cluster at a glance: health, what needs attention, nodes, totals.
 
 Each total is asked for on its own; one that is not known is None and hides nothing of the others.
 The nodes are those that hold their lease, as they describe themselves; an overseer knows the
@@ -6,21 +6,29 @@ latency and the topics of each as well.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from dovetail import __version__
-from dovetail.admin.groups import list_groups
+from dovetail.admin.attention import Facts, Finding, Health, health_of
+from dovetail.admin.dead.letter import DeadSource
+from dovetail.admin.groups import Group
+from dovetail.admin.pipelines import Pipeline
+from dovetail.admin.timelines import TimelineSummary
 from dovetail.console.desk import Desk
 from dovetail.console.nouns.dead import find_dead
+from dovetail.console.nouns.groups import all_groups
 from dovetail.console.nouns.timelines import list_timelines
-from dovetail.console.nouns.topics import TopicsQuery, list_topics
+from dovetail.console.nouns.topics import TopicRow, topic_rows
 from dovetail.console.web.endpoint import Asked, Endpoint, asked_by_node
-from dovetail.coordination.membership import BROKER_ROLE, Member
+from dovetail.coordination.membership import BROKER_ROLE
 from dovetail.errors import DovetailError, NotFound
-from dovetail.node.overseer import ClusterReport, NodeReport
+from dovetail.node.overseer import ClusterReport, NodeReport, reported
 
 Result = TypeVar("Result")
 
@@ -44,13 +52,6 @@ class ClusterKind(Struct, frozen=True):
 
     kind: str
     overseer: bool
-
-
-class Degradation(Struct, frozen=True):
-    """What keeps a node from serving fully."""
-
-    where: str
-    reason: str
 
 
 class Totals(Struct, frozen=True):
@@ -77,8 +78,10 @@ class Overview(Struct, frozen=True):
 
     node: ThisNode
     cluster: ClusterKind
+    health: Health
+    #: What somebody should look at, the worst first; empty if all is well.
+    attention: list[Finding]
     nodes: list[NodeReport]
-    degradations: list[Degradation]
     totals: Totals
 
 
@@ -90,9 +93,14 @@ async def show_overview(desk: Desk, _: Asked[None, None]) -> Overview:
     me = None if insight is None else insight.me()
     members = {} if insight is None else insight.members()
     report = desk.node.cluster()
-    nodes = [_node(member) for _, member in sorted(members.items())]
+    nodes = [reported(member) for _, member in sorted(members.items())]
     if report is not None:
         nodes = report.nodes
+
+    asked = _Answers()
+    if me is not None and BROKER_ROLE in me.roles:
+        asked = await _ask(desk)
+    attention = desk.attention.look(_facts(desk, nodes, asked), now_ms=desk.clock.wall_ms())
 
     return Overview(
         node=ThisNode(
@@ -107,42 +115,75 @@ async def show_overview(desk: Desk, _: Asked[None, None]) -> Overview:
             http=None if me is None else me.http,
         ),
         cluster=ClusterKind(settings.coordination.kind, report is not None),
+        health=health_of(attention),
+        attention=attention,
         nodes=nodes,
-        degradations=[Degradation(node.name, text) for node in nodes for text in node.reasons],
-        totals=Totals() if me is None or BROKER_ROLE not in me.roles else await _totals(desk),
+        totals=_totals(asked),
     )
 
 
-def _node(member: Member) -> NodeReport:
-    """A node as it describes itself; its latency and topics are known to overseers alone."""
-    health = "leaving" if member.leaving else "degraded" if member.reasons else "healthy"
-    return NodeReport(
-        node_id=member.node_id,
-        name=member.name,
-        address=f"{member.host}:{member.port}",
-        http=member.http,
-        roles=member.roles,
-        version=member.version,
-        health=health,
-        reasons=member.reasons,
-        partitions=member.partitions,
-        stored_bytes=member.stored_bytes,
-        latency_ms=None,
-        topics={},
+@dataclass(slots=True)
+class _Answers:
+    """What was answered; None is not known, and `trouble` says why."""
+
+    topics: list[TopicRow] | None = None
+    groups: list[Group] | None = None
+    timelines: list[TimelineSummary] | None = None
+    dead: list[DeadSource] | None = None
+    pipelines: list[Pipeline] | None = None
+    trouble: dict[str, str] = field(default_factory=dict)
+
+
+async def _ask(desk: Desk) -> _Answers:
+    answers = _Answers()
+
+    # Calls, and not coroutines: one whose request ends before it is asked would never be awaited.
+    async def ask(noun: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result | None:
+        try:
+            return await work()
+        except DovetailError as error:
+            answers.trouble[noun] = str(error).partition("\n")[0]
+            return None
+
+    topics, groups, timelines, dead, pipelines = await asyncio.gather(
+        ask("topic", partial(topic_rows, desk, internal=False)),
+        ask("group", partial(all_groups, desk)),
+        ask("timeline", partial(list_timelines, desk, asked_by_node(None))),
+        ask("dead", partial(find_dead, desk, None, None, limit=0)),
+        ask("pipeline", partial(desk.kafka.run, desk.pipelines.list)),
+    )
+    answers.topics = topics
+    answers.groups = groups
+    answers.timelines = None if timelines is None else timelines.timelines
+    answers.dead = None if dead is None else dead.sources
+    answers.pipelines = pipelines
+    return answers
+
+
+def _facts(desk: Desk, nodes: list[NodeReport], asked: _Answers) -> Facts:
+    # What a node registered is some seconds old; this one knows better of itself.
+    here, reasons = desk.settings.node.node_id, tuple(desk.node.ready()[1])
+    judged = [
+        msgspec.structs.replace(node, reasons=reasons) if node.node_id == here else node
+        for node in nodes
+    ]
+    insight = desk.node.insight
+    return Facts(
+        nodes=judged,
+        missing=[] if insight is None else insight.missing(),
+        partitions_without_owner=sum(row.partitions_without_owner for row in asked.topics or ()),
+        groups=asked.groups or (),
+        timelines=asked.timelines or (),
+        dead=asked.dead or (),
+        pipelines=asked.pipelines or (),
+        unknown=asked.trouble,
     )
 
 
-async def _totals(desk: Desk) -> Totals:
-    topics, groups, timelines, dead = await asyncio.gather(
-        _if_known(list_topics(desk, asked_by_node(TopicsQuery()))),
-        _if_known(desk.kafka.run(list_groups)),
-        _if_known(list_timelines(desk, asked_by_node(None))),
-        _if_known(find_dead(desk, None, None, limit=0)),
-    )
-
+def _totals(asked: _Answers) -> Totals:
     found: dict[str, Any] = {}
-    if topics is not None:
-        rows = topics.topics
+    if asked.topics is not None:
+        rows = asked.topics
         found |= {
             "topics": len(rows),
             "partitions": sum(row.partitions for row in rows),
@@ -153,26 +194,21 @@ async def _totals(desk: Desk) -> Totals:
             "term_highest": max((row.term_highest for row in rows), default=0),
         }
 
-    if groups is not None:
+    if asked.groups is not None:
         # A group without a position has no lag (`admin/groups.py`), and is not in the sum.
-        found |= {"groups": len(groups), "lag": sum(group.lag or 0 for group in groups)}
+        found |= {
+            "groups": len(asked.groups),
+            "lag": sum(group.lag or 0 for group in asked.groups),
+        }
 
-    if timelines is not None:
-        rows_of = timelines.timelines
-        found["timelines"] = len(rows_of)
+    if asked.timelines is not None:
+        found["timelines"] = len(asked.timelines)
         for state in ("waiting", "due", "leased"):
-            found[state] = sum(getattr(row, state) or 0 for row in rows_of)
+            found[state] = sum(getattr(row, state) or 0 for row in asked.timelines)
 
-    if dead is not None:
-        found["dead"] = _sum(source.count for source in dead.sources)
+    if asked.dead is not None:
+        found["dead"] = _sum(source.count for source in asked.dead)
     return Totals(**found)
-
-
-async def _if_known(work: Coroutine[Any, Any, Result]) -> Result | None:
-    try:
-        return await work
-    except DovetailError:
-        return None
 
 
 def _sum(values: Iterable[Any]) -> Any:

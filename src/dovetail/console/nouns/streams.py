@@ -43,7 +43,7 @@ class StreamQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
     environment: Annotated[
         Annotated[str, Meta(max_length=249)] | None,
-        Meta(description="Needed if several share the log."),
+        Meta(description="Required if several share the log."),
     ] = None
 
 

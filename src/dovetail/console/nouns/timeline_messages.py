@@ -1,6 +1,7 @@
-"""Messages of a timeline over HTTP: look them up, schedule, move, cancel; recurring schedules."""
+"""Messages of a timeline over HTTP: look them up, schedule, move, cancel, also
+by filter; recurring schedules."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -12,9 +13,15 @@ from dovetail.console.web.endpoint import MESSAGE_BODY_BYTES_MAX, Asked, Endpoin
 from dovetail.errors import InvalidInput
 from dovetail.foreign import Key
 from dovetail.timeline.config import check_name
+from dovetail.timeline.engine.schedule import EVERY_MS_MAX
+from dovetail.timeline.engine.where import SelectAction, Where
 from dovetail.timeline.message import (
+    REASON_CHARACTERS_MAX,
+    KeyRule,
+    Life,
     NewMessage,
     Number,
+    OnTaken,
     Priority,
     Shown,
     TimeMs,
@@ -32,7 +39,9 @@ class TimelineMessagesQuery(Struct, frozen=True, forbid_unknown_fields=True):
         list[Number], Meta(max_length=_LIMIT_MAX, description="Ids; repeat it for several.")
     ] = []
     key: Annotated[Key | None, Meta(description="The message that has this unique key.")] = None
-    limit: Annotated[int, Meta(ge=1, le=_LIMIT_MAX, description="So many of the next ones.")] = 50
+    limit: Annotated[
+        int, Meta(ge=1, le=_LIMIT_MAX, description="How many of the next messages.")
+    ] = 50
     value_bytes: content.ShownBytes = content.SHOWN_BYTES_DEFAULT
 
 
@@ -47,6 +56,7 @@ class TimelineMessage(Struct, frozen=True):
     priority: int
     bucket: int
     key: str | None
+    order_key: str | None
     holder: str | None
     reason: str
     died_ms: int | None
@@ -60,6 +70,18 @@ class TimelineMessages(Struct, frozen=True):
     messages: list[TimelineMessage]
 
 
+class MessageLife(Life, frozen=True, array_like=False, forbid_unknown_fields=True):
+    """How long a message is tried; 0 is what its timeline says."""
+
+
+class MessageKeyRule(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a unique key does while a message has it; it stays taken for `hold_ms` after that one is
+    done."""
+
+    on_taken: Literal["keep", "replace", "earlier"] = "keep"
+    hold_ms: TimeMs = 0
+
+
 class TimelineMessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     """A message to schedule: due at a time, after a delay, or now."""
 
@@ -69,6 +91,9 @@ class TimelineMessageNew(Struct, frozen=True, forbid_unknown_fields=True):
     key: Key | None = None
     priority: Priority = 0
     headers: content.HeadersGiven = []
+    order_key: Key | None = None
+    life: MessageLife | None = None
+    key_rule: MessageKeyRule | None = None
 
 
 class Scheduled(Struct, frozen=True):
@@ -90,7 +115,7 @@ class ScheduleNew(Struct, frozen=True, forbid_unknown_fields=True):
     body: content.Given
     cron: Annotated[str, Meta(max_length=200)] = ""
     zone: Annotated[str, Meta(max_length=100)] = "UTC"
-    every_ms: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    every_ms: Annotated[int, Meta(ge=0, le=EVERY_MS_MAX)] = 0
     priority: Priority = 0
     headers: content.HeadersGiven = []
 
@@ -120,6 +145,7 @@ def message_shown(message: Shown, bytes_max: int) -> TimelineMessage:
         priority=message.priority,
         bucket=message.bucket,
         key=message.key,
+        order_key=message.order_key,
         holder=message.holder,
         reason=message.reason,
         died_ms=message.died_ms or None,
@@ -140,9 +166,21 @@ async def schedule_message(desk: Desk, asked: Asked[None, TimelineMessageNew]) -
         headers=_packed(new.headers),
         key=new.key,
         priority=new.priority,
+        order_key=new.order_key,
+        life=None if new.life is None else Life(*msgspec.structs.astuple(new.life)),
+        key_rule=_rule(new),
     )
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     return Scheduled(*await timelines.schedule_message(timeline, message))
+
+
+def _rule(new: TimelineMessageNew) -> KeyRule | None:
+    rule = new.key_rule
+    if rule is None:
+        return None
+    if new.key is None:
+        raise InvalidInput("key_rule is about a key; give one")
+    return KeyRule(OnTaken[rule.on_taken.upper()], rule.hold_ms)
 
 
 def _packed(headers: list[content.HeaderGiven]) -> bytes:
@@ -162,6 +200,65 @@ async def cancel_message(desk: Desk, asked: Asked[None, None]) -> None:
     """Removes a message for good. Refused while a consumer has leased it."""
     timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
     await timelines.cancel_message(timeline, asked.number("id"))
+
+
+class MessageFilter(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which ones: all that is said must be so. `older_ms`: due, or dead, at least so long ago."""
+
+    key_prefix: Annotated[str, Meta(max_length=1_024)] = ""
+    header: Annotated[str, Meta(max_length=1_024)] = ""
+    #: Text; any value if it is not given.
+    header_value: Annotated[str, Meta(max_length=256)] | None = None
+    reason: Annotated[str, Meta(max_length=REASON_CHARACTERS_MAX)] = ""
+    older_ms: TimeMs = 0
+
+
+class TimelineSelect(Struct, frozen=True, forbid_unknown_fields=True):
+    """What to do to messages (`cancel`, `move`) or dead letters (`replay`, `drop`) that fit;
+    `preview` counts them."""
+
+    action: SelectAction
+    where: MessageFilter
+    #: Goes on behind this id: that of the answer before.
+    after: Number = 0
+    #: Of `preview`: dead letters, and not messages.
+    dead: bool = False
+    #: Of `move`.
+    due_ms: TimeMs | None = None
+
+
+class TimelineSelected(Struct, frozen=True):
+    """Of a page of messages: how many fit, how many were changed, some ids of them. If there is
+    `more`, ask again with `after`."""
+
+    matched: int
+    done: int
+    after: int
+    more: bool
+    ids: list[int]
+
+
+async def select_messages(desk: Desk, asked: Asked[None, TimelineSelect]) -> TimelineSelected:
+    """Looks at a thousand messages in one call; those that somebody is handling stay."""
+    given = asked.body
+    if (given.due_ms is None) == (given.action == "move"):
+        raise InvalidInput("move, and nothing else, takes due_ms")
+    filters = given.where
+    value = filters.header_value
+    where = Where(
+        key_prefix=filters.key_prefix,
+        header=filters.header,
+        header_value=None if value is None else value.encode(),
+        reason=filters.reason,
+        older_ms=filters.older_ms,
+    )
+    timeline = await desk.timelines.timeline(check_name(asked.path["timeline"]))
+    page = await anext(
+        timeline.select(
+            given.action, where, dead=given.dead, due_ms=given.due_ms or 0, after=given.after
+        )
+    )
+    return TimelineSelected(page.matched, page.done, page.after, page.more, list(page.ids))
 
 
 async def put_schedule(desk: Desk, asked: Asked[None, ScheduleNew]) -> None:
@@ -231,6 +328,15 @@ ENDPOINTS = (
         status=204,
         action="timeline.cancel",
         numbers=("id",),
+    ),
+    Endpoint(
+        "POST",
+        f"{_ONE}/select",
+        select_messages,
+        "Cancel, move, replay or drop by filter",
+        TimelineSelected,
+        body=TimelineSelect,
+        action="timeline.select",
     ),
     Endpoint(
         "PUT",

@@ -1,18 +1,20 @@
 """Topics over HTTP: list, describe, create, alter, delete.
 
 Names, states, terms and chains come from the shared catalog, offsets from the owners of the
-partitions. What an owner does not answer is None.
+partitions, which tell what has changed (`log/ends`). What an owner does not tell is None.
 """
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from dovetail.admin import topics
-from dovetail.admin.positions import Bounds, bounds_of
+from dovetail.admin.compaction import PartitionCompaction, compaction_of, compacts
 from dovetail.console.desk import Desk
 from dovetail.console.web.endpoint import Asked, Endpoint
-from dovetail.node.insight import PartitionFacts, TopicFacts
+from dovetail.console.web.query import ListQuery, page_of
+from dovetail.node.insight import Ends, PartitionFacts, TopicFacts
 
 #: Kafka's own limit of a name.
 TopicName = Annotated[str, Meta(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
@@ -22,12 +24,10 @@ _SETTINGS_MAX = 50
 TopicSettings = Annotated[dict[str, str], Meta(max_length=_SETTINGS_MAX)]
 
 
-class TopicsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which topics."""
+class TopicsQuery(ListQuery, frozen=True, forbid_unknown_fields=True):
+    """Which topics, in which order."""
 
-    internal: Annotated[bool, Meta(description="Also those that the node keeps for itself.")] = (
-        False
-    )
+    internal: Annotated[bool, Meta(description="Include internal topics.")] = False
 
 
 class TopicRow(Struct, frozen=True):
@@ -45,9 +45,12 @@ class TopicRow(Struct, frozen=True):
 
 
 class TopicList(Struct, frozen=True):
-    """All topics by name."""
+    """Topics, by name unless another order is wanted; `total` of them match."""
 
     topics: list[TopicRow]
+    total: int
+    #: Over all that match; None if one is unknown.
+    records: int | None
 
 
 class PartitionShown(Struct, frozen=True):
@@ -92,6 +95,8 @@ class TopicShown(Struct, frozen=True):
     records_per_s: float | None
     partitions: list[PartitionShown]
     config: list[SettingShown]
+    #: Of a compacted topic, where the owners of its partitions say it.
+    compaction: list[PartitionCompaction]
 
 
 class TopicNew(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,33 +115,44 @@ class TopicChange(Struct, frozen=True, forbid_unknown_fields=True):
     unset: Annotated[list[str], Meta(max_length=_SETTINGS_MAX)] = []
 
 
+_COLUMNS: dict[str, Callable[[TopicRow], Any]] = {
+    "topic": lambda row: row.topic,
+    "partitions": lambda row: row.partitions,
+    "records": lambda row: row.records,
+    "bytes": lambda row: row.bytes,
+    "records_per_s": lambda row: row.records_per_s,
+}
+
+
 async def list_topics(desk: Desk, asked: Asked[TopicsQuery, None]) -> TopicList:
     """Records and rates are of all partitions together; `null` where one did not answer."""
-    internal = asked.query.internal
-    listed = [facts for facts in desk.insight.topics() if internal or not facts.internal]
-    ready = [facts for facts in listed if facts.state == "ready"]
-    places = [(facts.name, number) for facts in ready for number in range(facts.partitions)]
-    bounds = await desk.kafka.run(bounds_of, places)
-    sizes = await desk.insight.sizes()
+    rows = await topic_rows(desk, internal=asked.query.internal)
+    found, total = page_of(rows, asked.query, lambda row: row.topic, _COLUMNS)
+    records = topics.sum_of(row.records for row in rows if asked.query.filter in row.topic)
+    return TopicList(found, total, records)
 
-    rows = []
-    for facts in listed:
-        numbers = range(facts.partitions)
-        found = [bounds[facts.name, n] for n in numbers if (facts.name, n) in bounds]
-        rows.append(
-            TopicRow(
-                topic=facts.name,
-                partitions=facts.partitions,
-                records=topics.records_in(found, partitions=facts.partitions),
-                internal=facts.internal,
-                state=facts.state,
-                bytes=sizes.get(facts.name, 0),
-                records_per_s=_rate_of_all(desk, facts, found),
-                partitions_without_owner=facts.partitions_without_owner,
-                term_highest=facts.term_highest,
-            )
-        )
-    return TopicList(rows)
+
+async def topic_rows(desk: Desk, *, internal: bool) -> list[TopicRow]:
+    """All topics by name, from what this node knows; what has changed is asked of other brokers."""
+    insight = desk.insight
+    await insight.look()
+    return [_row(desk, facts) for facts in insight.topics() if internal or not facts.internal]
+
+
+def _row(desk: Desk, facts: TopicFacts) -> TopicRow:
+    ends = desk.insight.ends(facts.name) if facts.state == "ready" else None
+    whole = ends is not None and ends.known == facts.partitions
+    return TopicRow(
+        topic=facts.name,
+        partitions=facts.partitions,
+        records=ends.records if ends is not None and whole else None,
+        internal=facts.internal,
+        state=facts.state,
+        bytes=0 if ends is None else ends.bytes,
+        records_per_s=_rate(desk, facts.id, "all", ends.end) if ends and whole else None,
+        partitions_without_owner=facts.partitions_without_owner,
+        term_highest=facts.term_highest,
+    )
 
 
 async def show_topic(desk: Desk, asked: Asked[None, None]) -> TopicShown:
@@ -145,47 +161,49 @@ async def show_topic(desk: Desk, asked: Asked[None, None]) -> TopicShown:
 
 
 async def _shown(desk: Desk, name: str) -> TopicShown:
-    facts = desk.insight.topic(name)
-    partitions = await desk.insight.partitions(name)
-    bounds = await desk.kafka.run(bounds_of, [(name, each.number) for each in partitions])
-    found = list(bounds.values())
+    insight = desk.insight
+    await insight.look()
+    facts = insight.topic(name)
+    row = _row(desk, facts)
+    partitions = await insight.partitions(name)
+    ends = dict(enumerate(insight.partition_ends(name)))
+    rows = [_partition(desk, facts.id, each, ends.get(each.number)) for each in partitions]
 
-    rows = [
-        _partition(desk, facts.id, each, bounds.get((name, each.number))) for each in partitions
-    ]
+    settings = insight.settings(name)
+    compaction: list[PartitionCompaction] = []
+    if compacts((each.name, each.value) for each in settings):
+        compaction = await desk.kafka.run(compaction_of, name, [p.number for p in partitions])
     return TopicShown(
         topic=name,
         id=facts.id,
         internal=facts.internal,
         state=facts.state,
         created_ms=facts.created_ms,
-        records=topics.records_in(found, partitions=facts.partitions),
+        records=row.records,
         bytes=sum(row.bytes for row in rows),
-        records_per_s=_rate_of_all(desk, facts, found),
+        records_per_s=row.records_per_s,
         partitions=rows,
         config=[
-            SettingShown(each.name, each.value, each.is_default, each.doc)
-            for each in desk.insight.settings(name)
+            SettingShown(each.name, each.value, each.is_default, each.doc) for each in settings
         ],
+        compaction=compaction,
     )
 
 
 def _partition(
-    desk: Desk, topic_id: str, facts: PartitionFacts, bounds: Bounds | None
+    desk: Desk, topic_id: str, facts: PartitionFacts, ends: Ends | None
 ) -> PartitionShown:
     return PartitionShown(
         partition=facts.number,
         leader=facts.owner,
         replicas=list(facts.ensemble),
         term=facts.term,
-        first=None if bounds is None else bounds.first,
-        end=None if bounds is None else bounds.end,
-        records=None if bounds is None else bounds.end - bounds.first,
+        first=None if ends is None else ends.first,
+        end=None if ends is None else ends.end,
+        records=None if ends is None else ends.end - ends.first,
         bytes=facts.bytes_closed + (facts.bytes_open or 0),
         bytes_complete=facts.bytes_open is not None,
-        records_per_s=None
-        if bounds is None
-        else _rate(desk, topic_id, str(facts.number), [bounds]),
+        records_per_s=None if ends is None else _rate(desk, topic_id, str(facts.number), ends.end),
         ledgers=facts.ledgers,
         ensemble=list(facts.ensemble),
         write_quorum=facts.write_quorum,
@@ -193,14 +211,9 @@ def _partition(
     )
 
 
-def _rate_of_all(desk: Desk, facts: TopicFacts, bounds: list[Bounds]) -> float | None:
-    """None unless every partition answered."""
-    return _rate(desk, facts.id, "all", bounds) if len(bounds) == facts.partitions else None
-
-
-def _rate(desk: Desk, topic_id: str, part: str, bounds: list[Bounds]) -> float | None:
+def _rate(desk: Desk, topic_id: str, part: str, end: int) -> float | None:
     """Records a second that came in; by id, since a deleted topic may have had the same name."""
-    return desk.rate(f"topic/{topic_id}/{part}", sum(bound.end for bound in bounds))
+    return desk.rate(f"topic/{topic_id}/{part}", end)
 
 
 async def create_topic(desk: Desk, asked: Asked[None, TopicNew]) -> TopicShown:

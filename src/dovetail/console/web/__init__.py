@@ -5,11 +5,13 @@ guard.py          which requests pass: names, sites, tokens; headers of every an
 signing_in.py     the token and the cookie that stands for it
 session.py        signing in and out, and the audit log, over HTTP
 endpoint.py       an endpoint, declared once
+query.py          parameters; lists filtered, sorted and cut
 dispatch.py       what an endpoint declares is decoded, checked, audited and answered
 errors.py         errors as statuses and documents
 content.py        bytes in JSON
 audit.py          the audit log of changes
 event_stream.py   server-sent events
+download.py       a backup, sent while it is made
 openapi.py        the description of the API, from the declared endpoints
 docs_page.py      the same for people
 pages.py          the console's files

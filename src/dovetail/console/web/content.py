@@ -112,6 +112,9 @@ def _text(data: bytes, *, cut_short: bool) -> str | None:
             text = data[: len(data) - tail].decode()
         except UnicodeDecodeError:
             continue
-        plain = all(c.isprintable() or c in _PLAIN_CONTROLS or ord(c) > 0x9F for c in text)
+        # Nearly all text is printable, which is known at once.
+        plain = text.isprintable() or all(
+            c.isprintable() or c in _PLAIN_CONTROLS or ord(c) > 0x9F for c in text
+        )
         return text if plain else None
     return None

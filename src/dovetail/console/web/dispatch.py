@@ -8,9 +8,8 @@ log.
 """
 
 import asyncio
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -21,6 +20,7 @@ from dovetail.console.web.audit import AuditEntry
 from dovetail.console.web.endpoint import Asked, Endpoint
 from dovetail.console.web.errors import HttpRefusal, Problem, encoded, problem_of, status_of
 from dovetail.console.web.guard import Pass
+from dovetail.console.web.query import decode_query
 from dovetail.console.web.session import SessionCookie
 from dovetail.console.web.signing_in import COOKIE
 from dovetail.errors import DovetailError, InvalidInput, Uncertain
@@ -138,36 +138,17 @@ def _detail(asked: Asked[Any, Any]) -> dict[str, Any]:
 
 async def _asked(endpoint: Endpoint, request: Request) -> Asked[Any, Any]:
     passed: Pass = request.scope["dovetail.pass"]
-    query = _query(endpoint.query, request)
+    query = decode_query(endpoint.query, request.query_params)
     body = None
     if endpoint.body is not None:
         body = await _body(endpoint, request)
-    return Asked(dict(request.path_params), query, body, passed.caller)
 
+    # A request without a body has one part, which is empty; behind it is the end of the connection.
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
-def _query(kind: type | None, request: Request) -> Any:
-    """The parameters. Raises `InvalidInput` for one that is unknown, twice or no such value."""
-    given = request.query_params
-    if kind is None:
-        if given:
-            raise InvalidInput(f"unknown parameter {next(iter(given))[:50]!r}; this takes none")
-        return None
-
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
-    for name in given:
-        values_of = given.getlist(name)
-        many = name in fields and _is_list(fields[name].type)
-        if len(values_of) > 1 and not many:
-            raise InvalidInput(f"parameter {name[:50]!r} is given twice")
-        values[name] = values_of if many else values_of[0]
-    return _converted(values, kind, f"parameters are {', '.join(fields)}", strict=False)
-
-
-def _is_list(kind: Any) -> bool:
-    if get_origin(kind) is list:
-        return True
-    return any(get_origin(part) is list for part in get_args(kind))
+    return Asked(dict(request.path_params), query, body, passed.caller, gone)
 
 
 async def _body(endpoint: Endpoint, request: Request) -> Any:
@@ -183,7 +164,7 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
     limit = endpoint.body_bytes_max
     too_large = HttpRefusal(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-        f"the body is larger than {limit} bytes, the most that is taken here",
+        f"the body is larger than the limit of {limit} bytes",
         headers={"connection": "close"},
     )
     length = request.headers.get("content-length", "0")
@@ -218,10 +199,3 @@ def _decoded(data: bytes, kind: Any, hint: str) -> Any:
         raise InvalidInput(f"{error}; {hint}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error
-
-
-def _converted(values: Mapping[str, Any], kind: Any, hint: str, *, strict: bool) -> Any:
-    try:
-        return msgspec.convert(values, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(f"{error}; {hint}") from error

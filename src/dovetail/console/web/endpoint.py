@@ -5,6 +5,7 @@ of the declared type. Who declares an `action` changes something: it is audited,
 must be JSON. `dispatch` does what is declared; `openapi` describes it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -39,6 +40,8 @@ class Asked(Generic[Query, Body]):
     query: Query
     body: Body
     caller: Caller
+    #: Returns when the caller has gone away; asked for once, by a handler that waits.
+    gone: Callable[[], Awaitable[object]] = asyncio.Event().wait
 
     def number(self, name: str) -> int:
         """A number in the path. Raises `InvalidInput`."""

@@ -18,7 +18,7 @@ class EventStream:
         try:
             # A reader that breaks its connection while something is sent has had enough, too.
             with contextlib.suppress(OSError):
-                await first_of(self._send(send), _gone(receive), self._watcher.dropped.wait())
+                await first_of(self._send(send), gone(receive), self._watcher.dropped.wait())
         finally:
             self._live.leave(self._watcher)
 
@@ -34,7 +34,7 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
     """Returns when the reader has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

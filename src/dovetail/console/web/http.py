@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
-from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,6 +31,7 @@ from dovetail.console.nouns import (
     outbox,
     overview,
     pipelines,
+    receiving,
     streams,
     timeline_messages,
     timelines,
@@ -39,6 +39,7 @@ from dovetail.console.nouns import (
 )
 from dovetail.console.web import docs_page, session
 from dovetail.console.web.dispatch import defect_response, dispatch, problem_response
+from dovetail.console.web.download import Download, begin_backup
 from dovetail.console.web.endpoint import Endpoint
 from dovetail.console.web.errors import HttpRefusal
 from dovetail.console.web.event_stream import EventStream
@@ -47,11 +48,12 @@ from dovetail.console.web.openapi import document
 from dovetail.console.web.pages import Pages
 from dovetail.console.web.signing_in import SignIn
 from dovetail.errors import DovetailError, InvalidInput, InvalidSetting
+from dovetail.exposition import render
 from dovetail.settings import HttpSettings, Settings
 from dovetail.web import WebServer, serve_web
 
-#: Connections served at once: fifty live pages with some requests beside; a flood gets 503.
-REQUESTS_CONCURRENT_MAX = 256
+#: Connections at once: fifty live pages with some requests beside.
+CONNECTIONS_MAX = 256
 
 #: How long `stop` waits for answers under way. They take milliseconds; then they are cut off.
 STOP_GRACE_S = 2
@@ -63,6 +65,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *groups.ENDPOINTS,
     *timelines.ENDPOINTS,
     *timeline_messages.ENDPOINTS,
+    *receiving.ENDPOINTS,
     *dead.ENDPOINTS,
     *streams.ENDPOINTS,
     *pipelines.ENDPOINTS,
@@ -114,6 +117,7 @@ class Console:
             Route("/docs/style.css", _docs_style),
             Route("/v1/openapi.json", self._openapi),
             Route("/v1/live", self._watch),
+            Route("/v1/backup", self._backup, methods=["POST"]),
             *(self._route(path, by_path[path]) for path in paths),
             Route("/static/{path:path}", pages.static),
             Route("/{path:path}", pages.page),
@@ -139,8 +143,8 @@ class Console:
         return JSONResponse({"ready": ready, "reasons": reasons}, status_code=200 if ready else 503)
 
     async def _metrics(self, request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(self.desk.node.registry), headers={"content-type": content_type})
+        page, content_type = render(self.desk.node.registry, request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": content_type})
 
     async def _openapi(self, _: Request) -> Response:
         if self._document is None:
@@ -161,6 +165,12 @@ class Console:
         except DovetailError as error:
             return problem_response(error)
         return EventStream(self.live, watcher)
+
+    async def _backup(self, request: Request) -> Response | Download:
+        try:
+            return await begin_backup(self.desk, request.scope["dovetail.pass"].caller)
+        except DovetailError as error:
+            return problem_response(error)
 
 
 async def _docs_style(_: Request) -> Response:
@@ -201,7 +211,7 @@ async def serve_http(app: AsgiApp, settings: HttpSettings) -> WebServer:
         app,
         settings.host,
         settings.port,
-        requests_concurrent_max=REQUESTS_CONCURRENT_MAX,
+        connections_max=CONNECTIONS_MAX,
         stop_grace_s=STOP_GRACE_S,
         hint="choose another address with http.host and http.port, or http.enabled = false",
         certificate=settings.tls_certificate,

@@ -66,6 +66,19 @@ _LIVE = {
 }
 
 
+_BACKUP = {
+    "post": {
+        "tags": ["backup"],
+        "operationId": "take_backup",
+        "summary": "Take a backup of this node",
+        "description": "Everything that the node holds, as of now: a tar file for "
+        "`dovetail restore`. The list of its files is its last member; without it, the file is "
+        "not whole. One at a time; 429 while another one is under way.",
+        "parameters": [],
+    }
+}
+
+
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
     endpoints = list(endpoints)
@@ -77,10 +90,11 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
     live = {"get": {**_LIVE["get"], "responses": _live_responses()}}
+    backup = {"post": {**_BACKUP["post"], "responses": _backup_responses()}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Dovetail", "version": __version__, "description": _INTRODUCTION},
-        "paths": {**paths, "/v1/live": live},
+        "paths": {**paths, "/v1/live": live, "/v1/backup": backup},
         "components": {
             "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -180,3 +194,11 @@ def _live_responses() -> dict[str, Any]:
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
     return {"200": stream} | _problem_responses(_PROBLEMS)
+
+
+def _backup_responses() -> dict[str, Any]:
+    file = {
+        "description": "The backup.",
+        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+    }
+    return {"200": file} | _problem_responses(_PROBLEMS)

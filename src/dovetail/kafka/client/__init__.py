@@ -1,6 +1,8 @@
 """The one Kafka client of our own, over plain sockets.
 
     brokers.py       where the brokers are and how to log in, for every kind of client
+    java_security.py TLS and login by the names that Java's clients have for them
+    java_keystore.py what Java keeps certificates in, JKS and PKCS12, as PEM
     connection.py    one connection: TLS, login, requests out, answers in order
     greeting.py      whether a Kafka node is at an address, and lets us in
     client.py        leaders, offsets, positions of groups, producer ids; tries again what can pass

@@ -2,7 +2,8 @@
 
 There are three kinds of clients: librdkafka, the client of this folder (in Spark's workers and in
 the relay of the outbox), and the client of timelines. Settings of TLS and login have librdkafka's
-names (`dovetail.wire.login.SETTINGS`); as options of a table each begins with `kafka.`.
+names (`dovetail.wire.login.SETTINGS`; `java_security` has Java's); as options of a table each
+begins with `kafka.`.
 
 It is made of strings, so that it can be sent to workers. The password is not shown.
 """
@@ -11,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dovetail.addresses import Address, parse_addresses
-from dovetail.wire.login import SETTINGS, ClientLogin, checked
+from dovetail.wire.login import ClientLogin, checked
 
 PREFIX = "kafka."
-#: The names of the settings as options of a table.
-LOGIN_OPTIONS = tuple(PREFIX + name for name in SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""A small Kafka client over plain sockets, for Spark's workers and for the relay of the outbox.
+"""A small Kafka client over plain sockets: for Spark's workers, the outbox's relay and `admin`.
 
-Both read and write what was planned elsewhere: ranges of offsets, batches under sequence numbers
+They read and write what was planned elsewhere: ranges of offsets, batches under sequence numbers
 that are written down. They need no group, no thread and no queue: requests go out, answers come in
 order, one connection to each broker. Record batches stay bytes.
 
@@ -14,13 +14,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 from dovetail.addresses import Address
 from dovetail.errors import DovetailError, TopicUnknown, Unavailable, Uncertain
 from dovetail.foreign import KAFKA_TEXT_BYTES_MAX, encoded
 from dovetail.kafka.client.brokers import Brokers
-from dovetail.kafka.client.connection import Connection
+from dovetail.kafka.client.connection import CONNECT_S_MAX, Connection
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.error_codes import ErrorCode, error_of
@@ -31,6 +32,8 @@ Partition = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
 
+#: A topic, among what has settings.
+_TOPIC = 2
 #: What has a coordinator.
 _GROUP, _TRANSACTION = 0, 1
 
@@ -42,6 +45,19 @@ REQUEST_S = 30.0
 _IDLE_MAX = 16
 #: Between two tries.
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a client presents itself, and how long it waits; equal ones can share a client."""
+
+    client_id: str = "dovetail-spark"
+    timeout_s: float = TIMEOUT_S
+    request_s: float = REQUEST_S
+    connect_s: float = CONNECT_S_MAX
+
+
+USUAL_MANNERS = Manners()
 
 
 class Retries:
@@ -65,6 +81,35 @@ class Retries:
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
 
 
+def commit_request(
+    group: str, positions: Mapping[Partition, int], texts: Mapping[Partition, str]
+) -> m.OffsetCommitRequest:
+    """Stores positions for a group, from outside of it. Raises `InvalidInput`."""
+    _check("group id", group)
+    _check("metadata of a position", *texts.values())
+    topics = tuple(
+        m.OffsetCommitRequestTopic(
+            name=topic,
+            partitions=tuple(
+                m.OffsetCommitRequestPartition(
+                    partition_index=number,
+                    committed_offset=positions[topic, number],
+                    committed_metadata=texts.get((topic, number), ""),
+                )
+                for number in numbers
+            ),
+        )
+        for topic, numbers in _by_topic(positions).items()
+    )
+    return m.OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+
+
+def refused_positions(answer: m.OffsetCommitResponse) -> list[int]:
+    """The error codes in the answer to such a request."""
+    codes = [one.error_code for topic in answer.topics for one in topic.partitions]
+    return [code for code in codes if code != ErrorCode.NONE]
+
+
 class KafkaClient:
     """Requests to a cluster. Not for two threads at once; `client_of` gives each its own."""
 
@@ -75,6 +120,7 @@ class KafkaClient:
         client_id: str = "dovetail-spark",
         timeout_s: float = TIMEOUT_S,
         request_s: float = REQUEST_S,
+        connect_s: float = CONNECT_S_MAX,
     ) -> None:
         """Raises `InvalidInput` if the files of TLS cannot be used here."""
         self._bootstrap = brokers.addresses()
@@ -82,9 +128,12 @@ class KafkaClient:
         self._client_id = client_id
         self.timeout_s = timeout_s
         self.request_s = min(request_s, timeout_s)
+        self._connect_s = connect_s
         self._connections: dict[Address, Connection] = {}
         self._idle: list[Connection] = []
         self._leaders: dict[Partition, Address] = {}
+        #: Of record batches, by its readers, since it was made.
+        self.bytes_fetched = 0
 
     def retried(self, attempt: Callable[[], Answer], *, timeout_s: float | None = None) -> Answer:
         """The answer of `attempt`, tried again after what can pass until the time is over."""
@@ -128,20 +177,38 @@ class KafkaClient:
 
         def attempt() -> None:
             for leader, mine in self._by_leader(set(at_ms) - set(found)).items():
-                request = m.ListOffsetsRequest(
-                    replica_id=-1,
-                    isolation_level=int(committed),
-                    topics=_list_offsets_topics(mine, at_ms),
-                )
-                answer = self._connection(leader).call(ApiKey.LIST_OFFSETS, request)
-                for topic in answer.topics:
-                    for one in topic.partitions:
-                        doing = f"looking for an offset in {topic.name}-{one.partition_index}"
-                        self._check(one.error_code, doing)
-                        found[topic.name, one.partition_index] = one.offset
+                wanted = {partition: at_ms[partition] for partition in mine}
+                answers = self.offsets_at(leader, wanted, committed=committed)
+                for partition, answer in answers.items():
+                    if isinstance(answer, DovetailError):
+                        raise answer
+                    found[partition] = answer
 
         self.retried(attempt)
         return found
+
+    def offsets_at(
+        self, leader: Address, at_ms: Mapping[Partition, int], *, committed: bool = False
+    ) -> dict[Partition, int | DovetailError]:
+        """As `offsets`, of one broker and in one try: for each partition its offset, or its error.
+
+        Raises `Unavailable` if the broker does not answer.
+        """
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=int(committed),
+            topics=_list_offsets_topics(at_ms),
+        )
+        answer = self._connection(leader).call(ApiKey.LIST_OFFSETS, request)
+        return {
+            (topic.name, one.partition_index): one.offset
+            if one.error_code == ErrorCode.NONE
+            else error_of(
+                one.error_code, f"looking for an offset in {topic.name}-{one.partition_index}"
+            )
+            for topic in answer.topics
+            for one in topic.partitions
+        }
 
     def commit(
         self,
@@ -153,24 +220,7 @@ class KafkaClient:
         """Stores positions for a group, from outside of it. Raises `Refused`."""
         if not positions:
             return
-        texts = metadata or {}
-        _check("group id", group)
-        _check("metadata of a position", *texts.values())
-        topics = tuple(
-            m.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=tuple(
-                    m.OffsetCommitRequestPartition(
-                        partition_index=number,
-                        committed_offset=positions[topic, number],
-                        committed_metadata=texts.get((topic, number), ""),
-                    )
-                    for number in numbers
-                ),
-            )
-            for topic, numbers in _by_topic(positions).items()
-        )
-        request = m.OffsetCommitRequest(group_id=group, member_id="", topics=topics)
+        request = commit_request(group, positions, metadata or {})
 
         def attempt() -> None:
             answer = self._coordinator(group).call(ApiKey.OFFSET_COMMIT, request)
@@ -208,6 +258,21 @@ class KafkaClient:
 
         return self.retried(attempt, timeout_s=timeout_s)
 
+    def topic_setting(self, topic: str, name: str, *, timeout_s: float | None = None) -> str | None:
+        """A setting of a topic; None if the broker has none of that name."""
+        wanted = m.DescribeConfigsRequestResource(
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=(name,)
+        )
+        request = m.DescribeConfigsRequest(resources=(wanted,))
+
+        def attempt() -> str | None:
+            answer = self._any(lambda connection: connection.call(ApiKey.DESCRIBE_CONFIGS, request))
+            (found,) = answer.results
+            self._check(found.error_code, f"looking up {name} of topic {topic!r}")
+            return next((one.value for one in found.configs if one.name == name), None)
+
+        return self.retried(attempt, timeout_s=timeout_s)
+
     def transactions(self) -> list[m.DescribeTransactionsResponseTransaction]:
         """Every transactional id, from the brokers that coordinate them."""
 
@@ -242,6 +307,29 @@ class KafkaClient:
 
         self.retried(attempt)
 
+    def share_groups(self) -> list[str]:
+        """The names of all share groups, from the brokers that coordinate them."""
+
+        def attempt() -> list[str]:
+            found: set[str] = set()
+            for listed in self.ask_brokers(ApiKey.LIST_GROUPS, m.ListGroupsRequest()):
+                self._check(listed.error_code, "listing groups")
+                found |= {one.group_id for one in listed.groups if one.protocol_type == "share"}
+            return sorted(found)
+
+        return self.retried(attempt)
+
+    def ask_brokers(self, api: ApiKey, request: object) -> list[Any]:
+        """What every broker answers, in one try. Raises `Unavailable` if one does not."""
+        brokers = self._metadata([], create=False).brokers
+        connections = [self._connection(Address(one.host, one.port)) for one in brokers]
+        return [connection.call(api, request) for connection in connections]
+
+    def ask_coordinator(self, group: str, api: ApiKey, request: object) -> Any:
+        """What the coordinator of a group answers, whatever it is. Raises `Unavailable`."""
+        _check("group id", group)
+        return self.retried(lambda: self._coordinator(group).call(api, request))
+
     def borrow(self, partition: Partition) -> Connection:
         """A connection to who leads a partition, for the caller alone until it is given back."""
         address = self._leader(partition)
@@ -250,6 +338,10 @@ class KafkaClient:
                 self._idle.remove(connection)
                 return connection
         return self._new_connection(address)
+
+    def borrow_coordinator(self, group: str) -> Connection:
+        """A connection to who coordinates a group, for the caller alone, who closes it."""
+        return self._new_connection(self._coordinator(group).address)
 
     def give_back(self, connection: Connection) -> None:
         """Keeps a connection, on which no answer is outstanding, for the next who borrows."""
@@ -273,7 +365,11 @@ class KafkaClient:
         self._check(answer.error_code, f"finding the coordinator of {group!r}")
         return self._connection(Address(answer.host, answer.port))
 
-    def _metadata(self, wanted: list[str] | None, *, create: bool) -> m.MetadataResponse:
+    def metadata(self, wanted: Iterable[str] | None, *, create: bool = False) -> m.MetadataResponse:
+        """Brokers, and topics with their leaders or errors, in one try; all topics for None.
+
+        Raises `Unavailable`.
+        """
         request = m.MetadataRequest(
             topics=None
             if wanted is None
@@ -283,7 +379,10 @@ class KafkaClient:
         answer: m.MetadataResponse = self._any(
             lambda connection: connection.call(ApiKey.METADATA, request)
         )
+        return answer
 
+    def _metadata(self, wanted: list[str] | None, *, create: bool) -> m.MetadataResponse:
+        answer = self.metadata(wanted, create=create)
         brokers = {one.node_id: Address(one.host, one.port) for one in answer.brokers}
         for topic in answer.topics:
             if create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -328,7 +427,11 @@ class KafkaClient:
 
     def _new_connection(self, address: Address) -> Connection:
         return Connection(
-            address, client_id=self._client_id, timeout_s=self.request_s, login=self._login
+            address,
+            client_id=self._client_id,
+            timeout_s=self.request_s,
+            connect_s=self._connect_s,
+            login=self._login,
         )
 
     def _check(self, code: int, doing: str) -> None:
@@ -341,7 +444,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self.clients: dict[Brokers, KafkaClient] = {}
+        self.clients: dict[tuple[Brokers, Manners], KafkaClient] = {}
 
     def __del__(self) -> None:
         for client in self.clients.values():
@@ -351,15 +454,15 @@ class _Kept:
 _of_thread = threading.local()
 
 
-def client_of(brokers: Brokers) -> KafkaClient:
+def client_of(brokers: Brokers, manners: Manners = USUAL_MANNERS) -> KafkaClient:
     """The client of this thread for a cluster, its connections kept from task to task."""
     kept: _Kept | None = getattr(_of_thread, "kept", None)
     # A forked worker must not share its parent's sockets.
     if kept is None or kept.process != os.getpid():
         kept = _of_thread.kept = _Kept()
-    if brokers not in kept.clients:
-        kept.clients[brokers] = KafkaClient(brokers)
-    return kept.clients[brokers]
+    if (brokers, manners) not in kept.clients:
+        kept.clients[brokers, manners] = KafkaClient(brokers, **asdict(manners))
+    return kept.clients[brokers, manners]
 
 
 def name_of(partition: Partition) -> str:
@@ -374,9 +477,7 @@ def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
     return grouped
 
 
-def _list_offsets_topics(
-    partitions: list[Partition], at_ms: Mapping[Partition, int]
-) -> tuple[m.ListOffsetsRequestTopic, ...]:
+def _list_offsets_topics(at_ms: Mapping[Partition, int]) -> tuple[m.ListOffsetsRequestTopic, ...]:
     return tuple(
         m.ListOffsetsRequestTopic(
             name=topic,
@@ -387,7 +488,7 @@ def _list_offsets_topics(
                 for number in numbers
             ),
         )
-        for topic, numbers in _by_topic(partitions).items()
+        for topic, numbers in _by_topic(at_ms).items()
     )
 
 

@@ -27,12 +27,18 @@ VERSIONS = {
     ApiKey.OFFSET_FETCH: 7,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.DESCRIBE_CONFIGS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 2,
     ApiKey.LIST_TRANSACTIONS: 0,
     ApiKey.DESCRIBE_TRANSACTIONS: 0,
+    ApiKey.LIST_GROUPS: 4,
+    ApiKey.SHARE_GROUP_DESCRIBE: 1,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
 }
 
 #: A broker that is there answers a connection in milliseconds; another may be asked instead.
-_CONNECT_S_MAX = 5.0
+CONNECT_S_MAX = 5.0
 #: An answer is a fetch and what stands around it, or one batch that is larger than a fetch.
 _FRAME_BYTES_MAX = 256 * 1024 * 1024
 _CORRELATION_BYTES = 4
@@ -47,12 +53,14 @@ class Connection:
         *,
         client_id: str,
         timeout_s: float,
+        connect_s: float = CONNECT_S_MAX,
         login: ClientLogin = NOBODY,
     ) -> None:
         self.address = Address(*address)
         self._login = login
         self._client_id = client_id
         self._timeout_s = timeout_s
+        self._connect_s = connect_s
         self._socket: socket.socket | None = None
         self._correlation_id = 0
 
@@ -95,7 +103,7 @@ class Connection:
 
     def _open(self) -> socket.socket:
         """A new connection, encrypted and logged in. Raises `OSError`, `Refused`."""
-        opened = self._socket = socket.create_connection(self.address, _CONNECT_S_MAX)
+        opened = self._socket = socket.create_connection(self.address, self._connect_s)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         try:

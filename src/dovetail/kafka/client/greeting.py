@@ -23,6 +23,10 @@ _HEADER = struct.Struct("!ihhih")
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
+class SpeaksHttp(ProtocolViolation):
+    """A web server is behind the address."""
+
+
 class Greeter:
     """Greets nodes with one login."""
 
@@ -50,15 +54,9 @@ class Greeter:
                 pass
             _ask(line, _METADATA_KEY, _METADATA_VERSION, _METADATA_OF_NOTHING, client_id=name)
 
-    def hint(self) -> str:
-        """What to look at when a node hangs up or cannot be understood."""
-        questions = []
-        if self._login.tls is None:
-            questions.append("Does the node want TLS (client.tls)?")
-        if not self._login.user:
-            questions.append("Does it want a login (client.user)?")
-        questions.append("Is it the port for Kafka clients, and not the one for HTTP?")
-        return " ".join(questions)
+    def hint(self, error: Exception) -> str:
+        """What to look at when a node hangs up or cannot be understood; empty if that is plain."""
+        return "" if isinstance(error, SpeaksHttp) else self._login.hint(error)
 
 
 def _ask(line: socket.socket, key: int, version: int, body: bytes, *, client_id: str) -> memoryview:
@@ -67,7 +65,10 @@ def _ask(line: socket.socket, key: int, version: int, body: bytes, *, client_id:
     rest = name + body
     line.sendall(_HEADER.pack(_HEADER.size - 4 + len(rest), key, version, 0, len(name)) + rest)
 
-    length = int.from_bytes(_read(line, 4), "big", signed=True)
+    first = _read(line, 4)
+    if first == b"HTTP":
+        raise SpeaksHttp("it speaks HTTP; give the port for Kafka clients (kafka.port)")
+    length = int.from_bytes(first, "big", signed=True)
     if not 4 <= length <= _ANSWER_BYTES_MAX:
         raise ProtocolViolation("it does not answer in Kafka's protocol")
     return memoryview(_read(line, length))[4:]

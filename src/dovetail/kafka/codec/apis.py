@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -79,20 +80,35 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Api:
     """A request type: its messages and its versions, all bounds inclusive."""
 
     key: ApiKey
     name: str
-    request: type[Any]
-    response: type[Any]
     lowest: int
     highest: int
     flexible_since: int
     advertised_lowest: int
+
+    @cached_property
+    def request(self) -> type[Any]:
+        """The message that asks; it has Kafka's name for the request type."""
+        return getattr(m, f"{self.name}Request")  # type: ignore[no-any-return]
+
+    @cached_property
+    def response(self) -> type[Any]:
+        """The message that answers."""
+        return getattr(m, f"{self.name}Response")  # type: ignore[no-any-return]
 
     def answers(self, version: int) -> bool:
         """Whether requests of this version are answered with what they ask for."""
@@ -114,13 +130,11 @@ def _api(
     flexible_since: int,
     advertised_lowest: int | None = None,
 ) -> Api:
-    """A row of the table; key and messages have Kafka's name for the request type."""
+    """A row of the table; the key has Kafka's name for the request type."""
     lowest, highest = versions
     return Api(
         key=ApiKey[re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()],
         name=name,
-        request=getattr(m, f"{name}Request"),
-        response=getattr(m, f"{name}Response"),
         lowest=lowest,
         highest=highest,
         flexible_since=flexible_since,
@@ -129,7 +143,7 @@ def _api(
 
 
 _APIS: Final = (
-    _api("Produce", versions=(3, 12), flexible_since=9, advertised_lowest=0),
+    _api("Produce", versions=(3, 13), flexible_since=9, advertised_lowest=0),
     _api("Fetch", versions=(4, 18), flexible_since=12),
     _api("ListOffsets", versions=(1, 11), flexible_since=6),
     _api("Metadata", versions=(0, 13), flexible_since=9),
@@ -156,7 +170,7 @@ _APIS: Final = (
     _api("DescribeProducers", versions=(0, 0), flexible_since=0),
     _api("DescribeTransactions", versions=(0, 0), flexible_since=0),
     # Version 2 has a regular expression, which a client could have us look for until evening.
-    _api("ListTransactions", versions=(0, 1), flexible_since=0),
+    _api("ListTransactions", versions=(0, 2), flexible_since=0),
     _api("DescribeConfigs", versions=(1, 4), flexible_since=4),
     _api("AlterConfigs", versions=(0, 2), flexible_since=2),
     _api("CreatePartitions", versions=(0, 3), flexible_since=2),
@@ -184,6 +198,13 @@ _APIS: Final = (
     _api("ConsumerGroupDescribe", versions=(0, 1), flexible_since=0),
     _api("ListConfigResources", versions=(0, 1), flexible_since=0),
     _api("DescribeTopicPartitions", versions=(0, 0), flexible_since=0),
+    _api("ShareGroupHeartbeat", versions=(1, 1), flexible_since=0),
+    _api("ShareGroupDescribe", versions=(1, 1), flexible_since=0),
+    _api("ShareFetch", versions=(1, 2), flexible_since=0),
+    _api("ShareAcknowledge", versions=(1, 2), flexible_since=0),
+    _api("DescribeShareGroupOffsets", versions=(0, 1), flexible_since=0),
+    _api("AlterShareGroupOffsets", versions=(0, 0), flexible_since=0),
+    _api("DeleteShareGroupOffsets", versions=(0, 0), flexible_since=0),
 )
 
 SUPPORTED: Final[Mapping[int, Api]] = MappingProxyType({int(api.key): api for api in _APIS})

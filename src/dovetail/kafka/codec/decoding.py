@@ -3,14 +3,14 @@
 For each struct and version one Python function is written out as source, compiled once and kept.
 Runs of fixed-size fields, together with the length that follows them, are read by one
 `struct` call. Every length and count is compared with what remains of the frame before anything
-is made from it.
+is made from it, and the counts of all arrays together with how many the caller takes (`room`).
 
 A decoder raises `ProtocolViolation` for what it finds wrong itself. It leaves running over the
 end of the frame to `struct.error` and `IndexError`, and bad UTF-8 to `UnicodeDecodeError`: the
 caller catches those three (`DECODE_ERRORS`) once a frame, which costs nothing when all is well.
 
-Objects are filled through their slots, not through `__init__`, which for a frozen dataclass takes
-2.5 times as long. Messages must therefore have no `__post_init__`.
+Objects are filled through their slots, not through `__init__`. Messages must therefore have no
+`__post_init__`.
 """
 
 import struct
@@ -189,6 +189,9 @@ class _DecoderSource:
         self._null_or(target, f"count_wrong({where!r}, n)", nullable)
         self._line(f"if n * {least} > end - pos:")
         self._line(f"    raise count_too_high({where!r}, n, {least}, end - pos)")
+        self._line("room.left -= n")
+        self._line("if room.left < 0:")
+        self._line(f"    raise too_many({where!r}, n)")
         if isinstance(spec.element, Primitive) and spec.element.code:
             self._line(f"{target} = unpack_from(f'!{{n}}{spec.element.code}', buf, pos)")
             self._line(f"pos += n * {least}")

@@ -21,6 +21,7 @@ from dovetail.kafka.codec.schema import (
     RECORDS_LIST,
     STRING,
     UUID,
+    EncodedOnce,
     FieldSpec,
     Primitive,
     fields_in,
@@ -42,8 +43,29 @@ def encoder(message: type[Any], version: int, flexible: bool) -> Encoder:
     key = (message, version, flexible)
     made = _made.get(key)
     if made is None:
-        made = _made[key] = _EncoderSource(message, version, flexible).compile()
+        made = _EncoderSource(message, version, flexible).compile()
+        if issubclass(message, EncodedOnce):
+            made = _once(made, version)
+        _made[key] = made
     return made
+
+
+def _once(encode: Encoder, version: int) -> Encoder:
+    """The same bytes as `encode` makes; an object is encoded once in each version."""
+
+    def encode_once(made: Any, out: list[Buffer], cuts: list[int]) -> None:
+        try:
+            encodings = made.encodings
+        except AttributeError:
+            encodings = made.encodings = {}
+        known = encodings.get(version)
+        if known is None:
+            pieces: list[Buffer] = []
+            encode(made, pieces, cuts)
+            known = encodings[version] = b"".join(pieces)
+        out.append(known)
+
+    return encode_once
 
 
 def frame(pieces: list[Buffer], cuts: list[int]) -> list[Buffer]:

@@ -149,6 +149,11 @@ class ErrorCode(IntEnum):
     DUPLICATE_VOTER = 126
     VOTER_NOT_FOUND = 127
     INVALID_REGULAR_EXPRESSION = 128
+    REBOOTSTRAP_REQUIRED = 129
+    STREAMS_INVALID_TOPOLOGY = 130
+    STREAMS_INVALID_TOPOLOGY_EPOCH = 131
+    STREAMS_TOPOLOGY_FENCED = 132
+    SHARE_SESSION_LIMIT_REACHED = 133
 
 
 #: Each error with its codes. A broker answers with the first one; the table is searched along the
@@ -171,12 +176,15 @@ _CODES: Final[Mapping[type[DovetailError], tuple[ErrorCode, ...]]] = {
     errors.BatchTooLarge: (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
     errors.InvalidTimestamp: (ErrorCode.INVALID_TIMESTAMP,),
     errors.OffsetOutOfRange: (ErrorCode.OFFSET_OUT_OF_RANGE,),
+    errors.PolicyViolation: (ErrorCode.POLICY_VIOLATION,),
     errors.TopicUnknown: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,),
+    errors.TopicIdUnknown: (ErrorCode.UNKNOWN_TOPIC_ID,),
     errors.NotFound: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND),
     errors.TopicExists: (ErrorCode.TOPIC_ALREADY_EXISTS,),
     errors.SequenceGap: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID),
     errors.ProducerFenced: (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED),
     errors.TransactionRefused: (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE),
+    errors.TransactionMapping: (ErrorCode.INVALID_PRODUCER_ID_MAPPING,),
     errors.TransactionBusy: (ErrorCode.CONCURRENT_TRANSACTIONS,),
     errors.NotOwner: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),
     errors.Fenced: (ErrorCode.NOT_LEADER_OR_FOLLOWER,),

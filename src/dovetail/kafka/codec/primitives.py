@@ -4,6 +4,8 @@ The generated decoders read the common case inline and come here for the rest. N
 memory in proportion to a number that was read from the frame.
 """
 
+import sys
+import threading
 from typing import Final
 
 from dovetail.errors import ProtocolViolation
@@ -18,11 +20,23 @@ STRING_BYTES_MAX: Final = 0x7FFF
 #: A tagged field takes a byte for its tag and one for its size at least.
 TAG_BYTES_MIN: Final = 2
 
+#: Most tagged fields of one struct. Kafka has three; the rest is room for later versions.
+TAGS_MAX: Final = 16
+
 #: In front of a struct that may be null: a byte that says whether it is.
 NULL_STRUCT: Final = b"\xff"
 PRESENT_STRUCT: Final = b"\x01"
 
 _SHORT: Final = tuple(bytes((number,)) for number in range(128))
+
+
+class _Room(threading.local):
+    """How many more elements the arrays of the frame that this thread decodes may have."""
+
+    left = sys.maxsize
+
+
+room: Final = _Room()
 
 
 def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
@@ -58,6 +72,8 @@ def read_tag_count(where: str, buffer: memoryview, position: int, end: int) -> t
     count, position = read_uvarint(buffer, position)
     if count * TAG_BYTES_MIN > end - position:
         raise count_too_high(f"{where} tags", count, TAG_BYTES_MIN, end - position)
+    if count > TAGS_MAX:
+        raise ProtocolViolation(f"{where} has {count} tags, the most is {TAGS_MAX}")
     return count, position
 
 
@@ -97,6 +113,13 @@ def count_too_high(
     return ProtocolViolation(
         f"{where} has count {count}, at least {element_bytes_min} bytes each, "
         f"but only {remaining} bytes remain"
+    )
+
+
+def too_many(where: str, count: int) -> ProtocolViolation:
+    """For a request that would keep everybody else waiting."""
+    return ProtocolViolation(
+        f"{where} has count {count}, which is more than one request may ask for; ask in parts"
     )
 
 

@@ -22,6 +22,7 @@
     group_admin.py   ListGroups, DescribeGroups, DeleteGroups
     positions.py     OffsetCommit, OffsetFetch, OffsetDelete
     group_codes.py   what a group's coordinator decided, as Kafka's codes
+    share/           share groups
     sasl.py          the login of a client
     users.py         who can log in
     acls.py          access rules
@@ -31,7 +32,7 @@ body of the response. What goes wrong becomes one of Kafka's error codes (`codec
 the item that it concerns. Handlers know no bytes.
 """
 
-from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call, KafkaMetrics
+from dovetail.kafka.handlers.backend import Backend, BrokerAddress, Call, KafkaMetrics, Told
 from dovetail.kafka.handlers.front import KafkaDispatch
 
-__all__ = ["Backend", "BrokerAddress", "Call", "KafkaDispatch", "KafkaMetrics"]
+__all__ = ["Backend", "BrokerAddress", "Call", "KafkaDispatch", "KafkaMetrics", "Told"]

@@ -6,6 +6,8 @@ here, in Kafka's words; nothing of it can be changed through Kafka's protocol.
 
 from dovetail.kafka.handlers.backend import Backend
 from dovetail.log.groups.assignors import ASSIGNORS
+from dovetail.log.groups.types import GroupSettings
+from dovetail.log.share.group_settings import SETTINGS
 from dovetail.log.topic_settings import CONFIG_KEYS
 
 
@@ -31,7 +33,7 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "group.consumer.assignors": ",".join(ASSIGNORS),
         "group.consumer.heartbeat.interval.ms": str(limits.consumer_heartbeat_interval_ms),
         "group.consumer.session.timeout.ms": str(limits.consumer_session_timeout_ms),
-        "group.coordinator.rebalance.protocols": "classic,consumer",
+        "group.coordinator.rebalance.protocols": "classic,consumer,share",
         "group.initial.rebalance.delay.ms": str(limits.initial_rebalance_delay_ms),
         "group.max.session.timeout.ms": str(limits.session_timeout_ms_max),
         "group.max.size": str(limits.group_size_max),
@@ -42,13 +44,28 @@ def kafka_settings(backend: Backend) -> dict[str, str]:
         "offsets.retention.minutes": str(limits.offsets_retention_ms // 60_000),
         "process.roles": "broker",
         **of_transactions,
+        **_of_shares(limits),
     }
 
 
-def group_settings(backend: Backend) -> dict[str, str]:
-    """Kafka's settings of a group: here all groups have the node's."""
-    limits = backend.groups.settings
+def _of_shares(limits: GroupSettings) -> dict[str, str]:
     return {
+        "group.share.delivery.count.limit": str(limits.share.deliveries_max),
+        "group.share.enable": "true",
+        "group.share.heartbeat.interval.ms": str(limits.share.heartbeat_interval_ms),
+        "group.share.max.size": str(limits.share_size_max),
+        "group.share.partition.max.record.locks": str(limits.share.in_flight_max),
+        "group.share.record.lock.duration.ms": str(limits.share.lock_ms),
+        "group.share.session.timeout.ms": str(limits.share.session_timeout_ms),
+    }
+
+
+def group_settings(backend: Backend, group_id: str) -> dict[str, str]:
+    """Kafka's settings of a group; those of share groups can be its own."""
+    limits = backend.groups.settings
+    own = backend.shares.settings.of(group_id)
+    return {
+        **{name: setting.show(own) for name, setting in SETTINGS.items()},
         "consumer.heartbeat.interval.ms": str(limits.consumer_heartbeat_interval_ms),
         "consumer.session.timeout.ms": str(limits.consumer_session_timeout_ms),
     }

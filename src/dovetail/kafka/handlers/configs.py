@@ -1,10 +1,10 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of things.
 
-A topic's settings can be changed; the node's are those of its settings file and can be read, under
-our names and, for tools that ask so, under Kafka's (`broker_settings.py`).
+A topic's settings can be changed, and a share group's; the node's are those of its settings file
+and can be read, under our names and, for tools that ask so, under Kafka's (`broker_settings.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput
@@ -12,6 +12,7 @@ from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.broker_settings import group_settings, kafka_settings
+from dovetail.log.share.group_settings import SETTINGS
 from dovetail.log.topic_settings import CONFIG_KEYS, ConfigType, config_key
 
 _TOPIC = 2
@@ -24,6 +25,7 @@ _LISTED = {_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _CONSUMER_GROUP}
 _SOURCE_TOPIC = 1
 _SOURCE_NODE = 4
 _SOURCE_DEFAULT = 5
+_SOURCE_GROUP = 8
 
 _SET = 0
 _DELETE = 1
@@ -89,20 +91,26 @@ def _describe(
         return _of_the_node(kafka_settings(backend) | backend.node_settings, wanted)
     if resource.resource_type == _CONSUMER_GROUP:
         call.access.demand(Operation.DESCRIBE_CONFIGS, Kind.GROUP, resource.resource_name)
-        return _of_the_node(group_settings(backend), wanted)
+        shown = group_settings(backend, resource.resource_name)
+        own = backend.shares.settings.own(resource.resource_name)
+        return _of_the_node(shown, wanted, own=own, changeable=SETTINGS)
     raise InvalidInput(f"resource type {resource.resource_type} has no settings here")
 
 
 def _of_the_node(
-    settings: dict[str, str], wanted: tuple[str, ...] | None
+    settings: dict[str, str],
+    wanted: tuple[str, ...] | None,
+    *,
+    own: Collection[str] = (),
+    changeable: Collection[str] = (),
 ) -> tuple[m.DescribeConfigsResponseConfig, ...]:
-    """Settings that stand in the node's settings file."""
+    """Settings that stand in the node's settings file, or are a group's `own`."""
     return tuple(
         m.DescribeConfigsResponseConfig(
             name=name,
             value=value,
-            read_only=True,
-            config_source=_SOURCE_NODE,
+            read_only=name not in changeable,
+            config_source=_SOURCE_GROUP if name in own else _SOURCE_NODE,
             is_sensitive=False,
             synonyms=(),
             config_type=ConfigType.STRING,
@@ -141,6 +149,8 @@ async def list_config_resources(
         )
 
     found = []
+    if _CONSUMER_GROUP in wanted:
+        found += [(_CONSUMER_GROUP, name) for name in backend.shares.settings.groups()]
     if _TOPIC in wanted:
         found += [(_TOPIC, record.name) for record in backend.log.topics()]
     for kind in (_BROKER, _BROKER_LOGGER):
@@ -195,13 +205,23 @@ async def _alter(
     backend: Backend,
     call: Call,
     resource: m.AlterConfigsRequestResource | m.IncrementalAlterConfigsRequestResource,
-    changes: Iterable[tuple[str, int, str | None]],
+    changes: Sequence[tuple[str, int, str | None]],
     *,
     from_nothing: bool,
     check_only: bool,
 ) -> m.AlterConfigsResponseResource:
     code, message = ErrorCode.NONE, None
     try:
+        if resource.resource_type == _CONSUMER_GROUP:
+            name = resource.resource_name
+            call.access.demand(Operation.ALTER_CONFIGS, Kind.GROUP, name)
+            await backend.shares.settings.change(
+                name, _group_changes(changes), from_nothing=from_nothing, check_only=check_only
+            )
+            return _altered(resource)
+        if resource.resource_type == _BROKER and _takes_nothing(changes):
+            call.access.demand(Operation.ALTER_CONFIGS, Kind.CLUSTER, CLUSTER_NAME)
+            return _altered(resource)
         config = _changed(backend, call, resource, changes, from_nothing=from_nothing)
         await backend.log.alter_config(resource.resource_name, config, check_only=check_only)
     except _NotATopic as error:
@@ -210,13 +230,36 @@ async def _alter(
         code, message = ErrorCode.INVALID_CONFIG, str(error)
     except DovetailError as error:
         code, message = code_of(error), str(error)
+    return _altered(resource, code, message)
 
+
+def _altered(
+    resource: m.AlterConfigsRequestResource | m.IncrementalAlterConfigsRequestResource,
+    code: ErrorCode = ErrorCode.NONE,
+    message: str | None = None,
+) -> m.AlterConfigsResponseResource:
     return m.AlterConfigsResponseResource(
         error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )
+
+
+def _takes_nothing(changes: Sequence[tuple[str, int, str | None]]) -> bool:
+    """Whether settings are only deleted. A broker has none of its own, so that is so already; a
+    tool that ends a reassignment takes back the limits that it may have set."""
+    return bool(changes) and all(operation == _DELETE for _, operation, _ in changes)
+
+
+def _group_changes(changes: Iterable[tuple[str, int, str | None]]) -> dict[str, str | None]:
+    """Settings of a group that are set, or are no more; none of them is a list."""
+    found: dict[str, str | None] = {}
+    for name, operation, value in changes:
+        if operation not in (_SET, _DELETE) or (operation == _SET and value is None):
+            raise InvalidInput(f"{name[:80]!r} can be set to a value or deleted")
+        found[name] = value if operation == _SET else None
+    return found
 
 
 class _NotATopic(InvalidInput):
@@ -234,7 +277,7 @@ def _changed(
     """The settings of a topic with the changes made."""
     if resource.resource_type != _TOPIC:
         raise _NotATopic(
-            "only topics can be changed here; settings of brokers and groups are in the node's "
+            "only topics and groups can be changed here; settings of brokers are in the node's "
             "settings file"
         )
     name = resource.resource_name

@@ -21,6 +21,9 @@ from dovetail.log.groups.types import GroupError, GroupId, InstanceId, MemberId
 _CLASSIC_MEMBER = 0
 _CONSUMER_MEMBER = 1
 
+#: In Kafka's words.
+_HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
+
 
 async def heartbeat(
     backend: Backend, call: Call, request: m.ConsumerGroupHeartbeatRequest
@@ -65,7 +68,7 @@ async def heartbeat(
         assignment = m.ConsumerGroupHeartbeatResponseAssignment(
             topic_partitions=tuple(
                 m.ConsumerGroupHeartbeatResponseTopic(topic_id=topic_id, partitions=numbers)
-                for topic_id, numbers in _by_topic(answer.assignment)
+                for topic_id, numbers in by_topic(answer.assignment)
             )
         )
     return m.ConsumerGroupHeartbeatResponse(
@@ -88,6 +91,8 @@ def _refusal(call: Call, request: m.ConsumerGroupHeartbeatRequest) -> str | None
     epoch = request.member_epoch
     if not request.member_id and (call.api_version > 0 or epoch != JOINING):
         return "MemberId can't be empty."
+    if not request.group_id.strip():
+        return "GroupId can't be empty."
     if request.instance_id is not None and not request.instance_id.strip():
         return "InstanceId can't be empty."
     if request.rack_id is not None and not request.rack_id.strip():
@@ -100,14 +105,15 @@ def _refusal(call: Call, request: m.ConsumerGroupHeartbeatRequest) -> str | None
         return None
     if request.rebalance_timeout_ms < 0:
         return "RebalanceTimeoutMs must be provided in first request."
-    if request.topic_partitions:
+    if request.topic_partitions is None or request.topic_partitions:
         return "TopicPartitions must be empty when (re-)joining."
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
         return "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when joining."
     return None
 
 
-def _by_topic(parts: Iterable[tuple[str, int]]) -> list[tuple[bytes, tuple[int, ...]]]:
+def by_topic(parts: Iterable[tuple[str, int]]) -> list[tuple[bytes, tuple[int, ...]]]:
+    """Partitions as messages have them: by the bytes of their topic ids."""
     found: dict[str, list[int]] = {}
     for topic_id, number in sorted(parts):
         found.setdefault(topic_id, []).append(number)
@@ -129,10 +135,13 @@ def _describe(backend: Backend, call: Call, group_id: str) -> m.ConsumerGroupDes
     coordinator = coordinator_of(backend, call, Operation.DESCRIBE, group_id)
     code = group_code(coordinator.refusal(GroupId(group_id)))
     found = coordinator.described(GroupId(group_id)) if code is ErrorCode.NONE else None
-    if found is None:
-        message = None
-        if code is ErrorCode.NONE:
-            code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+    message = None
+    if code is ErrorCode.NONE and found is None:
+        code, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+    names = {record.id: record.name for record in backend.log.topics()} if found else {}
+    if found is not None and not _may_see(call, found, names):
+        code, message = ErrorCode.TOPIC_AUTHORIZATION_FAILED, _HIDDEN
+    if found is None or code is not ErrorCode.NONE:
         return m.ConsumerGroupDescribeResponseGroup(
             error_code=code,
             error_message=message,
@@ -143,13 +152,20 @@ def _describe(backend: Backend, call: Call, group_id: str) -> m.ConsumerGroupDes
             assignor_name="",
             members=(),
         )
-    return _described(backend, found)
+    return _described(found, names)
+
+
+def _may_see(call: Call, found: ConsumerDescription, names: dict[str, str]) -> bool:
+    """Whether the client may see every topic that a description would name."""
+    parts = (part for one in found.members for part in (*one.assigned, *one.target))
+    topics = {names[topic_id] for topic_id, _ in parts if topic_id in names}
+    topics.update(name for one in found.members for name in one.names)
+    return all(call.access.allows(Operation.DESCRIBE, Kind.TOPIC, topic) for topic in topics)
 
 
 def _described(
-    backend: Backend, found: ConsumerDescription
+    found: ConsumerDescription, names: dict[str, str]
 ) -> m.ConsumerGroupDescribeResponseGroup:
-    names = {record.id: record.name for record in backend.log.topics()}
     return m.ConsumerGroupDescribeResponseGroup(
         error_code=ErrorCode.NONE,
         group_id=found.group_id,
@@ -185,6 +201,6 @@ def _assignment(
             m.ConsumerGroupDescribeResponseTopic(
                 topic_id=topic_id, topic_name=names.get(topic_id.hex(), ""), partitions=numbers
             )
-            for topic_id, numbers in _by_topic(parts)
+            for topic_id, numbers in by_topic(parts)
         )
     )

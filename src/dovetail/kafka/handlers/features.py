@@ -12,6 +12,7 @@ from dovetail.kafka.handlers.backend import Backend, Call
 #: The lowest and the highest level of each feature; the highest is in use.
 FEATURES: dict[str, tuple[int, int]] = {
     "group.version": (0, 1),
+    "share.version": (0, 1),
     # A producer that sees 2 speaks KIP-890's protocol; every other one is served all the same.
     "transaction.version": (0, 2),
 }

@@ -29,12 +29,11 @@ from dovetail.kafka.handlers.fetch_sessions import (
 from dovetail.log.partition import Partition
 from dovetail.log.producers import AbortedRange
 from dovetail.log.reading import (
-    aborted_between,
     known_aborted,
+    read_committed,
     read_from_storage,
     read_from_tail,
 )
-from dovetail.record_batch import read_header
 
 #: From this version on topics are named by their ids.
 _TOPIC_IDS_SINCE = 13
@@ -67,11 +66,6 @@ class _Read:
     def size(self) -> int:
         return sum(map(len, self.batches))
 
-    @property
-    def offset_end(self) -> int:
-        """The offset behind what was read."""
-        return read_header(self.batches[-1]).offset_end
-
 
 @dataclass(slots=True)
 class _Topic:
@@ -94,16 +88,15 @@ def fetch(
         if session is not None:
             found = _session_from_tail(backend, call.access, request, session)
             return found or partial(_session_later, backend, call.access, request, session)
-    return fetch_from_tail(backend, call.access, request) or partial(
-        fetch_later, backend, call.access, request
-    )
+    topics = _look_up(backend, call.access, request)
+    found = fetch_from_tail(backend, request, topics)
+    return found or partial(fetch_later, backend, request, topics)
 
 
 def fetch_from_tail(
-    backend: Backend, access: Access, request: m.FetchRequest
+    backend: Backend, request: m.FetchRequest, topics: list[_Topic]
 ) -> m.FetchResponse | None:
     """The answer, if it is all in memory and need not wait."""
-    topics = _look_up(backend, access, request)
     size = _read_tails(topics, _bytes_max(request), leased=True)  # As `_look_up` just saw.
     reads = [read for topic in topics for read in topic.reads]
     if any(read.cold for read in reads):
@@ -114,12 +107,13 @@ def fetch_from_tail(
     return _response(backend, topics)
 
 
-async def fetch_later(backend: Backend, access: Access, request: m.FetchRequest) -> m.FetchResponse:
+async def fetch_later(
+    backend: Backend, request: m.FetchRequest, topics: list[_Topic]
+) -> m.FetchResponse:
     """The answer, after reading the storage or waiting for data."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
     woken = asyncio.Event()
-    topics = _look_up(backend, access, request)
     partitions = {r.partition for t in topics for r in t.reads if r.partition is not None}
     for partition in partitions:
         partition.on_confirmed.add(woken.set)
@@ -303,7 +297,7 @@ def _read_tails(topics: list[_Topic], bytes_max: int, *, leased: bool) -> int:
 
 def _find_aborted(read: _Read, partition: Partition) -> None:
     """What to skip, if that is in memory; else it is read with its batches from the storage."""
-    aborted = known_aborted(partition, read.request.fetch_offset, read.offset_end)
+    aborted = known_aborted(partition, read.request.fetch_offset, read.batches[-1])
     read.aborted = aborted or []
     if aborted is None:
         read.cold, read.batches = True, ()
@@ -326,10 +320,13 @@ async def _read_cold(topics: list[_Topic], bytes_max: int) -> int:
             room = min(read.request.partition_max_bytes, max(bytes_max - size, 1))
             offset = read.request.fetch_offset
             try:
-                found = await read_from_storage(read.partition, offset, room, end=read.end)
+                if read.end is None:
+                    found = await read_from_storage(read.partition, offset, room)
+                else:
+                    found, read.aborted = await read_committed(
+                        read.partition, offset, room, end=read.end
+                    )
                 read.batches = tuple(found)
-                if read.aborted is not None and found:
-                    read.aborted = await aborted_between(read.partition, offset, read.offset_end)
             except DovetailError as error:
                 read.code, read.batches = code_of(error), ()
                 continue

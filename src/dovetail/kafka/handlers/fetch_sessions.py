@@ -28,8 +28,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from dovetail.foreign import TOPIC_CHARACTERS_MAX
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
+from dovetail.kafka.codec.schema import ZERO_UUID
 from dovetail.log.partition import Partition
 
 #: Sessions that are kept; Kafka's limit.
@@ -101,11 +103,16 @@ class Session:
                 self.pending.pop(key, None)
 
     def look_everywhere(self) -> None:
-        """Partitions came or went: each may have something to tell."""
+        """Every partition has something to tell."""
         for key in self.cached:
             self._unwatch(key)
             self.pending[key] = None
         self.woken.set()
+
+    def look_at(self, key: Key) -> None:
+        """The partition came or went, so it has something to tell."""
+        if key in self.cached:
+            self._call(key)
 
     def topics(self) -> tuple[m.FetchRequestTopic, ...]:
         """The pending partitions as a request names them; who got nothing last comes first."""
@@ -158,13 +165,20 @@ class Session:
         return changed or self.fresh or bool(answer.records)
 
     def end(self) -> None:
-        """Nobody calls it any more."""
+        """Nobody calls it any more, also if a request of it still waits."""
         for key in self.cached:
             self._unwatch(key)
+        self.cached.clear()
+        self.pending.clear()
 
 
 def _hard_to_guess() -> int:
     return 1 + secrets.randbelow((1 << 31) - 1)
+
+
+def _has_long_names(request: m.FetchRequest) -> bool:
+    """Whether it names topics that cannot exist, and are not worth their memory."""
+    return any(len(topic.topic) > TOPIC_CHARACTERS_MAX for topic in request.topics)
 
 
 class FetchSessions:
@@ -177,6 +191,8 @@ class FetchSessions:
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         #: Partitions in all of them.
         self._partitions = 0
+        #: The topic's id of each partition that is served here.
+        self._ids: dict[tuple[str, int], bytes] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -205,19 +221,33 @@ class FetchSessions:
         session.forget(request.forgotten_topics_data)
         session.name(request.topics)
         self._partitions += len(session.cached)
-        if self._partitions > PARTITIONS_MAX:
+        if self._partitions > PARTITIONS_MAX or _has_long_names(request):
             self._remove(session.id)
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return session
 
-    def changed(self) -> None:
-        """This broker took partitions or gave some away."""
+    def came(self, name: str, topic_id: bytes, number: int) -> None:
+        """This broker serves the partition from now on."""
+        self._ids[name, number] = topic_id
+        self._look_at(name, topic_id, number)
+
+    def went(self, name: str, number: int) -> None:
+        """This broker serves the partition no more."""
+        self._look_at(name, self._ids.pop((name, number), ZERO_UUID), number)
+
+    def _look_at(self, name: str, topic_id: bytes, number: int) -> None:
+        """Who reads the partition is told; others are left alone.
+
+        A broker that takes a thousand partitions over would else look a thousand times through
+        everything that everybody reads.
+        """
+        by_name, by_id = Key(name, ZERO_UUID, number), Key("", topic_id, number)
         for session in self._sessions.values():
-            session.look_everywhere()
+            session.look_at(by_id if session.by_id else by_name)
 
     def _open(self, request: m.FetchRequest, by_id: bool, now_ms: float) -> Session | None:
         size = sum(len(topic.partitions) for topic in request.topics)
-        if not size or not self._make_room(size, now_ms):
+        if not size or _has_long_names(request) or not self._make_room(size, now_ms):
             return None
         number = self._new_id()
         while number in self._sessions:

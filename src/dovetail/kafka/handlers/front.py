@@ -43,6 +43,10 @@ from dovetail.kafka.handlers import (
 from dovetail.kafka.handlers import quotas as client_quotas
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.sasl import sasl
+from dovetail.kafka.handlers.share import acknowledge as share_acknowledge
+from dovetail.kafka.handlers.share import fetch as share_fetch
+from dovetail.kafka.handlers.share import groups as share_groups
+from dovetail.kafka.handlers.share import offsets as share_offsets
 from dovetail.wire import Connection, OrderedReply, Reply
 
 #: Largest request that carries no records. Decoded, the densest one takes 28 times its size.
@@ -99,6 +103,13 @@ _HANDLERS: dict[int, Handler] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.describe,
     ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_groups.describe,
+    ApiKey.SHARE_FETCH: share_fetch.fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: share_acknowledge.acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_offsets.describe_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_offsets.alter_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_offsets.delete_offsets,
 }
 
 _SASL = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -190,7 +201,8 @@ class KafkaDispatch:
             return self._later(asked, found)
 
         handler = _HANDLERS[header.api_key]
-        if header.api_key == ApiKey.LIST_OFFSETS:  # Changes nothing, and can take long.
+        # Can take long. The first changes nothing; the other must not acquire for nobody.
+        if header.api_key in (ApiKey.LIST_OFFSETS, ApiKey.SHARE_FETCH):
             return self._later(asked, partial(handler, self._backend, call, body))
         # To its end, also if the client goes away: cancelled in the middle, it would leave the node
         # not knowing what it has changed. Until then its bytes count.
@@ -243,7 +255,7 @@ class KafkaDispatch:
 
     def _throttled(self, asked: _Asked, body: Any) -> Any:
         """The answer with the time that the client has to wait, which is seen to here."""
-        if isinstance(body, m.FetchResponse):
+        if isinstance(body, m.FetchResponse | m.ShareFetchResponse):
             self._count(asked, quotas.FETCHED, _bytes_of(body))
         if not hasattr(body, "throttle_time_ms") or asked.header.api_key == ApiKey.API_VERSIONS:
             return body
@@ -259,7 +271,7 @@ class KafkaDispatch:
         return wait_ms
 
 
-def _bytes_of(body: m.FetchResponse) -> int:
+def _bytes_of(body: m.FetchResponse | m.ShareFetchResponse) -> int:
     return sum(
         sum(map(len, partition.records or ()))
         for topic in body.responses

@@ -1,15 +1,17 @@
-"""DescribeLogDirs: the partitions that this broker serves, and their bytes.
+"""DescribeLogDirs: the partitions that this broker serves, their bytes and their compaction.
 
 Kafka's tools ask each broker for its folders. A broker here has one, and answers for the partitions
 that it owns: each counts once, however many storage nodes hold it.
 """
 
 import shutil
+from dataclasses import replace
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.kafka.handlers.backend import Backend, Call
+from dovetail.log.partition import Partition
 
 _UNKNOWN = -1
 
@@ -26,10 +28,10 @@ async def describe_log_dirs(
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
-    sizes: dict[str, dict[int, int]] = {}
+    found: dict[str, list[m.DescribeLogDirsResponsePartition]] = {}
     for (name, number), partition in sorted(backend.log.owned.open.items()):
         if wanted is None or (name, number) in wanted:
-            sizes.setdefault(name, {})[number] = partition.payload_bytes
+            found.setdefault(name, []).append(_partition(backend, number, partition))
 
     folder = backend.node_settings.get("node.data_dir", "")
     try:
@@ -40,20 +42,34 @@ async def describe_log_dirs(
     result = m.DescribeLogDirsResponseResult(
         error_code=ErrorCode.NONE,
         log_dir=folder,
-        topics=tuple(_topic(name, found) for name, found in sizes.items()),
+        topics=tuple(
+            m.DescribeLogDirsResponseTopic(name=name, partitions=tuple(rows))
+            for name, rows in found.items()
+        ),
         total_bytes=total,
         usable_bytes=usable,
     )
     return m.DescribeLogDirsResponse(error_code=ErrorCode.NONE, results=(result,))
 
 
-def _topic(name: str, sizes: dict[int, int]) -> m.DescribeLogDirsResponseTopic:
-    return m.DescribeLogDirsResponseTopic(
-        name=name,
-        partitions=tuple(
-            m.DescribeLogDirsResponsePartition(
-                partition_index=number, partition_size=size, offset_lag=0, is_future_key=False
-            )
-            for number, size in sizes.items()
-        ),
+def _partition(
+    backend: Backend, number: int, partition: Partition
+) -> m.DescribeLogDirsResponsePartition:
+    row = m.DescribeLogDirsResponsePartition(
+        partition_index=number,
+        partition_size=partition.payload_bytes,
+        offset_lag=0,
+        is_future_key=False,
+    )
+    state = backend.compaction.partitions.get(partition.name)
+    if state is None:
+        return row
+    survey, last = state.survey, state.last
+    return replace(
+        row,
+        cleaned_to=survey.first_dirty,
+        clean_bytes=survey.clean_bytes,
+        dirty_bytes=survey.dirty_bytes,
+        compacted_ms=_UNKNOWN if last is None else last.ended_ms,
+        compacted_bytes_per_second=_UNKNOWN if last is None else last.bytes_per_second,
     )

@@ -1,6 +1,7 @@
 """Metadata, DescribeTopicPartitions, DescribeCluster and FindCoordinator: who is where."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
@@ -22,6 +23,9 @@ _COORDINATED: dict[int, tuple[Kind, Callable[[Backend, str], int]]] = {
 }
 _CONTROLLERS = 2
 
+#: From this version on a topic may have no name in an answer.
+_NULL_NAMES_SINCE = 12
+
 
 async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> m.MetadataResponse:
     """The cluster and its topics, or those that are asked for.
@@ -31,11 +35,14 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
     librdkafka loses the partition for a second.
     """
     if request.topics is None or (call.api_version == 0 and not request.topics):
-        topics = [
-            _known(backend, record)
-            for record in backend.log.topics()
-            if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, record.name)
-        ]
+        topics = _known(
+            backend,
+            (
+                record
+                for record in backend.log.topics()
+                if call.access.allows(Operation.DESCRIBE, Kind.TOPIC, record.name)
+            ),
+        )
     else:
         topics = [
             await _asked_for(backend, call, wanted, create=request.allow_auto_topic_creation)
@@ -43,7 +50,9 @@ async def metadata(backend: Backend, call: Call, request: m.MetadataRequest) -> 
         ]
     return m.MetadataResponse(
         brokers=tuple(
-            m.MetadataResponseBroker(node_id=broker.node_id, host=broker.host, port=broker.port)
+            m.MetadataResponseBroker(
+                node_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
             for broker in (backend.brokers_gone() | backend.brokers()).values()
         ),
         cluster_id=backend.cluster_id,
@@ -60,11 +69,11 @@ async def _asked_for(
         try:
             record = backend.log.topic_by_id(wanted.topic_id.hex())
             call.access.demand(Operation.DESCRIBE, Kind.TOPIC, record.name)
-            return _known(backend, record)
+            return _known(backend, [record])[0]
         except (TopicUnknown, Forbidden):
             return m.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                name=None,
+                name=None if call.api_version >= _NULL_NAMES_SINCE else "",
                 topic_id=wanted.topic_id,
                 partitions=(),
             )
@@ -81,7 +90,7 @@ async def _asked_for(
     except DovetailError as error:
         code = code_of(error)
     else:
-        return _known(backend, record)
+        return _known(backend, [record])[0]
     return m.MetadataResponseTopic(error_code=code, name=wanted.name, partitions=())
 
 
@@ -94,7 +103,20 @@ async def _find_or_create(backend: Backend, name: str, *, create: bool) -> Topic
     return await backend.log.create_topic(name, partitions=backend.partitions_default)
 
 
-def _known(backend: Backend, record: TopicRecord) -> m.MetadataResponseTopic:
+def _known(backend: Backend, records: Iterable[TopicRecord]) -> list[m.MetadataResponseTopic]:
+    present = backend.storage_present()
+    backend.told.begin(
+        set(backend.brokers()),
+        None if present is None else set(present),
+        set(backend.log.broken()),
+    )
+    return [
+        backend.told.of(record.id, backend.log.version(record), partial(_topic, backend, record))
+        for record in records
+    ]
+
+
+def _topic(backend: Backend, record: TopicRecord) -> m.MetadataResponseTopic:
     brokers = backend.brokers()
     return m.MetadataResponseTopic(
         error_code=ErrorCode.NONE,
@@ -250,7 +272,7 @@ async def describe_cluster(
         controller_id=backend.node_id,
         brokers=tuple(
             m.DescribeClusterResponseBroker(
-                broker_id=broker.node_id, host=broker.host, port=broker.port
+                broker_id=broker.node_id, host=broker.host, port=broker.port, rack=broker.rack
             )
             for broker in backend.brokers().values()
         ),

@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what a partition knows of its offsets."""
 
 from dovetail.access import Kind, Operation
-from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange
+from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange, PolicyViolation
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
@@ -70,8 +70,9 @@ async def _find(partition: Partition, timestamp: int, end: int) -> TimedOffset |
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         return TimedOffset(partition.log_start, -1)
     if timestamp == _NEWEST_TIMESTAMP:
-        return await newest_record(partition)
-    found = await offset_for_time(partition, timestamp) if timestamp >= 0 else None
+        found = await newest_record(partition)
+    else:
+        found = await offset_for_time(partition, timestamp) if timestamp >= 0 else None
     return None if found is None or found.offset >= end else found
 
 
@@ -98,7 +99,7 @@ async def _epoch_end(
     except DovetailError as error:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code_of(error), partition=index)
     code = epoch_code(wanted.current_leader_epoch, partition.term)
-    if code is not ErrorCode.NONE or wanted.leader_epoch > partition.term:
+    if code is not ErrorCode.NONE or not 0 <= wanted.leader_epoch <= partition.term:
         return m.OffsetForLeaderEpochResponsePartition(error_code=code, partition=index)
 
     try:
@@ -130,6 +131,10 @@ async def _delete_one(
         partition = backend.log.partition(topic, index)
         if backend.log.topic(topic).internal:
             raise InvalidInput(f"topic {topic!r} is internal")
+        if not partition.config.deletes:
+            raise PolicyViolation(
+                f"topic {topic!r} has no delete in its cleanup.policy; its records stay"
+            )
         offset = partition.high_watermark if wanted.offset == _ALL else wanted.offset
         if not 0 <= offset <= partition.high_watermark:
             raise OffsetOutOfRange(f"offset {offset} is above {partition.high_watermark}")

@@ -44,14 +44,9 @@ async def offset_commit(
             if not topic.name:
                 codes[key] = ErrorCode.UNKNOWN_TOPIC_ID
                 continue
-            try:
-                call.access.demand(Operation.READ, Kind.TOPIC, topic.name)
-                known = backend.log.topic(topic.name)
-            except DovetailError as error:
-                codes[key] = code_of(error)
-                continue
-            if not 0 <= key.partition < known.partitions:
-                codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            refused = refusal(backend, call, key)
+            if refused is not ErrorCode.NONE:
+                codes[key] = refused
                 continue
             wanted[key] = OffsetCommit(
                 partition.committed_offset,
@@ -68,6 +63,18 @@ async def offset_commit(
     )
     codes.update((key, group_code(error)) for key, error in outcomes.items())
     return m.OffsetCommitResponse(topics=_outcomes(named, codes))
+
+
+def refusal(backend: Backend, call: Call, key: PartitionKey) -> ErrorCode:
+    """Why a client may not set a position in a partition; NONE if it may."""
+    try:
+        call.access.demand(Operation.READ, Kind.TOPIC, key.topic)
+        known = backend.log.topic(key.topic)
+    except DovetailError as error:
+        return code_of(error)
+    if not 0 <= key.partition < known.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
 
 
 _Topic = TypeVar("_Topic", m.OffsetCommitRequestTopic, m.OffsetFetchRequestTopic)
@@ -210,11 +217,13 @@ async def offset_delete(
         for p in topic.partitions
     ]
     coordinator = coordinator_of(backend, call, Operation.DELETE, request.group_id)
-    answer = await coordinator.delete_offsets(GroupId(request.group_id), wanted)
+    refused = {key: code for key in wanted if (code := refusal(backend, call, key))}
+    left = [key for key in wanted if key not in refused]
+    answer = await coordinator.delete_offsets(GroupId(request.group_id), left)
     code = group_code(answer.error)
     if code is not ErrorCode.NONE:
         return m.OffsetDeleteResponse(error_code=code, topics=())
-    codes = {key: group_code(error) for key, error in answer.outcomes.items()}
+    codes = {key: group_code(error) for key, error in answer.outcomes.items()} | refused
     return m.OffsetDeleteResponse(
         error_code=ErrorCode.NONE, topics=_outcomes(request.topics, codes)
     )

@@ -34,8 +34,10 @@ _ACKS = (-1, 0, 1)
 Encode = Callable[[m.ProduceResponse], list[Buffer]]
 _Outcome = Appended | DovetailError
 
-#: From these versions of Produce on, a client adds partitions to its transaction by writing, and
-#: knows that it has to abort; from this one of InitProducerId on, it knows that it is fenced.
+#: From these versions of Produce on, a client names topics by id, adds partitions to its
+#: transaction by writing, and knows that it has to abort; from this one of InitProducerId on, it
+#: knows that it is fenced.
+_BY_ID_SINCE = 13
 _ADDS_SINCE = 12
 _ABORTABLE_SINCE = 11
 _FENCED_SINCE = 4
@@ -64,8 +66,8 @@ class _Production:
         self._close = close
         self._outcomes: dict[tuple[int, int], _Outcome] = {}
         self._missing = sum(len(topic.partition_data) for topic in request.topic_data)
-        timeout_ms = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX)
-        self._timer = loop.call_later(timeout_ms / 1000, self._time_out)
+        timeout_s = min(max(request.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+        backend.time_outs.add(self._finish, timeout_s)
 
     def begin(self) -> None:
         """Puts every batch in line."""
@@ -75,11 +77,17 @@ class _Production:
             for at, partition in enumerate(topic.partition_data):
                 place = (at_topic, at)
                 try:
-                    future = self._append(topic.name, partition)
+                    future = self._append(self._name_of(topic), partition)
                 except DovetailError as error:
                     self._note(place, error)
                 else:
                     future.add_done_callback(partial(self._on_done, place))
+
+    def _name_of(self, topic: m.ProduceRequestTopic) -> str:
+        """Raises `TopicIdUnknown` for the id of a topic that was deleted, or made anew."""
+        if self._version < _BY_ID_SINCE:
+            return topic.name
+        return self._backend.log.topic_by_id(topic.topic_id.hex()).name
 
     def _append(
         self, topic: str, partition: m.ProduceRequestPartition
@@ -101,8 +109,12 @@ class _Production:
             now_ms, all_acks = self._backend.clock.wall_ms(), self._request.acks == -1
             said = partial(admit, config=config, all_acks=all_acks, now_ms=now_ms)
         append: Store = found.append
+        if config.due:
+            append = partial(self._backend.due.append, found, topic, partition.index)
         if self._request.transactional_id is not None or header.attributes & TRANSACTIONAL:
-            append = self._in_transaction(found, Place(topic, partition.index), header)
+            append = self._in_transaction(found, Place(topic, partition.index), header, append)
+        if config.due and header.attributes & TRANSACTIONAL:
+            append = partial(self._backend.due.append_now, found, append, topic, partition.index)
         return log.examiner.append(
             found,
             partition.records,
@@ -111,14 +123,16 @@ class _Production:
             store=partial(self._store, append, topic),
         )
 
-    def _in_transaction(self, found: Partition, place: Place, header: BatchHeader) -> Store:
+    def _in_transaction(
+        self, found: Partition, place: Place, header: BatchHeader, append: Store
+    ) -> Store:
         """Asks the coordinator before the first batch; a producer of KIP-890 joins with it."""
         transactional_id = self._request.transactional_id
         if not transactional_id:
             raise InvalidBatch("a transactional batch in a request without a transactional id")
         self._access.demand(Operation.WRITE, Kind.TRANSACTIONAL_ID, transactional_id)
         if not header.attributes & TRANSACTIONAL:
-            return found.append
+            return append
         return partial(
             self._backend.transactions.verification.append,
             found,
@@ -157,12 +171,9 @@ class _Production:
         self._finish()
         self.stored.set_result(None)
 
-    def _time_out(self) -> None:
-        """The disk did not answer in time: it may or may not be stored."""
-        self._finish()
-
     def _finish(self) -> None:
-        self._timer.cancel()
+        """All is answered, or the disk did not in time: then it may or may not be stored."""
+        self._backend.time_outs.discard(self._finish)
         if not self.reply.done():
             self.reply.set_result(self._encode(self._response()))
 
@@ -172,6 +183,7 @@ class _Production:
             responses=tuple(
                 m.ProduceResponseTopic(
                     name=topic.name,
+                    topic_id=topic.topic_id,
                     partition_responses=tuple(
                         self._partition(partition, self._outcomes.get((at_topic, at), late))
                         for at, partition in enumerate(topic.partition_data)
@@ -231,6 +243,8 @@ async def init_producer_id(
     backend: Backend, call: Call, request: m.InitProducerIdRequest
 ) -> m.InitProducerIdResponse:
     """A new id for an idempotent producer, or that of a transactional one with its next epoch."""
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        return m.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     if request.transactional_id is not None:
         return await _init_transactional(backend, call, request, request.transactional_id)
     # As Kafka asks: the old right over the cluster, or the right to write anything at all.

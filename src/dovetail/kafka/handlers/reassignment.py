@@ -1,8 +1,9 @@
 """ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
 
-Owners are elected as soon as one is missing, and storage nodes are chosen by load and repaired; so
-there is never an election to hold, and no move that a client began. A reassignment to the nodes
-that hold the partition already is granted, any other refused with the way to do it here.
+Owners are elected as soon as one is missing, so there is never an election to hold. A reassignment
+names the storage nodes that a partition is to lie on: it is written down with the topic, the owner
+goes on in a new ledger there, and repair moves the older ones, copy by copy. It stays in force: new
+ledgers are placed there as long as all of these nodes are there and none is being drained.
 """
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
@@ -80,7 +81,7 @@ def _existing(backend: Backend, topic: str, number: int) -> TopicRecord:
 async def alter_reassignments(
     backend: Backend, call: Call, request: m.AlterPartitionReassignmentsRequest
 ) -> m.AlterPartitionReassignmentsResponse:
-    """Grants what is so already."""
+    """Writes down where partitions are to lie; returns before they do."""
     if not call.access.allows(Operation.ALTER, Kind.CLUSTER, CLUSTER_NAME):
         return m.AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
@@ -94,7 +95,7 @@ async def alter_reassignments(
         for wanted in topic.partitions:
             code, message = ErrorCode.NONE, None
             try:
-                code, message = _move(backend, topic.name, wanted)
+                code, message = await _move(backend, topic.name, wanted)
             except DovetailError as error:
                 code, message = code_of(error), str(error)
             partitions.append(
@@ -114,32 +115,66 @@ async def alter_reassignments(
     )
 
 
-def _move(
+async def _move(
     backend: Backend, topic: str, wanted: m.AlterPartitionReassignmentsRequestPartition
 ) -> _Outcome:
     number = wanted.partition_index
     record = _existing(backend, topic, number)
     if wanted.replicas is None:
-        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
-    if not wanted.replicas or len(set(wanted.replicas)) < len(wanted.replicas):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name each node once, and one at least"
-    held = backend.log.holders(record, number) or (backend.log.ownership(record, number).owner,)
-    if set(wanted.replicas) == set(held):
+        if number not in await backend.log.moving(topic):
+            return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
+        await backend.log.assign(topic, number, ())
         return ErrorCode.NONE, None
-    return (
-        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-        f"partition {topic}-{number} is on storage nodes {sorted(held)}; they are chosen by load. "
-        "To empty a node, drain it: dovetail storage decommission; for more copies set "
-        "dovetail.write.quorum of the topic",
-    )
+
+    nodes = wanted.replicas
+    if not nodes or len(set(nodes)) < len(nodes):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name each node once, and one at least"
+    present = backend.storage_present()
+    there = {backend.node_id} if present is None else set(present)
+    if not there.issuperset(nodes):
+        missing = sorted(set(nodes) - there)
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"storage nodes {missing} are not there"
+    ensemble = backend.log.config(record).quorum.ensemble
+    if len(nodes) != ensemble:
+        return (
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"partition {topic}-{number} lies on {ensemble} storage nodes; for another number set "
+            "dovetail.ensemble and dovetail.write.quorum of the topic first",
+        )
+    if record.assigned.get(number) != nodes:
+        await backend.log.assign(topic, number, nodes)
+    return ErrorCode.NONE, None
 
 
 async def list_reassignments(
     backend: Backend, call: Call, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
-    """None that a client began is under way."""
+    """The partitions of which some ledger is not yet where it was asked for."""
     if not call.access.allows(Operation.DESCRIBE, Kind.CLUSTER, CLUSTER_NAME):
         return m.ListPartitionReassignmentsResponse(
             error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, topics=()
         )
-    return m.ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=())
+
+    asked = None
+    if request.topics is not None:
+        asked = {topic.name: topic.partition_indexes for topic in request.topics}
+    topics = []
+    for record in backend.log.topics():
+        if asked is not None and record.name not in asked:
+            continue
+        moving = await backend.log.moving(record.name)
+        partitions = tuple(
+            m.ListPartitionReassignmentsResponsePartition(
+                partition_index=number,
+                replicas=tuple(sorted(one.there | one.wanted)),
+                adding_replicas=tuple(sorted(one.wanted - one.there)),
+                removing_replicas=tuple(sorted(one.there - one.wanted)),
+            )
+            for number, one in sorted(moving.items())
+            if asked is None or number in asked[record.name]
+        )
+        if partitions:
+            topics.append(
+                m.ListPartitionReassignmentsResponseTopic(name=record.name, partitions=partitions)
+            )
+    return m.ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=tuple(topics))

@@ -3,6 +3,7 @@
 import asyncio
 
 from dovetail.access import Authenticator, LoginFailed
+from dovetail.background import later
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.logging import get_logger
@@ -60,7 +61,7 @@ async def _authenticate(
     except LoginFailed as error:
         _log.warning("login failed", peer=connection.peer, reason=str(error))
         await asyncio.sleep(_WRONG_MS / 1000)
-        asyncio.get_running_loop().call_later(_CLOSE_MS / 1000, connection.close)
+        later(_CLOSE_MS / 1000, connection.close, name="kafka/close-refused")
         return m.SaslAuthenticateResponse(
             error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
             error_message=f"login failed: {error}",

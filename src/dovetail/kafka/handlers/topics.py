@@ -160,6 +160,8 @@ async def _delete(
     backend: Backend, call: Call, name: str | None, topic_id: bytes
 ) -> m.DeleteTopicsResponseTopic:
     try:
+        if (name is None) == (topic_id == ZERO_UUID):
+            raise InvalidInput("a topic is named by its name or by its id, and not by both")
         if name is not None:
             call.access.demand(Operation.DELETE, Kind.TOPIC, name)
         record = (

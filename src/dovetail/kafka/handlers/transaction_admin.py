@@ -6,11 +6,12 @@ What an operator needs to find a transaction that hangs, and to end it (KIP-664)
 from collections import defaultdict
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
-from dovetail.errors import DovetailError, Fenced
+from dovetail.errors import DovetailError, Fenced, InvalidInput
 from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.error_codes import ErrorCode, code_of
 from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.transaction_codes import coordinator_of, transaction_code
+from dovetail.log.groups.topic_patterns import TopicPattern
 from dovetail.log.transactions.registry import TRANSACTIONS_TOPIC
 from dovetail.log.transactions.types import Place, TransactionError, TransactionState
 from dovetail.record_batch import Marker
@@ -25,6 +26,12 @@ async def list_transactions(
     """The transactional ids that are coordinated here."""
     if backend.transactions.loading:
         return m.ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    pattern: TopicPattern | None = None
+    if request.transactional_id_pattern:
+        try:
+            pattern = TopicPattern(request.transactional_id_pattern)
+        except InvalidInput:
+            return m.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     known = {state.value for state in TransactionState}
     wanted = {name for name in request.state_filters if name in known}
     unknown = tuple(name for name in request.state_filters if name not in known)
@@ -37,6 +44,7 @@ async def list_transactions(
             (request.state_filters and one.state.value not in wanted)
             or (request.producer_id_filters and one.producer_id not in request.producer_id_filters)
             or (request.duration_filter >= 0 and not long)
+            or (pattern is not None and not pattern.matches(transactional_id))
             or not call.access.allows(Operation.DESCRIBE, Kind.TRANSACTIONAL_ID, transactional_id)
         ):
             continue

@@ -10,6 +10,7 @@ from dovetail.kafka.handlers.backend import Backend, Call
 from dovetail.kafka.handlers.group_codes import group_code
 from dovetail.kafka.handlers.groups import coordinator_of as group_coordinator_of
 from dovetail.kafka.handlers.groups import identity
+from dovetail.kafka.handlers.positions import refusal
 from dovetail.kafka.handlers.transaction_codes import coordinator_of, transaction_code
 from dovetail.log.groups.types import (
     Generation,
@@ -187,7 +188,7 @@ async def commit_offsets(
     for topic in request.topics:
         for one in topic.partitions:
             key = PartitionKey(topic.name, one.partition_index)
-            codes[key] = _position_refusal(backend, call, key)
+            codes[key] = refusal(backend, call, key)
             wanted[key] = OffsetCommit(
                 one.committed_offset, one.committed_leader_epoch, one.committed_metadata or ""
             )
@@ -211,17 +212,6 @@ async def commit_offsets(
             for topic in request.topics
         )
     )
-
-
-def _position_refusal(backend: Backend, call: Call, key: PartitionKey) -> ErrorCode:
-    try:
-        call.access.demand(Operation.READ, Kind.TOPIC, key.topic)
-        known = backend.log.topic(key.topic)
-    except DovetailError as error:
-        return code_of(error)
-    if not 0 <= key.partition < known.partitions:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE
 
 
 async def _store_positions(

@@ -1,4 +1,4 @@
-"""Consumer groups (K7, L13): members under a session, partitions assigned anew when one goes.
+"""Groups (K7, K9, L13): members under a session, partitions assigned anew when one goes.
 
 A group belongs to a partition of an internal topic. The owner of that partition coordinates the
 group, and the partition is its journal: what the group promises is stored there before anybody is
@@ -11,7 +11,6 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     member.py             one member, and how members choose a protocol; pure
     consumer_group.py     the new protocol (KIP-848), with its promises; pure
     mixed_group.py        members of the classic protocol in it, so that a live group can move; pure
-    consumer_batch.py     changes of it that are stored together
     consumer_member.py    one member of it
     consumer_types.py     its words
     subscriptions.py      the topics that its members are subscribed to; pure
@@ -19,6 +18,7 @@ answered, and a coordinator that was replaced is refused as every old owner is.
     assignors.py          who reads which partition; pure
     topic_patterns.py     which topics a pattern means; pure
     offsets.py            the positions of a group; pure
+    forgetting.py         positions and groups that go, or are too old
     endings.py            the end of a transaction: what waits becomes real, or is forgotten
     pending.py            positions that wait for the end of a transaction; pure
     journal.py            the durable form of groups and positions

@@ -1,10 +1,14 @@
 """Who reads which partition: the assignors of the new group protocol, pure.
 
-Both give every partition of every subscribed topic to exactly one member that is subscribed to it,
-and the same to all who ask with the same input.
+Those of consumer groups give every partition of every subscribed topic to exactly one member that
+is subscribed to it, and the same to all who ask with the same input.
 
     uniform   as evenly as subscriptions allow; a member keeps what it has as far as that goes
     range     each topic cut into ranges, one for each member in the order of their names
+
+Share groups have one of their own, which gives a partition to as many as there are members for it:
+
+    simple    every member of a topic has a partition of it, and every partition a member
 """
 
 from collections import defaultdict
@@ -126,5 +130,19 @@ def _even_some(
                     least = min(readers[topic], key=lambda one: (len(given[one]), one))
 
 
+def simple(members: Mapping[str, Subscriber], counts: Counts) -> dict[str, Assignment]:
+    """Gives the partitions of each topic to its members, round by round, until both are through."""
+    given: dict[str, set[Part]] = {member: set() for member in members}
+    for topic in sorted(counts):
+        readers = sorted(one for one in members if topic in members[one].topics)
+        rounds = max(counts[topic], len(readers)) if readers and counts[topic] else 0
+        for at in range(rounds):
+            given[readers[at % len(readers)]].add((topic, at % counts[topic]))
+    return {member: frozenset(parts) for member, parts in given.items()}
+
+
 #: By the names that clients ask for; the first one is used if nobody asks.
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": by_range}
+
+#: Of share groups, whose members cannot ask for one.
+SHARE_ASSIGNORS: dict[str, Assignor] = {"simple": simple}

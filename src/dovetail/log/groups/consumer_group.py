@@ -30,13 +30,13 @@ from dataclasses import replace
 import msgspec
 
 from dovetail.errors import InvalidInput
-from dovetail.log.groups.assignors import ASSIGNORS, Assignment, Part, Subscriber
-from dovetail.log.groups.consumer_batch import Batch, failed
+from dovetail.log.groups.assignors import ASSIGNORS, Assignment, Assignor, Part, Subscriber
 from dovetail.log.groups.consumer_member import NOTHING, Member
 from dovetail.log.groups.consumer_types import (
     JOINING,
     LEAVING,
     LEAVING_FOR_NOW,
+    Batch,
     ConsumerBeat,
     ConsumerDescription,
     ConsumerEffect,
@@ -44,6 +44,7 @@ from dovetail.log.groups.consumer_types import (
     ConsumerMember,
     ConsumerPersist,
     TopicView,
+    failed,
 )
 from dovetail.log.groups.subscriptions import CHECKSUM_OF_NOTHING, Subscriptions
 from dovetail.log.groups.types import (
@@ -76,6 +77,8 @@ class ConsumerGroup:
 
     kind = "consumer"
     protocol_type = "consumer"
+    #: By name; the first one is used if nobody asks. The kinds of groups have none in common.
+    assignors: Mapping[str, Assignor] = ASSIGNORS
 
     def __init__(
         self, group_id: GroupId, settings: GroupSettings, topics: TopicView, *, epoch: int = 0
@@ -84,7 +87,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self._settings = settings
         self._subscriptions = Subscriptions(topics)
-        self._header = ConsumerHeader(epoch, epoch, next(iter(ASSIGNORS)), CHECKSUM_OF_NOTHING)
+        self._header = ConsumerHeader(epoch, epoch, next(iter(self.assignors)), CHECKSUM_OF_NOTHING)
         self._members: dict[MemberId, Member] = {}
         self._owners: dict[Part, MemberId] = {}
 
@@ -352,7 +355,9 @@ class ConsumerGroup:
     def _retarget(self) -> None:
         """Computes what each member is to have in the end."""
         asked = Counter(m.assignor for m in self._members.values() if m.assignor is not None)
-        name = min(asked, key=lambda one: (-asked[one], one)) if asked else next(iter(ASSIGNORS))
+        name = (
+            min(asked, key=lambda one: (-asked[one], one)) if asked else next(iter(self.assignors))
+        )
         subscribers: dict[str, Subscriber] = {
             member.member_id: Subscriber(
                 member.instance_id or member.member_id,
@@ -361,7 +366,7 @@ class ConsumerGroup:
             )
             for member in self._members.values()
         }
-        targets = ASSIGNORS[name](subscribers, self._subscriptions.counts)
+        targets = self.assignors[name](subscribers, self._subscriptions.counts)
         for member in self._members.values():
             if member.target != targets[member.member_id]:
                 member.target = targets[member.member_id]

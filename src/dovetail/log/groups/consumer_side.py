@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from dovetail.clock import Clock
+from dovetail.log.groups.assignors import SHARE_ASSIGNORS
+from dovetail.log.groups.consumer_group import ConsumerGroup
 from dovetail.log.groups.consumer_types import (
     JOINING,
     ConsumerBeat,
@@ -35,6 +37,7 @@ from dovetail.log.groups.types import (
     MemberIdSource,
 )
 from dovetail.log.groups.writer import JournalWriter
+from dovetail.log.share.share_group import ShareGroup
 
 
 class Coordinating(Protocol):
@@ -55,6 +58,8 @@ class Coordinating(Protocol):
 
     def _new_mixed(self, group_id: GroupId, *, epoch: int) -> MixedGroup: ...
 
+    def _new_share(self, group_id: GroupId) -> ShareGroup: ...
+
     def _perform(self, group_id: GroupId, effects: Sequence[Effect | ConsumerEffect]) -> None: ...
 
 
@@ -73,6 +78,10 @@ class ConsumerSide:
         if isinstance(group, Group) and not group.is_empty and request.epoch != JOINING:
             return ConsumerAnswer(GroupError.UNKNOWN_MEMBER, "the group has no such member")
 
+        if isinstance(group, ShareGroup):
+            return ConsumerAnswer(
+                GroupError.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group."
+            )
         if not isinstance(group, MixedGroup):
             made = self._new_mixed(group_id, epoch=0 if group is None else group.generation)
             if group is not None and not group.is_empty:
@@ -120,10 +129,12 @@ class ConsumerSide:
             epoch=epoch,
         )
 
-    def _classic(self: Coordinating, group_id: GroupId, made: Group) -> Group | MixedGroup:
+    def _classic(
+        self: Coordinating, group_id: GroupId, made: Group
+    ) -> Group | MixedGroup | ShareGroup:
         """The group for a member of the classic protocol: an empty one becomes classic."""
         entry = self._entry(group_id)
-        if not entry.group.is_empty or isinstance(entry.group, Group):
+        if not entry.group.is_empty or not isinstance(entry.group, MixedGroup):
             return entry.group
         kept = GroupSnapshot(
             Generation(entry.group.epoch), None, None, None, assigned=False, members=()
@@ -141,7 +152,9 @@ class ConsumerSide:
             if isinstance(entry.group, Group):
                 entry.group.restore(stored.snapshot, now_ms=now_ms)
             return
-        group = self._new_mixed(group_id, epoch=0)
+        group: MixedGroup | ShareGroup = self._new_mixed(group_id, epoch=0)
+        if stored.snapshot.assignor in SHARE_ASSIGNORS:
+            group = self._new_share(group_id)
         group.restore(stored.snapshot, replayed.members.get(group_id, {}), now_ms=now_ms)
         entry.group = group
 
@@ -151,7 +164,7 @@ class ConsumerSide:
         stored = StoredGroup(effect.header, self._clock.wall_ms())
 
         def then(error: GroupError) -> None:
-            if self._closed or not isinstance(group, MixedGroup):
+            if self._closed or not isinstance(group, ConsumerGroup):
                 return
             if error is GroupError.NONE:
                 entry.stored = stored

@@ -1,13 +1,23 @@
 """The words of consumer groups of the new protocol (KIP-848): requests, answers, durable forms."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from dovetail.log.groups.assignors import Assignment
-from dovetail.log.groups.types import Answer, GroupId, GroupState, InstanceId, MemberId
+from dovetail.log.groups.types import (
+    Answer,
+    ConsumerAnswer,
+    GroupError,
+    GroupId,
+    GroupState,
+    InstanceId,
+    JoinAnswer,
+    MemberId,
+    SyncAnswer,
+)
 
 #: What a member sends to join, to leave, and to leave for a moment as a static member.
 JOINING = 0
@@ -155,3 +165,27 @@ class ConsumerDescription:
     state: GroupState
     header: ConsumerHeader
     members: tuple[ConsumerMember, ...]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Changes that are stored together, and who waits for that."""
+
+    members: dict[MemberId, ConsumerMember | None] = field(default_factory=dict)
+    header: bool = False
+    waiting: list[Answer] = field(default_factory=list)
+    sent: ConsumerHeader | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.members and not self.header
+
+
+def failed(waiting: Answer, error: GroupError) -> Answer:
+    """The same request, answered with an error."""
+    answer = waiting.answer
+    if isinstance(answer, JoinAnswer):
+        return Answer(waiting.token, JoinAnswer(error, answer.member_id))
+    if isinstance(answer, SyncAnswer):
+        return Answer(waiting.token, SyncAnswer(error))
+    return Answer(waiting.token, ConsumerAnswer(error))

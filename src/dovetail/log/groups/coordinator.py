@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import AsyncIterable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from dovetail.background import keep_task
-from dovetail.clock import Clock
+from dovetail.clock import Clock, UnhurriedTime
 from dovetail.log.groups.alarms import Alarms
 from dovetail.log.groups.consumer_side import ConsumerSide
 from dovetail.log.groups.consumer_types import (
@@ -35,16 +35,16 @@ from dovetail.log.groups.entries import (
     offset_record,
     replay,
 )
+from dovetail.log.groups.forgetting import Forgetting
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import (
     GroupJournal,
     JournalRecord,
     NoJournal,
-    PendingOffset,
     StoredGroup,
 )
 from dovetail.log.groups.member import no_subscription, random_member_id
-from dovetail.log.groups.pending import NOTHING_WAITS, PendingPlace, pending_record
+from dovetail.log.groups.pending import NOTHING_WAITS, pending_record
 from dovetail.log.groups.types import (
     NO_MEMBER,
     Answer,
@@ -63,7 +63,6 @@ from dovetail.log.groups.types import (
     MemberIdentity,
     MemberIdSource,
     OffsetCommit,
-    OffsetDeleteAnswer,
     OffsetFetchAnswer,
     PartitionKey,
     Persist,
@@ -73,12 +72,13 @@ from dovetail.log.groups.types import (
     TransactionOf,
 )
 from dovetail.log.groups.writer import JournalWriter
+from dovetail.log.share.coordinator_side import ShareLimits, ShareSide
 from dovetail.record_batch import Marker
 
 _OK = GroupError.NONE
 
 
-class GroupCoordinator(ConsumerSide):
+class GroupCoordinator(ConsumerSide, ShareSide, Forgetting):
     """Coordinates the groups whose journal it is given."""
 
     def __init__(
@@ -91,14 +91,17 @@ class GroupCoordinator(ConsumerSide):
         topics_of: SubscriptionReader = no_subscription,
         topics: TopicView | None = None,
         formats: MemberFormats | None = None,
+        share_limits: ShareLimits | None = None,
     ) -> None:
         self._writer = JournalWriter(journal)
         self._clock = clock
+        self._time = UnhurriedTime(clock)
         self._settings = settings or GroupSettings()
         self._new_member_id = new_member_id
         self._topics_of = topics_of
         self._topics = topics or NoTopics()
         self._formats = formats or NoFormats()
+        self._share_limits = share_limits or (lambda group_id: self._settings.share)
         self._entries: dict[GroupId, GroupEntry] = {}
         self._ends = Endings(self._writer, lambda group_id: self._perform(group_id, ()))
         self._loaded = False
@@ -128,6 +131,8 @@ class GroupCoordinator(ConsumerSide):
             self._entry(group_id).offsets = offsets
         for group_id, pending in replayed.pending.items():
             self._entry(group_id).pending = pending
+        for group_id, shares in replayed.shares.items():
+            self._entry(group_id).shares = shares
         for group_id in replayed.groups:
             self._restore(group_id, replayed)
         for group_id in [*self._entries]:
@@ -289,47 +294,6 @@ class GroupCoordinator(ConsumerSide):
         error = self.refusal()
         return error if error is not _OK else await self._ends.end(marker, self._entries)
 
-    async def delete_offsets(
-        self, group_id: GroupId, partitions: Collection[PartitionKey]
-    ) -> OffsetDeleteAnswer:
-        """Forgets positions, but not of topics that a member is subscribed to."""
-        error = self.refusal(group_id)
-        entry = self._entries.get(group_id)
-        if error is not _OK or entry is None:
-            answer = GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
-            return OffsetDeleteAnswer(answer, {})
-        subscribed = entry.group.subscribed_topics()
-        if subscribed is None:
-            return OffsetDeleteAnswer(GroupError.NON_EMPTY_GROUP, {})
-        free = [key for key in partitions if key.topic not in subscribed]
-        outcomes = dict.fromkeys(partitions, GroupError.GROUP_SUBSCRIBED_TO_TOPIC)
-        error = await self._forget(group_id, free)
-        outcomes.update(dict.fromkeys(free, error))
-        return OffsetDeleteAnswer(_OK, outcomes)
-
-    async def forget_topic(self, topic: str) -> GroupError:
-        """All groups forget their positions in a deleted topic. Repeat it if it fails."""
-        error = _OK if self._loaded else GroupError.COORDINATOR_LOADING
-        for group_id, entry in [*self._entries.items()]:
-            keys, waiting = entry.offsets.of_topic(topic), entry.pending.of_topic(topic)
-            if (keys or waiting) and error is _OK:
-                error = await self._forget(group_id, keys, waiting)
-        return error
-
-    async def delete_group(self, group_id: GroupId) -> GroupError:
-        """Deletes a group without members, with its positions.
-
-        The last member's leaving may still be on its way to the journal; that is waited for.
-        """
-        await self._writer.settled()
-        error = self.refusal(group_id)
-        entry = self._entries.get(group_id)
-        if error is not _OK or entry is None:
-            return GroupError.GROUP_ID_NOT_FOUND if error is _OK else error
-        if not entry.group.is_empty:
-            return GroupError.NON_EMPTY_GROUP
-        return await self._forget(group_id, [*entry.offsets], with_group=True)
-
     def describe(self, group_id: GroupId) -> GroupDescription:
         """The group as it is; one that does not exist is described as dead."""
         entry = self._entries.get(group_id)
@@ -398,20 +362,6 @@ class GroupCoordinator(ConsumerSide):
             self.tick()
             await self._alarms.wait(self._sweep_due_ms, self._now_ms)
 
-    def _sweep(self) -> None:
-        """Forgets expired positions, and groups that have nothing left."""
-        for group_id, entry in self._entries.items():
-            if not entry.group.is_empty:
-                continue
-            expired = entry.offsets.expired(
-                now_wall_ms=self._clock.wall_ms(),
-                empty_since_wall_ms=0 if entry.stored is None else entry.stored.stored_wall_ms,
-                retention_ms=self._settings.offsets_retention_ms,
-            )
-            nothing_left = len(expired) == len(entry.offsets) and not entry.pending
-            if expired or nothing_left:
-                self._forget(group_id, expired, with_group=nothing_left)
-
     def _store_group(self, group_id: GroupId, effect: Persist) -> None:
         entry = self._entries[group_id]
         group = entry.group
@@ -442,8 +392,15 @@ class GroupCoordinator(ConsumerSide):
         emptied = None if unsaved is None else StoredGroup(unsaved, self._clock.wall_ms())
         records = [] if emptied is None else [group_record(group_id, emptied)]
         records += [offset_record(group_id, key, at) for key, at in accepted.items()]
+        older = NOTHING_WAITS if entry is None else entry.pending.at(accepted)
+        records += [pending_record(group_id, place, None) for place in older]
+        overtaken = None if entry is None else entry.pending
+        if overtaken is not None:
+            overtaken.overtake(older)
 
         def then(error: GroupError) -> None:
+            if overtaken is not None:
+                overtaken.settle(older, stored=error is _OK)
             if error is not _OK:
                 return
             entry = self._entry(group_id)
@@ -454,35 +411,6 @@ class GroupCoordinator(ConsumerSide):
                 entry.group.saved(unsaved)
 
         return self._writer.append(records, then)
-
-    def _forget(
-        self,
-        group_id: GroupId,
-        keys: Collection[PartitionKey],
-        waiting: Mapping[PendingPlace, PendingOffset] = NOTHING_WAITS,
-        *,
-        with_group: bool = False,
-    ) -> asyncio.Future[GroupError]:
-        """Removes positions, and the group itself unless members come meanwhile."""
-        entry = self._entries[group_id]
-        waiting = entry.pending.all() if with_group else waiting
-        present = [key for key in keys if key in entry.offsets]
-        removed = [offset_record(group_id, key, None) for key in present]
-        removed += [pending_record(group_id, place, None) for place in waiting]
-        if with_group:
-            removed.append(group_record(group_id, None))
-
-        def then(error: GroupError) -> None:
-            entry = self._entries.get(group_id)
-            if error is not _OK or entry is None:
-                return
-            entry.offsets.remove(present)
-            entry.pending.remove(waiting)
-            if with_group:
-                entry.stored = None
-            self._perform(group_id, ())
-
-        return self._writer.append(removed, then)
 
 
 def _resolve(effect: Effect | ConsumerEffect) -> None:

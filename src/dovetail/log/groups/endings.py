@@ -66,14 +66,15 @@ class Endings:
 
         under_way = self._under_way.get(marker)
         if under_way is None:
-            found = {
-                group_id: waiting
-                for group_id, entry in entries.items()
-                if (waiting := entry.pending.of(marker.producer_id, marker.number))
-            }
+            found = _waiting_for(marker, entries)
+            while any(entries[group].pending.is_overtaken(found[group]) for group in found):
+                if not self._writer.is_waited_for:
+                    return GroupError.NOT_COORDINATOR  # It was closed: nobody knows what is stored.
+                await self._writer.settled()
+                found = _waiting_for(marker, entries)
             if not found:
                 return GroupError.NONE
-            under_way = self._begin(marker, found, entries)
+            under_way = self._under_way.get(marker) or self._begin(marker, found, entries)
         return await asyncio.shield(under_way)
 
     def _begin(
@@ -83,14 +84,22 @@ class Endings:
         entries: Mapping[GroupId, GroupEntry],
     ) -> "asyncio.Future[GroupError]":
         records = []
+        older: dict[GroupId, _Waiting] = {}
         for group_id, waiting in found.items():
             for place, pending in waiting.items():
                 if marker.commit:
                     records.append(offset_record(group_id, place[1], pending.committed))
                 records.append(pending_record(group_id, place, None))
+            older[group_id] = entries[group_id].pending.older_than(waiting) if marker.commit else {}
+            records += [pending_record(group_id, place, None) for place in older[group_id]]
+        tables = {group_id: entries[group_id].pending for group_id in found}
+        for group_id, table in tables.items():
+            table.overtake(older[group_id])
 
         def then(error: GroupError) -> None:
             self._under_way.pop(marker, None)
+            for group_id, table in tables.items():
+                table.settle(older[group_id], stored=error is GroupError.NONE)
             if error is not GroupError.NONE:
                 return
             for group_id, waiting in found.items():
@@ -105,3 +114,12 @@ class Endings:
 
         under_way = self._under_way[marker] = self._writer.append(records, then)
         return under_way
+
+
+def _waiting_for(marker: Marker, entries: Mapping[GroupId, GroupEntry]) -> dict[GroupId, _Waiting]:
+    """What waits for this end, by group."""
+    return {
+        group_id: waiting
+        for group_id, entry in entries.items()
+        if entry.pending and (waiting := entry.pending.of(marker.producer_id, marker.number))
+    }

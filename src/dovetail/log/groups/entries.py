@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from dovetail.log.groups.consumer_group import ConsumerGroup
 from dovetail.log.groups.consumer_types import ConsumerMember
 from dovetail.log.groups.group import Group
 from dovetail.log.groups.journal import (
@@ -11,30 +12,39 @@ from dovetail.log.groups.journal import (
     MemberKey,
     OffsetKey,
     PendingKey,
+    ShareKey,
     StoredGroup,
     decode_group,
     decode_key,
     decode_member,
     decode_offset,
     decode_pending,
+    decode_share,
     encode_group,
     encode_key,
     encode_member,
     encode_offset,
+    encode_share,
 )
 from dovetail.log.groups.mixed_group import MixedGroup
 from dovetail.log.groups.offsets import OffsetTable
 from dovetail.log.groups.pending import PendingTable
 from dovetail.log.groups.types import CommittedOffset, GroupId, MemberId, PartitionKey
+from dovetail.log.share.share_group import ShareGroup
+from dovetail.log.share.types import ShareState
 
 
 @dataclass(slots=True)
 class GroupEntry:
     """A group and its positions."""
 
-    group: Group | MixedGroup
+    group: Group | MixedGroup | ShareGroup
     offsets: OffsetTable = field(default_factory=OffsetTable)
     pending: PendingTable = field(default_factory=PendingTable)
+    #: What a share group has of each partition, and the last claim and
+    #: version of it that were let through.
+    shares: dict[PartitionKey, ShareState] = field(default_factory=dict)
+    claims: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
     #: What the journal has of the group itself.
     stored: StoredGroup | None = None
     #: The alarm of this group that counts; older ones are ignored.
@@ -43,7 +53,7 @@ class GroupEntry:
     @property
     def is_idle(self) -> bool:
         """Nothing is left of it, neither here nor in the journal."""
-        kept = self.offsets or self.pending
+        kept = self.offsets or self.pending or self.shares
         return self.group.is_empty and self.stored is None and not kept
 
 
@@ -55,6 +65,7 @@ class Replayed:
     offsets: dict[GroupId, OffsetTable] = field(default_factory=dict)
     members: dict[GroupId, dict[MemberId, ConsumerMember]] = field(default_factory=dict)
     pending: dict[GroupId, PendingTable] = field(default_factory=dict)
+    shares: dict[GroupId, dict[PartitionKey, ShareState]] = field(default_factory=dict)
 
 
 async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
@@ -76,6 +87,12 @@ async def replay(records: AsyncIterable[JournalRecord]) -> Replayed:
         elif isinstance(key, PendingKey):
             waiting = replayed.pending.setdefault(key.group_id, PendingTable())
             waiting.replay(key, None if record.value is None else decode_pending(record.value))
+
+        elif isinstance(key, ShareKey):
+            shares = replayed.shares.setdefault(key.group_id, {})
+            shares.pop(key.partition, None)
+            if record.value is not None:
+                shares[key.partition] = decode_share(record.value)
         elif record.value is None:
             replayed.groups.pop(key.group_id, None)
         else:
@@ -88,11 +105,13 @@ def live_records(entries: Mapping[GroupId, GroupEntry]) -> Iterable[JournalRecor
     for group_id, entry in entries.items():
         if entry.stored is not None:
             yield group_record(group_id, entry.stored)
-        if isinstance(entry.group, MixedGroup):
+        if isinstance(entry.group, ConsumerGroup):
             yield from member_records(group_id, entry.group.stored_members())
         for partition, committed in entry.offsets.fetch().items():
             yield offset_record(group_id, partition, committed)
         yield from entry.pending.records(group_id)
+        for partition, state in entry.shares.items():
+            yield share_record(group_id, partition, state)
 
 
 def group_record(group_id: GroupId, stored: StoredGroup | None) -> JournalRecord:
@@ -116,3 +135,11 @@ def offset_record(
     """Stores a position, or removes it."""
     value = None if committed is None else encode_offset(committed)
     return JournalRecord(encode_key(OffsetKey(group_id, *partition)), value)
+
+
+def share_record(
+    group_id: GroupId, partition: PartitionKey, state: ShareState | None
+) -> JournalRecord:
+    """Stores what a share group has of a partition, or removes it."""
+    value = None if state is None else encode_share(state)
+    return JournalRecord(encode_key(ShareKey(group_id, *partition)), value)

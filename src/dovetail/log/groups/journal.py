@@ -1,10 +1,11 @@
 """The durable form of groups: a journal of keys and values.
 
 A journal is a sequence of records. The last value of a key counts; a record without a value
-removes its key. Four kinds of keys exist: a group (a classic one with its generation, members and
+removes its key. Five kinds of keys exist: a group (a classic one with its generation, members and
 assignment; of the new protocol its epochs), a member of a group of the new protocol, a position
-(group, topic, partition), and a position that waits for the end of a transaction. Each key and each
-value begins with one byte that says how the rest is written; the rest is MessagePack.
+(group, topic, partition), a position that waits for the end of a transaction, and what a share
+group has of a partition. Each key and each value begins with one byte that says how the rest is
+written; the rest is MessagePack.
 
 Promises that an implementation of `GroupJournal` gives:
 - Records are durable when `append` returns. If it raises, a replay may show them or not, or only
@@ -25,6 +26,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from dovetail.errors import Damaged
+from dovetail.log.groups.assignors import SHARE_ASSIGNORS
 from dovetail.log.groups.consumer_types import ConsumerHeader, ConsumerMember
 from dovetail.log.groups.types import (
     CommittedOffset,
@@ -35,6 +37,7 @@ from dovetail.log.groups.types import (
     MemberSnapshot,
     PartitionKey,
 )
+from dovetail.log.share.types import ShareState
 
 #: How keys and values are written; a reader refuses what it does not know.
 FORMAT_VERSION = 1
@@ -116,6 +119,18 @@ class MemberKey(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     member_id: MemberId
 
 
+class ShareKey(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """The key of what a share group has of a partition."""
+
+    group_id: GroupId
+    topic: str
+    number: int
+
+    @property
+    def partition(self) -> PartitionKey:
+        return PartitionKey(self.topic, self.number)
+
+
 class _GroupForm(msgspec.Struct, frozen=True, array_like=True):
     """A `GroupSnapshot` behind the time at which it was stored."""
 
@@ -139,16 +154,19 @@ class _ConsumerForm(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-Key = GroupKey | OffsetKey | MemberKey | PendingKey
+Key = GroupKey | OffsetKey | MemberKey | PendingKey | ShareKey
 _key_decoder: msgspec.msgpack.Decoder[Key] = msgspec.msgpack.Decoder(Key)
 _group_decoder = msgspec.msgpack.Decoder(_GroupForm)
 _offset_decoder = msgspec.msgpack.Decoder(CommittedOffset)
 _pending_decoder = msgspec.msgpack.Decoder(PendingOffset)
 _consumer_decoder = msgspec.msgpack.Decoder(_ConsumerForm)
 _member_decoder = msgspec.msgpack.Decoder(ConsumerMember)
+_share_decoder = msgspec.msgpack.Decoder(ShareState)
 _VERSION_PREFIX = bytes([FORMAT_VERSION])
-#: In front of a group of the new protocol; a node that knows only classic ones refuses it.
+#: In front of a group of the new protocol, and of a share group; a node that does not know them
+#: refuses it.
 _CONSUMER_PREFIX = b"\x02"
+_SHARE_PREFIX = b"\x03"
 
 T = TypeVar("T")
 
@@ -181,13 +199,14 @@ def encode_group(stored: StoredGroup) -> bytes:
     """The value of a group."""
     if isinstance(stored.snapshot, ConsumerHeader):
         form = _ConsumerForm(stored.stored_wall_ms, *msgspec.structs.astuple(stored.snapshot))
-        return _CONSUMER_PREFIX + _encoder.encode(form)
+        shares = stored.snapshot.assignor in SHARE_ASSIGNORS
+        return (_SHARE_PREFIX if shares else _CONSUMER_PREFIX) + _encoder.encode(form)
     return _encode(_GroupForm(stored.stored_wall_ms, *msgspec.structs.astuple(stored.snapshot)))
 
 
 def decode_group(data: bytes) -> StoredGroup:
     """Raises `Damaged` if the bytes are not a group of a known format."""
-    if data[:1] == _CONSUMER_PREFIX:
+    if data[:1] in (_CONSUMER_PREFIX, _SHARE_PREFIX):
         found = _decode(_consumer_decoder, _VERSION_PREFIX + data[1:], "group")
         stored_wall_ms, *header = msgspec.structs.astuple(found)
         return StoredGroup(ConsumerHeader(*header), stored_wall_ms)
@@ -218,3 +237,13 @@ def decode_offset(data: bytes) -> CommittedOffset:
 def decode_pending(data: bytes) -> PendingOffset:
     """Raises `Damaged` if the bytes are not a position that waits, of a known format."""
     return _decode(_pending_decoder, data, "pending position")
+
+
+def encode_share(state: ShareState) -> bytes:
+    """The value of what a share group has of a partition."""
+    return _encode(state)
+
+
+def decode_share(data: bytes) -> ShareState:
+    """Raises `Damaged` if the bytes are not such a state of a known format."""
+    return _decode(_share_decoder, data, "share state")

@@ -3,9 +3,17 @@
 They are in here as soon as they are on their way to the journal, so that an end that comes right
 behind them finds them. A transaction that has ended leaves its number, and what comes after that
 is refused: nobody would ever end it.
+
+Of two positions in a partition the one that was sent last counts, as with Kafka, whether it waits
+for an end or not: an ordinary commit takes the place of what waits by then, and an end that of what
+others sent before.
+
+While a record that takes the place of others is on its way to the journal, these are overtaken: an
+end that comes for them meanwhile has to wait for what becomes of that record.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -27,10 +35,12 @@ NOTHING_WAITS: Final[Mapping[PendingPlace, PendingOffset]] = MappingProxyType({}
 class PendingTable:
     """The positions of one group that wait."""
 
-    __slots__ = ("_pending",)
+    __slots__ = ("_overtaken", "_pending")
 
     def __init__(self) -> None:
+        #: In the order in which they were sent.
         self._pending: dict[PendingPlace, PendingOffset] = {}
+        self._overtaken: Counter[PendingPlace] = Counter()
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -43,8 +53,13 @@ class PendingTable:
             (of.producer_id, key): PendingOffset(of.epoch, of.number, committed)
             for key, committed in offsets.items()
         }
-        self._pending.update(taken)
+        for place, pending in taken.items():
+            self._put(place, pending)
         return taken
+
+    def _put(self, place: PendingPlace, pending: PendingOffset) -> None:
+        self._pending.pop(place, None)  # What is sent again is the last one.
+        self._pending[place] = pending
 
     def replay(self, key: PendingKey, pending: PendingOffset | None) -> None:
         """Takes or forgets one as the journal says."""
@@ -52,7 +67,7 @@ class PendingTable:
         if pending is None:
             self._pending.pop(place, None)
         else:
-            self._pending[place] = pending
+            self._put(place, pending)
 
     def of(self, producer_id: int, number: int) -> dict[PendingPlace, PendingOffset]:
         """What waits for the end of a transaction, or with number -1 of any of the producer."""
@@ -62,9 +77,45 @@ class PendingTable:
             if place[0] == producer_id and (number < 0 or pending.transaction <= number)
         }
 
+    def at(self, keys: Collection[PartitionKey]) -> dict[PendingPlace, PendingOffset]:
+        """What waits in these partitions."""
+        return {place: found for place, found in self._pending.items() if place[1] in keys}
+
     def of_topic(self, topic: str) -> dict[PendingPlace, PendingOffset]:
         """What waits for positions in a topic."""
         return {place: found for place, found in self._pending.items() if place[1].topic == topic}
+
+    def older_than(
+        self, waiting: Mapping[PendingPlace, PendingOffset]
+    ) -> dict[PendingPlace, PendingOffset]:
+        """What others sent before, to the partitions of what waits."""
+        if len(self._pending) == len(waiting):
+            return {}
+        older: dict[PendingPlace, PendingOffset] = {}
+        left = {key for _, key in waiting}
+        for place, found in self._pending.items():
+            if place in waiting:
+                left.discard(place[1])
+            elif place[1] in left:
+                older[place] = found
+        return older
+
+    def overtake(self, older: Mapping[PendingPlace, PendingOffset]) -> None:
+        """What takes their place is on its way to the journal; call `settle` when it is known."""
+        self._overtaken.update(older.keys())
+
+    def is_overtaken(self, waiting: Mapping[PendingPlace, PendingOffset]) -> bool:
+        """Whether something may have taken the place of one of these."""
+        return bool(self._overtaken) and any(place in self._overtaken for place in waiting)
+
+    def settle(self, older: Mapping[PendingPlace, PendingOffset], *, stored: bool) -> None:
+        """What was overtaken goes, or stays because the journal refused what is newer."""
+        for place in older:
+            self._overtaken[place] -= 1
+            if self._overtaken[place] <= 0:
+                del self._overtaken[place]
+        if stored:
+            self.remove(older)
 
     def remove(self, ended: Mapping[PendingPlace, PendingOffset]) -> None:
         """Forgets what has ended, unless something newer waits in its place."""

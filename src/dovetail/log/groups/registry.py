@@ -25,6 +25,7 @@ from dovetail.log.groups.types import (
     SubscriptionReader,
 )
 from dovetail.log.service import Log
+from dovetail.log.share.coordinator_side import ShareLimits
 
 
 class LogTopics:
@@ -60,6 +61,7 @@ class GroupRegistry:
         partitions: int,
         topics_of: SubscriptionReader,
         formats: MemberFormats | None = None,
+        share_limits: ShareLimits | None = None,
     ) -> None:
         """`partitions` is for the groups' topic, should it not exist yet."""
         self.settings = settings
@@ -75,6 +77,7 @@ class GroupRegistry:
                 topics_of=topics_of,
                 topics=LogTopics(log),
                 formats=formats,
+                share_limits=share_limits,
             ),
         )
         self._elsewhere = GroupCoordinator.refusing(clock, GroupError.NOT_COORDINATOR)

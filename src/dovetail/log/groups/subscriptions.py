@@ -23,14 +23,15 @@ class Subscriptions:
         self._seen_version = _NEVER
         #: The id and the partitions of each topic that somebody is subscribed to, by name.
         self._facts: dict[str, tuple[str, int]] = {}
-        self._patterns: dict[str, tuple[TopicPattern, frozenset[str]]] = {}
+        #: Each pattern, the version of the topics that it was matched with, and what it matched.
+        self._patterns: dict[str, tuple[TopicPattern, int, frozenset[str]]] = {}
         #: Another number when the topics or their partitions are others.
         self.checksum = CHECKSUM_OF_NOTHING
 
     def learn(self, pattern: str) -> None:
         """Makes a pattern known. Raises `InvalidInput`."""
         if pattern not in self._patterns:
-            self._patterns[pattern] = (TopicPattern(pattern), frozenset())
+            self._patterns[pattern] = (TopicPattern(pattern), _NEVER, frozenset())
 
     def changed(self) -> None:
         """Other topics count from now on."""
@@ -44,12 +45,11 @@ class Subscriptions:
         known = list(members)
         names = {name for member in known for name in member.names}
         used = {member.pattern for member in known}
-        self._patterns = {
-            text: (compiled, frozenset(filter(compiled.matches, self._topics.names())))
-            for text, (compiled, _) in self._patterns.items()
-            if text in used
-        }
-        for _, matched in self._patterns.values():
+        self._patterns = {text: self._patterns[text] for text in self._patterns if text in used}
+        for text, (compiled, version, matched) in self._patterns.items():
+            if version != self._seen_version:  # Thousands of names take tens of milliseconds.
+                matched = compiled.among(self._topics.names())
+                self._patterns[text] = (compiled, self._seen_version, matched)
             names |= matched
 
         facts = {name: self._topics.facts(name) for name in names}
@@ -69,7 +69,7 @@ class Subscriptions:
         """The ids of the topics that a member is subscribed to."""
         names: Iterable[str] = member.names
         if member.pattern is not None:
-            names = member.names | self._patterns[member.pattern][1]
+            names = member.names | self._patterns[member.pattern][2]
         return frozenset(self._facts[name][0] for name in names if name in self._facts)
 
     def ids(self, parts: Iterable[tuple[str, int]]) -> frozenset[Part]:

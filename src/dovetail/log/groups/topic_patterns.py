@@ -8,7 +8,7 @@ automaton). A name matches as a whole.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -16,10 +16,10 @@ from dovetail.errors import InvalidInput
 
 #: Longest expression, and most states that it may come to: `a{1000}` has a thousand.
 _PATTERN_MAX = 1000
-_STATES_MAX = 5000
+_STATES_MAX = 1000
 
-#: Steps that are remembered; beyond this they are found anew.
-_STEPS_MAX = 50_000
+#: States in all steps that are remembered, some 50 bytes each; further steps are found anew.
+_REMEMBERED_MAX = 100_000
 
 #: What Python itself reads expressions with; it has no public name.
 sre: Any = import_module("re._constants")
@@ -37,16 +37,17 @@ class TopicPattern:
         if len(text) > _PATTERN_MAX:
             raise InvalidInput(f"a pattern of {len(text)} characters; {_PATTERN_MAX} are taken")
         try:
-            parsed = _parse(text)
-        except (re.error, RecursionError, OverflowError) as error:
+            parsed = _parse(_as_python(text))
+        except (re.error, RecursionError, OverflowError, ValueError) as error:
             raise InvalidInput(f"the pattern {text[:80]!r} is wrong: {error}") from error
-        if parsed.state.flags & ~re.UNICODE:
-            raise InvalidInput(f"the pattern {text[:80]!r} has flags")
+        if parsed.state.flags & ~(re.UNICODE | re.IGNORECASE | re.DOTALL):
+            raise InvalidInput(f"the pattern {text[:80]!r} has flags other than i and s")
 
         #: Of each state: what leads to the next one, and which are reached without a character.
         self._tests: list[tuple[_Test, int] | None] = []
         self._free: list[list[int]] = []
         self._anchors: list[object] = []
+        self._folds = bool(parsed.state.flags & re.IGNORECASE)
         self._end = self._state()
         try:
             start = self._sequence(list(parsed), self._end)
@@ -54,6 +55,14 @@ class TopicPattern:
             raise InvalidInput(f"the pattern {text[:80]!r} is nested too deeply") from error
         self._start = self._closure({start}, at_start=True)
         self._steps: dict[tuple[_Set, str], _Set] = {}
+        self._remembered = 0
+
+    def among(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of the names that fit. What was remembered on the way is let go."""
+        found = frozenset(filter(self.matches, names))
+        self._steps.clear()
+        self._remembered = 0
+        return found
 
     def matches(self, name: str) -> bool:
         """Whether the whole name fits."""
@@ -73,7 +82,8 @@ class TopicPattern:
                 if test is not None and test[0](character):
                     reached.add(test[1])
             found = self._closure(reached)
-            if len(self._steps) < _STEPS_MAX:
+            if self._remembered + len(found) <= _REMEMBERED_MAX:
+                self._remembered += 1 + len(found)
                 self._steps[states, character] = found
         return found
 
@@ -110,7 +120,7 @@ class TopicPattern:
     def _item(self, item: tuple[Any, Any], following: int) -> int:
         kind, what = item
         if kind in (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN):
-            return self._state(test=(_test(kind, what), following))
+            return self._state(test=(_test(kind, what, folds=self._folds), following))
         if kind == sre.SUBPATTERN:
             _, add, remove, inner = what
             if add or remove:
@@ -137,19 +147,59 @@ class TopicPattern:
             for _ in range(int(most) - least):
                 start = self._state([self._sequence(items, start), following])
         for _ in range(least):
-            start = self._sequence(items, start)
+            before, start = start, self._sequence(items, start)
+            if start == before:  # Nothing, however often: `(){4000000000}` would take minutes.
+                break
         return start
 
 
-def _test(kind: Any, what: Any) -> _Test:
-    if kind == sre.LITERAL:
-        return chr(what).__eq__
-    if kind == sre.NOT_LITERAL:
-        return chr(what).__ne__
+def _as_python(text: str) -> str:
+    """What RE2 writes otherwise than Python: quoted text, and classes by their names."""
+    made: list[str] = []
+    at, inside = 0, False
+    while at < len(text):
+        found, following = text[at], at + 1
+        if text.startswith("\\Q", at):
+            end = text.find("\\E", at)
+            found, following = re.escape(text[at + 2 : end if end >= 0 else None]), end + 2
+            following = following if end >= 0 else len(text)
+        elif found == "\\":
+            found, following = text[at : at + 2], at + 2
+        elif inside and text.startswith("[:", at) and (end := text.find(":]", at)) >= 0:
+            found, following = _named(text[at + 2 : end]), end + 2
+        elif inside and found == "[":
+            found = "\\["
+        elif inside:
+            inside = found != "]"
+        elif found == "[":
+            # A bracket that closes nothing is one of the class.
+            begin = re.match(r"\[\^?\]?", text[at:])
+            found, inside = begin[0] if begin else found, True
+            following = at + len(found)
+        made.append(found)
+        at = following
+    return "".join(made)
+
+
+def _named(name: str) -> str:
+    if name not in _CLASSES:
+        raise InvalidInput(f"a pattern cannot have the class [:{name[:20]}:]")
+    return _CLASSES[name]
+
+
+def _test(kind: Any, what: Any, *, folds: bool) -> _Test:
     if kind == sre.ANY:
         return lambda character: character != "\n"
-    negated = bool(what) and what[0][0] == sre.NEGATE
-    parts = [_part(*one) for one in what[negated:]]
+    if kind == sre.IN:
+        negated = bool(what) and what[0][0] == sre.NEGATE
+        parts = [_part(*one) for one in what[negated:]]
+    else:
+        negated, parts = kind == sre.NOT_LITERAL, [chr(what).__eq__]
+    if folds:
+        return lambda character: (
+            negated
+            != any(part(case) for part in parts for case in (character.lower(), character.upper()))
+        )
     return lambda character: any(part(character) for part in parts) != negated
 
 
@@ -171,5 +221,22 @@ def _part(kind: Any, what: Any) -> _Test:
     raise InvalidInput(f"a pattern cannot have {str(kind).lower()} in a class")
 
 
+#: RE2's names, as they stand in a class of Python's.
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": "\\x00-\\x7f",
+    "blank": "\\t ",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": "\\t-\\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
 _DIGITS = frozenset("0123456789")
 _SPACES = frozenset(" \t\n\r\f\v")

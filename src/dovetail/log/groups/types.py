@@ -5,11 +5,13 @@ Errors are this room's own. The Kafka handlers map each to one of Kafka's codes.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, NewType
 
 import msgspec
+
+from dovetail.log.share.types import ShareSettings
 
 GroupId = NewType("GroupId", str)
 MemberId = NewType("MemberId", str)
@@ -92,6 +94,9 @@ class GroupSettings:
     #: Of the new protocol, where the group says how often a member beats and when it is gone.
     consumer_session_timeout_ms: int = 45_000
     consumer_heartbeat_interval_ms: int = 5_000
+    #: Most members of a share group, and what its limits are unless the group has its own.
+    share_size_max: int = 200
+    share: ShareSettings = field(default_factory=ShareSettings)
     #: Longest text that a commit can carry for one partition.
     offset_metadata_bytes_max: int = 4_096
     #: Positions of a group without members are kept this long.
@@ -274,7 +279,7 @@ class GroupListing:
     group_id: GroupId
     protocol_type: str
     state: GroupState
-    #: "classic", or "consumer" of the new protocol.
+    #: "classic", "consumer" of the new protocol, or "share".
     kind: str = "classic"
 
 

@@ -42,6 +42,11 @@ class JournalWriter:
         """What is not known to be stored yet, in order."""
         return [record for records in self._in_flight.values() for record in records]
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anything is on its way."""
+        return bool(self._waiting)
+
     async def settled(self) -> None:
         """Returns when everything that is on its way now has its outcome."""
         if self._waiting:

@@ -1,32 +1,23 @@
 """The other brokers, as transactions need them: asked over private calls.
 
-A broker is reached at the address that it registered last. A call that is lost is `Unavailable`:
-both calls can be repeated, and are.
+A call that is lost is `Unavailable`: both calls can be repeated, and are.
 """
 
-import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Protocol
 
-from dovetail.addresses import Address
-from dovetail.background import Tasks
-from dovetail.buffers import Buffer
-from dovetail.errors import DovetailError, ProtocolViolation, Unavailable
+from dovetail.errors import DovetailError, Unavailable
+from dovetail.log.broker_peers import BrokerPeers, BrokerService
 from dovetail.log.transactions.calls import CALLS, Admit, Admitted, EndedHere, EndHere
 from dovetail.log.transactions.types import Place
 from dovetail.record_batch import Marker
-from dovetail.wire import Connection, PipelinedReply, Reply
 from dovetail.wire.calls import (
     Answer,
-    Failure,
     Request,
     decode_answer,
-    encode_answer,
     error_of,
     failure_of,
-    greeting,
 )
-from dovetail.wire.peer import Peer, PeerSettings
 
 Outcomes = list[DovetailError | None]
 
@@ -75,80 +66,34 @@ class NoOthers:
 class RemoteBrokers:
     """`Brokers` over the wire; call it inside the event loop."""
 
-    def __init__(
-        self,
-        address_of: Callable[[int], Address | None],
-        *,
-        client_id: str,
-        settings: PeerSettings,
-        rng: random.Random | None = None,
-    ) -> None:
-        self._address_of = address_of
-        self._client_id = client_id
-        self._settings = settings
-        self._rng = rng or random.SystemRandom()
-        self._peers: dict[int, tuple[Address, Peer]] = {}
-        self._closing = Tasks()
+    def __init__(self, peers: BrokerPeers) -> None:
+        self._peers = peers
 
     async def admit(self, node: int, request: Admit) -> int:
         call = CALLS.request(request, lost=Unavailable)
-        answer = await self._peer(node).ask(call, lambda data: decode_answer(Admitted, data))
+        answer = await self._peers.to(node).ask(call, lambda data: decode_answer(Admitted, data))
         return answer.number
 
     async def end_there(self, node: int, marker: Marker, places: Collection[Place]) -> Outcomes:
         call = CALLS.request(
             EndHere(*marker, [(place.topic, place.number) for place in places]), lost=Unavailable
         )
-        answer = await self._peer(node).ask(call, lambda data: decode_answer(EndedHere, data))
+        answer = await self._peers.to(node).ask(call, lambda data: decode_answer(EndedHere, data))
         if len(answer.outcomes) != len(places):
             raise Unavailable(f"broker {node} answers for {len(answer.outcomes)} partitions")
         return [None if outcome is None else error_of(outcome) for outcome in answer.outcomes]
 
-    def _peer(self, node: int) -> Peer:
-        address = self._address_of(node)
-        if address is None:
-            raise Unavailable(f"broker {node} is not there")
-        known = self._peers.get(node)
-        if known is not None and known[0] != address:
-            self._closing.start(known[1].close(), name="log/transactions/leave")
-            known = None
-        if known is None:
-            peer = Peer(
-                *address,
-                greeting=greeting(str(address), CALLS.service),
-                client_id=self._client_id,
-                settings=self._settings,
-                rng=self._rng,
-            )
-            known = self._peers[node] = (address, peer)
-        return known[1]
-
     async def close(self) -> None:
         """Ends all connections."""
-        for _, peer in self._peers.values():
-            await peer.close()
-        await self._closing.finish()
+        await self._peers.close()
 
 
-class TransactionService:
-    """A `Dispatch` for what the other brokers ask."""
+class TransactionService(BrokerService):
+    """Answers what the other brokers ask."""
 
     def __init__(self, here: Here) -> None:
+        super().__init__(CALLS)
         self._here = here
-
-    def __call__(self, connection: Connection, frame: memoryview) -> Reply:
-        correlation_id, _, message, payloads = CALLS.decode(frame)
-        if payloads:
-            raise ProtocolViolation(f"{len(payloads)} bytes behind a {type(message).__name__}")
-        return PipelinedReply.of(self._answered(correlation_id, message))
-
-    async def _answered(self, correlation_id: int, message: Request) -> list[Buffer]:
-        answer: Answer | Failure
-        try:
-            answer = await self._handle(message)
-        except DovetailError as error:
-            answer = failure_of(error)
-        return encode_answer(correlation_id, answer)
 
     async def _handle(self, message: Request) -> Answer:
         if isinstance(message, Admit):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dovetail.background import Tasks
-from dovetail.clock import Clock
+from dovetail.clock import Clock, UnhurriedTime
 from dovetail.errors import DovetailError
 from dovetail.log.groups.journal import JournalRecord
 from dovetail.log.groups.partition_journal import PartitionJournal
@@ -78,6 +78,14 @@ class _Entry:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True)
+class _Joining:
+    """Partitions that came while the journal was storing others of the same transaction."""
+
+    places: dict[Place, None]
+    done: "asyncio.Future[int | TransactionError]"
+
+
 class TransactionCoordinator:
     """Coordinates the transactional ids whose journal it is given."""
 
@@ -93,10 +101,12 @@ class TransactionCoordinator:
         self._journal = journal
         self._writer = JournalWriter(journal)
         self._clock = clock
+        self._time = UnhurriedTime(clock)
         self._settings = settings
         self._next_producer_id = next_producer_id
         self._send_markers = send_markers
         self._entries: dict[str, _Entry] = {}
+        self._joining: dict[tuple[str, Identity], _Joining] = {}
         self._tasks = Tasks()
         self._loaded = False
         self._closed = False
@@ -115,7 +125,7 @@ class TransactionCoordinator:
             entry = self._entries[transactional_id] = _Entry(known, known)
             if not known.prepared:
                 entry.ended.set()
-            self._set_deadline(entry)
+            self._set_deadline(entry, known)
         self._loaded = True
 
     def start(self) -> None:
@@ -178,12 +188,42 @@ class TransactionCoordinator:
     async def add(
         self, transactional_id: str, who: Identity, partitions: Collection[Place]
     ) -> int | TransactionError:
-        """Partitions join the transaction; its number."""
-        found = await self._decide(
-            transactional_id,
-            lambda known: machine.add(known, who, partitions, now_ms=self._clock.wall_ms()),
-        )
+        """Partitions join the transaction; its number.
+
+        The record of a transaction names all its partitions. So those that come while one is being
+        stored join together: a transaction over thousands of them does not cost their square.
+        """
+        key = transactional_id, who
+        joining = self._joining.get(key)
+        if joining is not None:
+            joining.places.update(dict.fromkeys(partitions))
+            return await asyncio.shield(joining.done)
+
+        joining = _Joining({}, asyncio.get_running_loop().create_future())
+        self._joining[key] = joining
+        try:
+            found = await self._decide(
+                transactional_id,
+                lambda known: machine.add(known, who, partitions, now_ms=self._clock.wall_ms()),
+            )
+        finally:
+            del self._joining[key]
+            self._add_together(transactional_id, who, joining)
         return found if isinstance(found, TransactionError) else found.number
+
+    def _add_together(self, transactional_id: str, who: Identity, joining: _Joining) -> None:
+        """Those who waited go on, together; the one before them may be gone."""
+        if not joining.places:
+            return
+
+        def then(adding: "asyncio.Task[int | TransactionError]") -> None:
+            failed = adding.cancelled() or adding.exception() is not None
+            found = TransactionError.NOT_COORDINATOR if failed else adding.result()
+            if not joining.done.done():
+                joining.done.set_result(found)
+
+        together = self.add(transactional_id, who, [*joining.places])
+        self._tasks.start(together, name="log/transactions/add").add_done_callback(then)
 
     def verify(
         self, transactional_id: str, who: Identity, partition: Place
@@ -260,7 +300,9 @@ class TransactionCoordinator:
             entry = self._entries.get(transactional_id)
             found = decide(None if entry is None else entry.now)
             wait_ms = deadline_ms - self._clock.monotonic_ms()
-            if found is not TransactionError.BUSY or entry is None or wait_ms <= 0:
+            if found is not TransactionError.BUSY or entry is None or entry.ended.is_set():
+                break
+            if wait_ms <= 0:
                 break
             try:
                 async with asyncio.timeout(wait_ms / 1000):
@@ -277,8 +319,9 @@ class TransactionCoordinator:
         """Goes on to what was decided; returns when the journal has it."""
         entry = self._entries.setdefault(transactional_id, _Entry())
         if to is not entry.now:
+            if entry.now is None or entry.now.number != to.number:
+                self._set_deadline(entry, to)
             entry.now = to
-            self._set_deadline(entry)
             if to.prepared:
                 entry.ended.clear()
         if entry.durable is to:
@@ -302,11 +345,11 @@ class TransactionCoordinator:
 
         return self._writer.append([record_of(transactional_id, to)], then)
 
-    def _set_deadline(self, entry: _Entry) -> None:
-        known = entry.now
-        if known is not None and known.state is TransactionState.ONGOING:
-            passed_ms = max(0, self._clock.wall_ms() - known.started_ms)
-            left_ms = max(0, known.timeout_ms - passed_ms)
+    def _set_deadline(self, entry: _Entry, begun: Transaction) -> None:
+        """When a transaction is aborted; what has passed of it under another coordinator counts."""
+        if begun.state is TransactionState.ONGOING:
+            passed_ms = max(0, self._clock.wall_ms() - begun.started_ms)
+            left_ms = max(0, begun.timeout_ms - passed_ms)
             entry.deadline_ms = self._clock.monotonic_ms() + left_ms
 
     # --- ending ---------------------------------------------------------------------------------
@@ -321,7 +364,8 @@ class TransactionCoordinator:
     async def _end(self, transactional_id: str, entry: _Entry) -> None:
         """Brings a decision to every partition, however long that takes."""
         decided = entry.now
-        assert decided is not None
+        if decided is None or not decided.prepared:
+            return  # It was ended, and failed behind that; the next transaction may be open.
         pause_ms = _AGAIN_MS
         while entry.durable is not decided:
             # Nobody knows whether the journal has it: no marker before that is sure.
@@ -358,6 +402,7 @@ class TransactionCoordinator:
     def tick(self) -> None:
         """Aborts what took too long, and forgets what nobody has used for long."""
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
+        old_ms = self._time.now_ms()
         expires = now_ms >= self._expiry_due_ms
         if expires:
             self._expiry_due_ms = now_ms + _EXPIRY_CHECK_MS
@@ -371,7 +416,7 @@ class TransactionCoordinator:
                 entry.ended.clear()
                 self._store(transactional_id, entry, entry.now)
             elif expires:
-                self._expire(transactional_id, entry, known, wall_ms)
+                self._expire(transactional_id, entry, known, old_ms)
 
     def _expire(self, transactional_id: str, entry: _Entry, known: Transaction, now: int) -> None:
         after_ms = self._settings.id_expiry_ms

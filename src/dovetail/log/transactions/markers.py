@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Collection
 
 from dovetail.clock import Clock
-from dovetail.errors import DovetailError, NotOwner, TopicUnknown, Unavailable
+from dovetail.errors import DovetailError, NotOwner, ProducerFenced, TopicUnknown, Unavailable
 from dovetail.log.groups.partition_journal import GROUPS_TOPIC
 from dovetail.log.groups.registry import GroupRegistry
 from dovetail.log.groups.types import GroupError
@@ -74,7 +74,8 @@ class Markers:
 
         stored = []
         for place, outcome in zip(places, outcomes, strict=True):
-            if outcome is None:
+            if outcome is None or isinstance(outcome, ProducerFenced):
+                # A later epoch of the producer is known there, so nothing of this one is open.
                 stored.append(place)
             elif not outcome.retriable and not isinstance(outcome, TopicUnknown):
                 _log.warning("marker refused", place=place, node=node, error=str(outcome))

@@ -110,11 +110,15 @@ def begin(
     if known.prepared:
         return TransactionError.BUSY
     if known.state is TransactionState.ONGOING:
-        return fence(known, now_ms=now_ms)
+        fenced = fence(known, now_ms=now_ms)
+        # The producer itself goes on with the epoch of that abort; another one never hears of it.
+        return fenced if expected is None else _next(fenced, epoch_before=known.epoch)
 
-    if expected is not None and expected.epoch != known.epoch:
-        return known  # Its request before got through, and only the answer was lost.
+    if expected is not None and expected.epoch != known.epoch <= EPOCH_LAST:
+        return known  # It was aborted above, or only the answer to the request before was lost.
     used_up = known.epoch >= EPOCH_LAST
+    if used_up and fresh_id == NOBODY:
+        return TransactionError.BUSY
     return _next(
         known,
         producer_id=fresh_id if used_up else known.producer_id,
@@ -130,10 +134,12 @@ def begin(
 
 
 def _may_begin(known: Transaction, expected: Identity) -> bool:
-    if expected == (known.producer_id, known.epoch):
+    if expected == known.identity:
         return True
+    if known.state is TransactionState.ONGOING or known.epoch_before == NOBODY:
+        return False
     before = known.producer_id if known.producer_before == NOBODY else known.producer_before
-    return known.state in _RESTING and expected == (before, known.epoch_before)
+    return expected == (before, known.epoch_before)
 
 
 def add(
@@ -146,7 +152,8 @@ def add(
     if known.prepared:
         return TransactionError.BUSY
     if known.state is TransactionState.ONGOING:
-        missing = tuple(dict.fromkeys(p for p in partitions if p not in known.partitions))
+        has = frozenset(known.partitions)
+        missing = tuple(dict.fromkeys(p for p in partitions if p not in has))
         if not missing:
             return known
         return _next(known, partitions=known.partitions + missing, updated_ms=now_ms)
@@ -176,8 +183,12 @@ def verify(known: Transaction | None, who: Identity, partition: Place) -> Decide
 def _refusal(known: Transaction | None, who: Identity) -> TransactionError | None:
     if known is None or known.state is TransactionState.DEAD:
         return TransactionError.MAPPING
+    if known.producer_next != NOBODY and who == known.identity:
+        return TransactionError.BUSY  # It has the answer; its last transaction is being ended.
     if known.producer_id != who.producer_id:
         return TransactionError.MAPPING
+    if who.epoch > EPOCH_LAST:  # Nobody was given it.
+        return TransactionError.FENCED
     return None if known.epoch == who.epoch else TransactionError.FENCED
 
 
@@ -203,6 +214,8 @@ def end(
     refused = _refusal(known, who)
     if refused is not None:
         return refused
+    if known.prepared or (bumps and needs_id(known) and fresh_id == NOBODY):
+        return TransactionError.BUSY
 
     if known.state is TransactionState.ONGOING:
         to = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT

@@ -8,6 +8,7 @@ from dovetail.errors import (
     NotOwner,
     ProducerFenced,
     TransactionBusy,
+    TransactionMapping,
     TransactionRefused,
     Unavailable,
 )
@@ -41,6 +42,7 @@ class TransactionError(Enum):
 
 _RAISED: dict[TransactionError, type[DovetailError]] = {
     TransactionError.FENCED: ProducerFenced,
+    TransactionError.MAPPING: TransactionMapping,
     TransactionError.BUSY: TransactionBusy,
     TransactionError.LOADING: Unavailable,
     TransactionError.NOT_AVAILABLE: Unavailable,

@@ -9,11 +9,13 @@ is moved (compaction).
     frame.py        how a record lies in a segment file; torn or damaged
     run.py          where entries lie: compact rows, in memory and in index files
     segment.py      one segment file, and how it is created
+    synced.py       a note beside them: up to where the newest one is on the disk
     index.py        which entries there are, for the writing thread and for readers
     recovery.py     from files back to state, at start
     doubt.py        what a damaged node may have lost without knowing what it was
     compaction.py   gives room back, and lets damaged segments go
     options.py      how a store keeps its files: durability and sizes
     commands.py     what a store is asked for, and what it answers
+    group.py        commands that share one sync: what is decided, and how it is written
     store.py        the storage node's deciding and writing core; one thread, no asyncio
 """

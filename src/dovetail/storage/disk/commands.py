@@ -1,10 +1,11 @@
 """What a store is asked for, what it answers, and what a group of commands cost."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dovetail.buffers import Buffer
 from dovetail.errors import DovetailError
-from dovetail.storage.disk.frame import Record
+from dovetail.storage.disk.files import File
 from dovetail.storage.identifiers import EntryId, LedgerId, LedgerState, Term
 
 
@@ -45,8 +46,47 @@ class LetDamageGo:
     settled: frozenset[LedgerId] = frozenset()
 
 
-Command = Append | Fence | DeleteLedger | LetDamageGo
-Outcome = None | LedgerState | DovetailError
+@dataclass(frozen=True, slots=True)
+class TakeCut:
+    """Hold all segments as they are now; answered with a `Cut`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutSegment:
+    """A segment file, of which the first `size` bytes belong to the cut."""
+
+    name: str
+    file: File
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All segments between two groups. Their files stay open, also if the store drops them."""
+
+    segments: tuple[CutSegment, ...]
+    #: Gives the files back; safe to call again, from any thread.
+    let_go: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LookForFiles:
+    """Look whether all segment files are still in their folder; answered with those that are not.
+
+    What lives in them can be read as long as the process has them open, and is moved.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FilesGone:
+    """Segment files that somebody removed."""
+
+    names: tuple[str, ...]
+
+
+Applied = Fence | DeleteLedger | LetDamageGo | TakeCut | LookForFiles
+Command = Append | Applied
+Outcome = None | LedgerState | Cut | FilesGone | DovetailError
 
 
 @dataclass(slots=True)
@@ -66,13 +106,3 @@ class GroupReport:
     payload_bytes: int = 0
     write_s: float = 0.0
     sync_s: float = 0.0
-
-
-class Group:
-    """Commands that share one sync, while they are decided."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[Record, Buffer]] = []
-        self.entries: dict[tuple[int, int], Buffer] = {}
-        self.fences: dict[int, int] = {}
-        self.deleted: set[int] = set()

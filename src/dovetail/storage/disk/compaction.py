@@ -6,6 +6,8 @@ still lives in it is moved like any other, and what was stored anew since stays 
 
 Survives: a crash at any point. What was moved is on the disk before the place that it came from
 goes; until then it lies in two places, and the newer one is read.
+
+A segment whose file somebody removed is moved too: the process has it open, for the last time.
 """
 
 from collections.abc import Callable, Iterator
@@ -121,7 +123,8 @@ class Compaction:
             if segment.damaged and (not self.lets_damage_go or self._has_needed_holes(segment)):
                 continue
             live = [run for run in segment.runs if self._index.has(run.ledger)]
-            if segment.damaged or bytes_in_file(live) < self._live_ratio * segment.position:
+            due = segment.damaged or segment.removed
+            if due or bytes_in_file(live) < self._live_ratio * segment.position:
                 self._victim = segment
                 self._moving = [(run, None) for run in live]
                 return True

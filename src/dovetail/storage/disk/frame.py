@@ -18,7 +18,8 @@ node begins group g + 1 only after group g is on the disk. So when a record does
 
 *Marks.* A group that was synced and has no successor yet looks like one that was torn. So a store
 that closes, or has nothing to write for a second, writes a mark: an empty record, a group of its
-own, behind the group that is on the disk. Damage before a mark is damage.
+own, behind the group that is on the disk. Damage before a mark is damage. A note beside the
+segments (synced.py) tells the same where the mark is lost too.
 
 Survives: any mixture of the last group's sectors reaching the disk.
 Not here: what the records mean (store.py).
@@ -138,8 +139,11 @@ def encode_record(
     return checksum.to_bytes(4, "little") + rest
 
 
-def decode_record(data: memoryview, at: int, salt: int) -> Scanned | None:
-    """The record at `at`, or None if it does not check or is not all there."""
+def decode_record(data: memoryview, at: int, salt: int, *, start: int = 0) -> Scanned | None:
+    """The record at `at`, or None if it does not check or is not all there.
+
+    `start` is where `data` begins in the file.
+    """
     if at + RECORD_BYTES > len(data):
         return None
     checksum, length, magic, kind, flags, ledger, entry, term, confirmed, group = (
@@ -152,7 +156,7 @@ def decode_record(data: memoryview, at: int, salt: int) -> Scanned | None:
         return None
     return Scanned(
         Record(_KINDS[kind], ledger, entry, term, confirmed, bool(flags & _AGAIN)),
-        at,
+        start + at,
         data[at + RECORD_BYTES : end],
         group,
         bool(flags & _GROUP_LAST),
@@ -230,6 +234,11 @@ class _Window:
         self._data = memoryview(b"")
 
     def record_at(self, position: int, salt: int) -> Scanned | None:
+        if position >= self._start:
+            # Nearly always it is all here.
+            found = decode_record(self._data, position - self._start, salt, start=self._start)
+            if found is not None:
+                return found
         head = self._bytes(position, RECORD_BYTES)
         if len(head) < RECORD_BYTES:
             return None
@@ -238,8 +247,7 @@ class _Window:
         if magic != RECORD_MAGIC or length > PAYLOAD_BYTES_MAX:
             return None
         whole = self._bytes(position, RECORD_BYTES + length)
-        found = decode_record(whole, 0, salt)
-        return None if found is None else found._replace(position=position)
+        return decode_record(whole, 0, salt, start=position)
 
     def candidates(self, position: int) -> Iterator[int]:
         """Places from `position` on that may be the start of a record."""

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from dovetail.errors import Damaged, EntryUnknown, LedgerUnknown
+from dovetail.storage.disk.commands import Cut, CutSegment
 from dovetail.storage.disk.files import Disk
 from dovetail.storage.disk.frame import RECORD_BYTES
 from dovetail.storage.disk.run import Row, Rows, Run, load_rows
@@ -22,6 +23,7 @@ from dovetail.storage.disk.segment import (
     Segment,
     index_name,
     scan_runs,
+    segment_name,
     write_index,
 )
 from dovetail.storage.held import HELD_SPANS_MAX, Held, Span, joined, without
@@ -220,11 +222,32 @@ class EntryIndex:
         try:
             yield found
         finally:
-            with self.lock:
-                for segment, _ in found:
-                    segment.readers -= 1
-                    if segment.dropped and segment.readers == 0:
-                        segment.file.close()
+            self._let_go([segment for segment, _ in found])
+
+    def _let_go(self, segments: list[Segment]) -> None:
+        """Ends a read of each of them, and of the list; again, it does nothing."""
+        with self.lock:
+            while segments:
+                segment = segments.pop()
+                segment.readers -= 1
+                if segment.dropped and segment.readers == 0:
+                    segment.file.close()
+
+    def cut(self, active: Segment) -> Cut:
+        """All segments as they are, kept open. Asked by the writing thread, between two groups."""
+        with self.lock:
+            held = list(self._segments.values())
+            for segment in held:
+                segment.readers += 1
+        found = (
+            CutSegment(
+                segment_name(segment.number),
+                segment.file,
+                segment.position if segment is active else segment.file.size(),
+            )
+            for segment in held
+        )
+        return Cut(tuple(found), lambda: self._let_go(held))
 
     def _stretches(self, ledger: int, first: int, last: int, bytes_max: int) -> list[Stretch]:
         if ledger not in self._ledgers:
@@ -323,12 +346,20 @@ class EntryIndex:
         return rows
 
     def _note_holes(self, segment: Segment) -> None:
-        """Lets runs go of which nothing is left; the next start must find the damage again."""
+        """Lets runs go of which nothing is left; the next start must find the damage again.
+
+        An empty index tells it that the segment was cut to its end.
+        """
         segment.damaged = True
         segment.runs[:] = [run for run in segment.runs if run.count]
         for ledger in segment.holes.keys() & self._ledgers.keys():
             self._ledgers[ledger] = [run for run in self._ledgers[ledger] if run.count]
-        self._disk.remove(index_name(segment.number))
+        index = self._disk.open(index_name(segment.number))
+        try:
+            index.truncate(0)
+            index.sync()
+        finally:
+            index.close()
 
 
 def _by_ledger(runs: Iterable[Run]) -> dict[int, list[Run]]:

@@ -26,3 +26,5 @@ class StoreSettings:
     disk_free_bytes_min: int = 64 * 1024 * 1024
     compaction_live_ratio: float = 0.5
     reserve_bytes: int = RESERVE_BYTES
+    #: A start reads the newest segment entry by entry, so tiny ones end it sooner.
+    segment_entries: int = 250_000

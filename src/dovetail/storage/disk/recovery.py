@@ -14,7 +14,8 @@ The order of things at a start:
                      holds nothing and is removed. Where its state is damaged, the older segments
                      tell most of it; what they do not is in doubt, as all that was damaged
                      (doubt.py), and fences are renewed before anything is served.
-    older segments   their index file is checked; without one they are scanned, and it is built
+    older segments   their index file is checked; without one they are scanned, and it is built.
+                     One whose index is there without it was lost: a segment goes after its index
 """
 
 from collections.abc import Iterator
@@ -41,12 +42,14 @@ from dovetail.storage.disk.segment import (
     Segment,
     StoreState,
     index_name,
+    index_numbers,
     note_entry,
     scan_runs,
     segment_name,
     segment_numbers,
     write_index,
 )
+from dovetail.storage.disk.synced import read_synced
 
 
 @dataclass(slots=True)
@@ -85,28 +88,40 @@ class Recovered:
 
 def recover_segments(disk: Disk) -> Recovered:
     """Reads the disk."""
-    numbers = segment_numbers(disk)
+    synced = read_synced(disk)
+    numbers = _numbers_with_lost(disk, synced.segment)
     report = RecoveryReport()
-    if numbers and not _is_born(disk, numbers[-1]):
+    if numbers and numbers[-1] != synced.segment and not _is_born(disk, numbers[-1]):
         disk.remove(segment_name(numbers.pop()))
         disk.sync_names()
-    for name in disk.names():
-        if name.endswith(".index") and int(name[:10]) not in numbers[:-1]:
-            disk.remove(name)
+    for number in index_numbers(disk):
+        if number not in numbers[:-1]:
+            disk.remove(index_name(number))
     report.segments = len(numbers)
     sealed = [_open_sealed(disk, number, report) for number in numbers[:-1]]
     if not numbers:
         return Recovered(sealed, None, RunSet(1), StoreState({}, {}), 0, False, report)
 
-    if _salt_of(disk, numbers[-1]) is not None:
-        opened = _open_active(disk, numbers[-1], sealed, report)
+    newest, synced_to = numbers[-1], synced.position_in(numbers[-1])
+    if _salt_of(disk, newest) is not None:
+        opened = _open_active(disk, newest, sealed, report, synced_to=synced_to)
         if opened is not None:
             return opened
     # The newest one cannot be read, or not all of it: nothing is cut, or written behind it.
-    sealed.append(_open_sealed(disk, numbers[-1], report))
+    sealed.append(_open_sealed(disk, newest, report, synced_to=synced_to))
     state, group = _state_of_older(sealed)
-    number = numbers[-1] + 1
-    return Recovered(sealed, None, RunSet(number), state, group, False, report)
+    return Recovered(sealed, None, RunSet(newest + 1), state, group, False, report)
+
+
+def _numbers_with_lost(disk: Disk, newest: int) -> list[int]:
+    """The segments that should be there. One that is lost is put back empty, as all damaged."""
+    numbers = segment_numbers(disk)
+    lost = {newest, *index_numbers(disk)} - {0, *numbers}
+    if newest in lost and newest < max(numbers, default=0):  # It went like any other meanwhile.
+        lost.remove(newest)
+    for number in lost:
+        disk.open(segment_name(number), create=True).close()
+    return sorted({*numbers, *lost})
 
 
 def _is_born(disk: Disk, number: int) -> bool:
@@ -135,7 +150,7 @@ def _salt_of(disk: Disk, number: int) -> int | None:
         file.close()
 
 
-def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
+def _open_sealed(disk: Disk, number: int, report: RecoveryReport, *, synced_to: int = 0) -> Segment:
     salt = _salt_of(disk, number)
     file = disk.open(segment_name(number))
     segment = Segment(number, file, salt or 0, file.size())
@@ -143,7 +158,8 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
         _note_lost(segment, "its head does not check", report)
         return segment
 
-    if index_name(number) in disk.names():
+    indexed = number in index_numbers(disk)
+    if indexed:
         index = disk.open(index_name(number))
         try:
             decoded = decode_index(Salvage(index), segment=number)
@@ -159,10 +175,19 @@ def _open_sealed(disk: Disk, number: int, report: RecoveryReport) -> Segment:
     runs, end = scan_runs(segment)
     segment.runs, segment.position = runs, end.position
     _note_damage(segment, end, report)
-    if end.torn_bytes:  # It was synced before the next one was born, so this is damage too.
-        _note_lost(segment, f"end, {end.torn_bytes} bytes", report)
+    # It was synced before the next one was born, and cut to its end before it got an index: so
+    # what is torn is damage, and so is what looks like room that was never written to.
+    lost = file.size() - end.position if indexed else end.torn_bytes
+    if synced_to > end.position + lost:
+        lost = synced_to - end.position
+        disk.open(index_name(number), create=True).close()  # It says so at the next start.
+        disk.sync_names()
+    if lost:
+        _note_lost(segment, f"end, {lost} bytes", report)
     if not segment.damaged:
         with suppress(OSError):  # Then its rows stay in memory.
+            file.truncate(end.position)
+            file.sync()
             write_index(disk, segment, segment.runs)
     return segment
 
@@ -206,9 +231,12 @@ def _after(state: StoreState, found: Scanned) -> StoreState:
 
 
 def _open_active(
-    disk: Disk, number: int, sealed: list[Segment], report: RecoveryReport
+    disk: Disk, number: int, sealed: list[Segment], report: RecoveryReport, *, synced_to: int
 ) -> Recovered | None:
-    """The newest segment, to be written on; None if the disk does not give all of it."""
+    """The newest segment, to be written on; None if the disk does not give all of it.
+
+    All of it is what a scan finds, and at least what was noted to be there (synced.py).
+    """
     file = disk.open(segment_name(number))
     salt = decode_head(file.read(0, HEAD.size), number)
     segment = Segment(number, file, salt, HEAD.size)
@@ -223,10 +251,10 @@ def _open_active(
             state, _ = _state_of_older(sealed)
         state = _after(state, found)
         note_entry(runs, found)
-    if readable.failed:
+    end = scan.end
+    if readable.failed or end.position < synced_to:
         file.close()
         return None
-    end = scan.end
     _note_damage(segment, end, report)
     report.torn_bytes = end.torn_bytes
 

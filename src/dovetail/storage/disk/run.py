@@ -133,6 +133,8 @@ class RunSet:
     def __init__(self, segment: int) -> None:
         self.segment = segment
         self.runs: list[Run] = []
+        #: Rows of all runs together.
+        self.rows = 0
         self._latest: dict[tuple[int, bool], Run] = {}
 
     def add(self, ledger: int, row: Row, *, again: bool) -> Run | None:
@@ -144,6 +146,7 @@ class RunSet:
             self._latest[ledger, again] = run
             self.runs.append(run)
         add_row(run, row)
+        self.rows += 1
         return run if created else None
 
     def newest(self, ledger: int) -> int | None:

@@ -7,6 +7,7 @@ So the newest segment alone tells the state, and old segments can go in any orde
 """
 
 import errno
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -32,6 +33,9 @@ from dovetail.storage.held import Span
 #: Deletions that are remembered although nothing is left to hide: a writer that slept through the
 #: deletion of its ledger is refused still. They cost 16 bytes each in every segment.
 DELETED_KEPT = 10_000
+
+_SEGMENT_NAME = re.compile(r"(\d{10})\.segment", re.ASCII)
+_INDEX_NAME = re.compile(r"(\d{10})\.index", re.ASCII)
 
 
 STATE = Record(Kind.STATE, ledger=0, entry=0, term=0, confirmed=0)
@@ -65,6 +69,8 @@ class Segment:
     dropped: bool = False
     #: Set when an entry in it does not check; it is kept as it is for repair.
     damaged: bool = False
+    #: Set when its file is not in its folder any more: what lives in it is moved, and it goes.
+    removed: bool = False
     #: By ledger: between which entries some lay here of which neither index nor segment tells.
     holes: dict[int, list[Span]] = field(default_factory=dict)
 
@@ -117,7 +123,18 @@ def index_name(number: int) -> str:
 
 def segment_numbers(disk: Disk) -> list[int]:
     """The segments on the disk, in order."""
-    return sorted(int(name[:10]) for name in disk.names() if name.endswith(".segment"))
+    return _numbers(disk, _SEGMENT_NAME)
+
+
+def index_numbers(disk: Disk) -> list[int]:
+    """The segments whose index is on the disk, in order."""
+    return _numbers(disk, _INDEX_NAME)
+
+
+def _numbers(disk: Disk, names: re.Pattern[str]) -> list[int]:
+    """Of files that this program made; others, such as somebody's copies, are left alone."""
+    found = (names.fullmatch(name) for name in disk.names())
+    return sorted(int(name[1]) for name in found if name is not None)
 
 
 def create_segment(

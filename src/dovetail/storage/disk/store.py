@@ -44,18 +44,22 @@ from dovetail.errors import (
 )
 from dovetail.storage.disk.commands import (
     Append,
+    Applied,
     Command,
     DeleteLedger,
     Fence,
-    Group,
+    FilesGone,
     GroupReport,
     LetDamageGo,
+    LookForFiles,
     Outcome,
+    TakeCut,
 )
 from dovetail.storage.disk.compaction import Compaction
 from dovetail.storage.disk.doubt import Doubts
 from dovetail.storage.disk.files import Disk
-from dovetail.storage.disk.frame import PAYLOAD_BYTES_MAX, RECORD_BYTES, Kind, Record, encode_record
+from dovetail.storage.disk.frame import PAYLOAD_BYTES_MAX, RECORD_BYTES, Kind, Record
+from dovetail.storage.disk.group import Group, encode_group
 from dovetail.storage.disk.index import EntryIndex
 from dovetail.storage.disk.options import Durability, StoreSettings
 from dovetail.storage.disk.recovery import RecoveryReport, recover_segments
@@ -68,6 +72,7 @@ from dovetail.storage.disk.segment import (
     segment_name,
     write_index,
 )
+from dovetail.storage.disk.synced import Synced, note_synced
 from dovetail.storage.held import Held
 from dovetail.storage.identifiers import NO_ENTRY, Entry, EntryId, LedgerId, LedgerState, Term
 
@@ -107,6 +112,7 @@ class LedgerStore:
                 ) from error
             raise StorageOut(f"cannot open the data folder: {error}") from error
 
+        self._note_synced(self._active.position)  # A start has synced all that it found.
         self._active.runs = self._active_runs.runs
         self._segments = {s.number: s for s in [*recovered.sealed, self._active]}
         self._reserved = self._active.file.size()
@@ -132,7 +138,7 @@ class LedgerStore:
             return [StorageOut(self.out_because) for _ in commands]
 
         group = Group()
-        has_room = self._has_room()
+        has_room = self.has_room()
         outcomes = [self._decide(command, group, has_room) for command in commands]
         self.group_report = GroupReport()
         if group.records:
@@ -149,7 +155,7 @@ class LedgerStore:
         return outcomes
 
     def _decide(self, command: Command, group: Group, has_room: bool) -> Outcome:
-        if isinstance(command, LetDamageGo):
+        if isinstance(command, LetDamageGo | TakeCut | LookForFiles):
             return None
         ledger = command.ledger
         if isinstance(command, DeleteLedger):
@@ -212,6 +218,7 @@ class LedgerStore:
         started = perf_counter()
         try:
             full = self._active.position + size > self._settings.segment_bytes
+            full = full or self._active_runs.rows >= self._settings.segment_entries
             if full and self._active_runs.runs:
                 self._roll()
         except OSError as error:
@@ -231,7 +238,7 @@ class LedgerStore:
             if self._settings.durability is Durability.SYNC:
                 self._active.file.sync()
         except OSError as error:
-            self._go_out_because_of_sync(error)
+            self._go_out("sync", error)
             return Uncertain(f"may or may not be stored: {self.out_because}")
 
         synced = perf_counter()
@@ -256,10 +263,15 @@ class LedgerStore:
         """
         if self.marked or self.out_because is not None:
             return
-        if self._synced_for_sure() and self._has_room():
-            self._write([(MARK, b"")])
+        if self._synced_for_sure() and self.has_room():
+            segment, position = self._active, self._active.position
+            if self._write([(MARK, b"")]) is None and segment is self._active:
+                self._note_synced(position)
 
-    def _has_room(self) -> bool:
+    def _note_synced(self, position: int) -> None:
+        note_synced(self._disk, Synced(self._active.number, position))
+
+    def has_room(self) -> bool:
         return self._disk.bytes_free() >= self._settings.disk_free_bytes_min
 
     def _write_records(
@@ -267,43 +279,18 @@ class LedgerStore:
     ) -> list[tuple[Record, Row]]:
         active = self._active
         if active.position + size > self._reserved:
-            room = max(self._settings.reserve_bytes, size)
+            room = max(size, min(self._settings.reserve_bytes, self._disk.bytes_free() // 2))
             active.file.reserve(active.position, room)
             self._reserved = active.position + room
-        buffers: list[Buffer] = []
-        rows: list[tuple[Record, Row]] = []
-        newest: dict[int, int] = {}
-        position, last = active.position, len(records) - 1
-        for at, (plain, payload) in enumerate(records):
-            record = plain
-            if plain.kind is Kind.ENTRY:
-                record = self._in_turn_or_again(plain, newest)
-                rows.append((record, Row(record.entry, position, len(payload))))
-            buffers.append(
-                encode_record(
-                    record, payload, salt=active.salt, group=self._group, group_last=at == last
-                )
-            )
-            buffers.append(payload)
-            position += RECORD_BYTES + len(payload)
+        buffers, rows = encode_group(
+            records, segment=active, group=self._group, newest_of=self._newest_of
+        )
         active.file.write(active.position, buffers)
         return rows
 
-    def _in_turn_or_again(self, record: Record, newest: dict[int, int]) -> Record:
-        """The record of an entry that says whether it is its ledger's newest.
-
-        `newest` are the newest entries of the ledgers in this group.
-        """
-        ledger = record.ledger
-        known = newest.get(ledger)
-        if known is None:
-            known = self._active_runs.newest(ledger)
-        if known is None:
-            known = self._index.entry_last(ledger)
-        again = known is not None and record.entry <= known
-        if not again:
-            newest[ledger] = record.entry
-        return record if again is record.again else record._replace(again=again)
+    def _newest_of(self, ledger: int) -> int | None:
+        known = self._active_runs.newest(ledger)
+        return self._index.entry_last(ledger) if known is None else known
 
     def _take_back(self, error: OSError) -> DovetailError:
         """After a failed write: nothing of the group may stay."""
@@ -312,22 +299,23 @@ class LedgerStore:
             self._active.file.sync()
             self._reserved = self._active.position
         except OSError as second:
-            self._go_out(f"could not cut a failed write ({second.strerror}); restart the node")
+            self.out_because = f"could not cut a failed write ({second.strerror}); restart the node"
             return Uncertain(f"may or may not be stored: {self.out_because}")
         if error.errno in _NO_ROOM:
             return DiskFull("the disk is full; free some room, or lower the retention of topics")
-        self._go_out(f"a write failed ({error.strerror}); check the disk, then restart the node")
+        self._go_out("write", error)
         return StorageOut(self.out_because or "")
 
-    def _go_out(self, because: str) -> None:
-        self.out_because = because
+    def _go_out(self, what: str, error: OSError) -> None:
+        self.out_because = f"a {what} failed ({error.strerror}); check the disk, then restart"
 
-    def _go_out_because_of_sync(self, error: OSError) -> None:
-        self._go_out(f"a sync failed ({error.strerror}); check the disk, then restart the node")
-
-    def _apply(self, command: Fence | DeleteLedger | LetDamageGo) -> Outcome:
+    def _apply(self, command: Applied) -> Outcome:
+        if isinstance(command, TakeCut):
+            return self._index.cut(self._active)
         if isinstance(command, LetDamageGo):
             return self._let_damage_go(command.settled)
+        if isinstance(command, LookForFiles):
+            return self._look_for_files()
         if isinstance(command, Fence):
             known = self._state.fences.get(command.ledger, 0)
             self._state.fences[command.ledger] = max(known, command.term)
@@ -350,7 +338,7 @@ class LedgerStore:
             salt=self._rng.getrandbits(32),
             state=self._state,
             group=self._group,
-            reserve_bytes=self._settings.reserve_bytes,
+            reserve_bytes=min(self._settings.reserve_bytes, self._disk.bytes_free() // 2),
         )
         self._group += 2
         self.marked = True
@@ -373,8 +361,9 @@ class LedgerStore:
             old.file.truncate(old.position)
             old.file.sync()
         except OSError as error:
-            self._go_out_because_of_sync(error)
+            self._go_out("sync", error)
             return
+        self._note_synced(self._active.position)
         try:
             if not old.damaged:  # Else the next start must find the damage again.
                 with self._index.lock:
@@ -391,8 +380,9 @@ class LedgerStore:
             return
         idle = self._index.drop(segment)
         self._compaction.forget(segment)
-        self._disk.remove(segment_name(segment.number))
         self._disk.remove(index_name(segment.number))
+        self._disk.sync_names()  # An index without its segment is one that was lost (recovery.py).
+        self._disk.remove(segment_name(segment.number))
         if idle:
             segment.file.close()
 
@@ -423,7 +413,7 @@ class LedgerStore:
             try:
                 self._active.file.sync()
             except OSError as error:
-                self._go_out_because_of_sync(error)
+                self._go_out("sync", error)
                 return False
         return True
 
@@ -446,6 +436,17 @@ class LedgerStore:
         self._compaction.lets_damage_go = True
         self._compaction.settled = settled
         return None
+
+    def _look_for_files(self) -> Outcome:
+        try:
+            names = set(self._disk.names())
+            if segment_name(self._active.number) not in names:
+                self._roll()
+        except OSError as error:
+            return Unavailable(f"the data folder cannot be looked at: {error}")
+        for number, segment in self._segments.items():
+            segment.removed = segment is not self._active and segment_name(number) not in names
+        return FilesGone(tuple(segment_name(n) for n, s in self._segments.items() if s.removed))
 
     # Reading
 

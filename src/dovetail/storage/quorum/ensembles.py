@@ -7,6 +7,7 @@ remote alike. One node with one copy is the smallest ensemble, and takes the sam
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -40,8 +41,20 @@ class Nodes(Protocol):
         """The node, reachable or not. Raises `Unavailable` if it is not known at all."""
         ...
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
-        """The best nodes for new data. Raises `Unavailable` if there are not so many."""
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
+        """The best nodes for new data, in other racks than `beside`, which stay, if there are any.
+        With `among` it is one of these. Raises `Unavailable` if there are not so many."""
+        ...
+
+    def near(self, number: int) -> bool:
+        """Whether a node is asked before others: it stands in the same rack."""
         ...
 
     def away(self) -> tuple[int, ...]:
@@ -173,7 +186,8 @@ def _append(
 def _replaced(nodes: Nodes, placement: Placement, effect: writing.Replace) -> tuple[int, ...]:
     """The ensemble with other nodes in the places of those that failed."""
     now = placement.fragments[-1].nodes
-    spare = iter(nodes.choose(len(effect.nodes), without=now))
+    stay = tuple(node for node in now if node not in effect.nodes)
+    spare = iter(nodes.choose(len(effect.nodes), without=now, beside=stay))
     return tuple(next(spare) if node in effect.nodes else node for node in now)
 
 
@@ -186,8 +200,8 @@ class Ensembles:
         self._deletions = Deletions(nodes, removed=removed)
         self.reader = QuorumReader(nodes)
 
-    def place(self, ledger: LedgerId, quorum: Quorum) -> Placement:
-        """A new ledger's placement.
+    def place(self, ledger: LedgerId, quorum: Quorum, *, on: Collection[int] = ()) -> Placement:
+        """A new ledger's placement; on the nodes `on` as long as all of them take new data.
 
         If there are too few nodes, some that are away are named too, as long as every entry finds
         Qa that are there: the ledger is then as if they had died right after it was opened, and
@@ -196,6 +210,10 @@ class Ensembles:
         Raises `Unavailable` if even so there are too few, `InvalidInput` if sizes do not fit.
         """
         check_quorum(quorum)
+        if len(on) == quorum.ensemble:
+            with suppress(Unavailable):
+                chosen = self._nodes.choose(quorum.ensemble, without=(), among=on)
+                return Placement(ledger, quorum, (Fragment(0, chosen),))
         try:
             chosen = self._nodes.choose(quorum.ensemble, without=())
         except Unavailable:
@@ -286,12 +304,15 @@ class _Recovery:
             else:
                 self._tasks.start(self._ask(effect), name="storage/recovery-ask")
 
-    async def _ask(self, effect: recovery.AskFence | recovery.AskEntry) -> None:
+    async def _ask(self, effect: recovery.AskFence | recovery.AskEntry | recovery.AskAhead) -> None:
         try:
             node = self._nodes.node(effect.node)
             if isinstance(effect, recovery.AskFence):
                 state = await node.fence(self._ledger, self._term)
-                effects = self._machine.on_fenced(effect.node, state.confirmed)
+                effects = self._machine.on_fenced(effect.node, state.confirmed, state.entry_last)
+            elif isinstance(effect, recovery.AskAhead):
+                payloads = await self._read_ahead(node, effect)
+                effects = self._machine.on_ahead(effect.node, effect.first, payloads)
             else:
                 found = await node.read_for_recovery(
                     self._ledger, EntryId(effect.entry), self._term
@@ -307,6 +328,15 @@ class _Recovery:
                 self._result.set_exception(error)
             raise
         self._perform(effects)
+
+    async def _read_ahead(self, node: StorageNode, effect: recovery.AskAhead) -> list[Buffer]:
+        """What the node gives at once; nothing, if it cannot: then it is asked entry by entry."""
+        first, last = EntryId(effect.first), EntryId(effect.last)
+        try:
+            found = await node.read(self._ledger, first, last=last, bytes_max=READ_AHEAD_BYTES)
+        except DovetailError:
+            return []
+        return [entry.payload for entry in found]
 
     def _write_back(self, effect: recovery.WriteBack) -> None:
         def answered(error: DovetailError | None) -> None:
@@ -341,7 +371,17 @@ class OneNode:
             raise Unavailable(f"storage node {number} is not part of this cluster of one")
         return self._node
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
+    def near(self, number: int) -> bool:
+        return True
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
         if count > 1 or self._number in without:
             raise Unavailable(f"a ledger needs {count} storage nodes, and this node is alone")
         return (self._number,)

@@ -6,9 +6,10 @@
     ask the next too ──whoever answers first─────► done
 
 Which node answers does not matter for what is confirmed: Qa nodes hold it, and no node ever holds
-another entry under the same id. A node that was silent or unreachable is asked last for a while, so
-that a dead one costs a reader one wait and not one for each read: a takeover makes a dozen reads
-in a row, and each would wait for as long as a connection is given.
+another entry under the same id; so one in this node's rack is asked first (L16). A node that was
+silent or unreachable is asked last for a while, so that a dead one costs a reader one wait and not
+one for each read: a takeover makes a dozen reads in a row, and each would wait for as long as a
+connection is given.
 """
 
 import asyncio
@@ -34,6 +35,10 @@ class Reachable(Protocol):
 
     def node(self, number: int) -> StorageNode:
         """Raises `Unavailable` if it is not known at all."""
+        ...
+
+    def near(self, number: int) -> bool:
+        """Whether it is asked before others."""
         ...
 
 
@@ -107,7 +112,13 @@ class QuorumReader:
 
     def _in_order(self, numbers: Sequence[int]) -> list[int]:
         now_s = asyncio.get_running_loop().time()
-        return sorted(numbers, key=lambda number: self._doubted.get(number, now_s) > now_s)
+        return sorted(
+            numbers,
+            key=lambda number: (
+                self._doubted.get(number, now_s) > now_s,
+                not self._nodes.near(number),
+            ),
+        )
 
     def _doubt(self, numbers: Iterable[int]) -> None:
         until_s = asyncio.get_running_loop().time() + DOUBT_MS / 1000

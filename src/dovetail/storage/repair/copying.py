@@ -13,7 +13,16 @@ from typing import NamedTuple, Protocol
 from dovetail.clock import Clock
 from dovetail.errors import DovetailError, Fenced, NotFound, NotOwner, Unavailable
 from dovetail.logging import get_logger
-from dovetail.storage import EnsembleWriter, Entry, EntryId, LedgerId, Placement, Quorum, Term
+from dovetail.storage import (
+    EnsembleWriter,
+    Entry,
+    EntryId,
+    LedgerId,
+    Placement,
+    Quorum,
+    Term,
+    chain,
+)
 from dovetail.storage.chain import LedgerInfo, Page, PartitionRecord
 from dovetail.storage.disk.commands import Append
 from dovetail.storage.held import Span, held_in
@@ -51,6 +60,8 @@ class Repairable(Protocol):
     """A partition, as repair needs it."""
 
     name: str
+    #: The storage nodes that it is to lie on; empty: those that are chosen by load.
+    assigned: tuple[int, ...]
 
     @property
     def open_ledgers(self) -> Sequence[OpenLedger]: ...
@@ -145,7 +156,7 @@ class Copier:
 
     def _note_lost(self, job: Job, copy: Copy, entry: int) -> None:
         """Nobody has the entry now. Raises `_GiveUp` if that is no wonder, or too much."""
-        if job.info.offset_end <= job.partition.record.log_start:
+        if chain.has_left(job.partition.record, job.info):
             raise _GiveUp("it has left its chain meanwhile")
         job.progress.note_lacking(copy.target, Span(entry, entry))
         asked = plan.sources(job.info.placement, entry, job.presence, target=copy.target)

@@ -21,7 +21,7 @@ crash, and repair replaces it.
 
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 
 import msgspec
@@ -101,8 +101,19 @@ class NodesThatStay:
     def node(self, number: int) -> StorageNode:
         return self._nodes.node(number)
 
-    def choose(self, count: int, *, without: Sequence[int]) -> tuple[int, ...]:
-        return self._nodes.choose(count, without=(*without, *self._states.given_up()))
+    def near(self, number: int) -> bool:
+        return self._nodes.near(number)
+
+    def choose(
+        self,
+        count: int,
+        *,
+        without: Sequence[int],
+        beside: Sequence[int] = (),
+        among: Collection[int] | None = None,
+    ) -> tuple[int, ...]:
+        given_up = self._states.given_up()
+        return self._nodes.choose(count, without=(*without, *given_up), beside=beside, among=among)
 
     def away(self) -> tuple[int, ...]:
         given_up = self._states.given_up()

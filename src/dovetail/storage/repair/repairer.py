@@ -34,6 +34,7 @@ node's own view of itself (`wholeness.py`).
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -152,7 +153,7 @@ class Repairer:
     async def mend(self, partition: Repairable) -> None:
         """One pass over a partition; raises nothing that is expected."""
         self._attendance.note(self._view.present(), now_ms=self._now())
-        record, stamp = partition.record, self._stamp()
+        record, stamp = partition.record, (self._stamp(), partition.assigned)
         if self._wants_roll(partition):
             partition.roll()
         if self._resting.get(partition.name) == (record, stamp):
@@ -207,13 +208,13 @@ class Repairer:
         if len(partition.open_ledgers) != 1:
             return False
         ledger = partition.open_ledgers[0]
-        placement = ledger.writer.placement
-        presence = self._presence_of(placement.nodes)
+        placement, target = ledger.writer.placement, self._target(partition)
+        presence = self._presence_of(placement.nodes, target)
         leaving = plan.must_leave(placement, presence)
         quorum = partition.quorum
         if leaving or placement.quorum != quorum:
             try:
-                self._nodes.choose(quorum.ensemble, without=leaving)
+                self._nodes.choose(quorum.ensemble, without=leaving, among=target)
             except Unavailable:
                 return False
             return True
@@ -234,8 +235,10 @@ class Repairer:
 
     async def _mend_ledger(self, partition: Repairable, info: LedgerInfo) -> bool:
         """Brings one ledger forward; True if it is whole."""
-        placement = info.placement
-        presence = self._presence_of(placement.nodes)
+        placement, target = info.placement, self._target(partition)
+        if target is not None and placement.quorum.ensemble > len(target):
+            target = None  # From when the topic had more copies: it has no room there.
+        presence = self._presence_of(placement.nodes, target)
         leaving = plan.must_leave(placement, presence)
 
         unknown = [
@@ -246,8 +249,8 @@ class Repairer:
         if not leaving and not unknown:
             return all(state is Presence.HERE for state in presence.values())
 
-        wanted = plan.aim(placement, presence, self._spare(placement, presence))
-        presence |= self._presence_of(wanted.nodes)
+        wanted = plan.aim(placement, presence, self._spare(placement, presence, target))
+        presence |= self._presence_of(wanted.nodes, target)
         job = Job(
             partition,
             info,
@@ -282,7 +285,21 @@ class Repairer:
             for node in settled.nodes
         )
 
-    def _spare(self, placement: Placement, presence: Mapping[int, Presence]) -> Sequence[int]:
+    def _target(self, partition: Repairable) -> frozenset[int] | None:
+        """Where the partition is to lie if somebody said so (K13); None if nodes are chosen by
+        load, which is so too while one of those is gone or leaving."""
+        assigned = frozenset(partition.assigned)
+        gone = (Presence.LEAVING, Presence.GONE)
+        if any(state in gone for state in self._presence_of(assigned).values()):
+            return None
+        return assigned if len(assigned) == partition.quorum.ensemble else None
+
+    def _spare(
+        self,
+        placement: Placement,
+        presence: Mapping[int, Presence],
+        target: Collection[int] | None,
+    ) -> Sequence[int]:
         """Nodes that can take the places of those that leave, the best first.
 
         Those that hold another fragment of the ledger come late, for they are loaded with it; those
@@ -292,22 +309,27 @@ class Repairer:
         known = sorted(n for n in placement.nodes if presence[n] is Presence.HERE)
         since_ms = self._now() - self._settings.recheck_ms
         refused = {node for node, at_ms in self._copier.refused_ms.items() if at_ms > since_ms}
-        fresh = self._choose(count, without=placement.nodes | refused)
-        return (*fresh, *known, *self._choose(count, without=placement.nodes))
 
-    def _choose(self, count_max: int, *, without: Collection[int]) -> Sequence[int]:
-        """As many nodes as there are, up to `count_max`."""
-        for count in range(count_max, 0, -1):
-            try:
-                return self._nodes.choose(count, without=tuple(without))
-            except Unavailable:
-                continue
-        return ()
+        def choose(without: Collection[int]) -> Sequence[int]:
+            """As many nodes as there are, up to `count`."""
+            for some in range(count, 0, -1):
+                with suppress(Unavailable):
+                    return self._nodes.choose(
+                        some, without=tuple(without), beside=known, among=target
+                    )
+            return ()
+
+        return (*choose(placement.nodes | refused), *known, *choose(placement.nodes))
 
     # What is known
 
-    def _presence_of(self, nodes: Collection[int]) -> dict[int, Presence]:
-        now_ms, given_up = self._now(), self._view.given_up()
+    def _presence_of(
+        self, nodes: Collection[int], target: Collection[int] | None = None
+    ) -> dict[int, Presence]:
+        """With a target, nodes outside of it are to hold nothing of this partition in the end."""
+        now_ms, given_up = self._now(), frozenset(self._view.given_up())
+        if target is not None:
+            given_up |= frozenset(nodes).difference(target)
         return {
             node: self._attendance.presence(node, given_up=given_up, now_ms=now_ms)
             for node in nodes

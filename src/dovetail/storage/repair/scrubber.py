@@ -6,6 +6,10 @@ at a low rate, in the order of their ledgers. What does not check is noted as lo
 after any other read: the node says so, its peers' owners are told and copy it anew (`repairer.py`),
 and then the damaged segment goes (`wholeness.py`). On a node that is alone it is reported.
 
+It also looks, every ten seconds, whether somebody has removed a segment file: what lives in it is
+open still, so it is moved to another segment at once (`disk/compaction.py`). If the node ends
+before that, the next start finds the index without its segment, which is damage.
+
 What the system has in its memory is read from there: a place that changes on the disk is seen once
 the system has let go of it, which for old data is soon.
 
@@ -32,7 +36,7 @@ STEP_BYTES = 256 * 1024
 #: What an entry counts beside its bytes: reading one of 100 bytes costs about as much as 1 KiB.
 _ENTRY_BYTES = 1024
 
-#: Pause between two passes, and after an error that passes.
+#: Pause between two passes, and after an error that passes; so often it looks for the files.
 PAUSE_S = 10.0
 
 _LAST = EntryId(2**62)
@@ -44,6 +48,7 @@ class Scrubbed(Protocol):
     scrub: ScrubReport
 
     def note_damage(self, what: str) -> None: ...
+    async def look_for_files(self) -> tuple[str, ...]: ...
     async def ledgers(self) -> set[LedgerId]: ...
     async def held(self, ledger: LedgerId, *, first: EntryId, last: EntryId) -> Held: ...
     async def read(
@@ -67,6 +72,8 @@ class Scrubber:
         self._rate = ByteRate(bytes_per_second)
         self._clock = clock
         self._on_damage = on_damage
+        self._looked_ms: float | None = None
+        self._gone: frozenset[str] = frozenset()
 
     async def run(self) -> None:
         """For ever; cancel it to end."""
@@ -79,12 +86,24 @@ class Scrubber:
 
     async def once(self) -> None:
         """One pass over what is held. Raises `Unavailable` if the disk cannot be read now."""
+        await self._look_for_files()
         for ledger in sorted(await self._node.ledgers()):
             try:
                 await self._read_through(ledger)
             except NotFound:
                 continue  # It was deleted meanwhile.
         self._node.scrub.passes += 1
+
+    async def _look_for_files(self) -> None:
+        now_ms = self._now()
+        if self._looked_ms is not None and now_ms - self._looked_ms < PAUSE_S * 1000:
+            return
+        self._looked_ms = now_ms
+        gone = frozenset(await self._node.look_for_files())
+        for name in sorted(gone - self._gone):
+            _log.error("a segment file was removed; what lives in it is moved", file=name)
+            self._node.scrub.damaged += 1
+        self._gone = gone
 
     async def _read_through(self, ledger: LedgerId) -> None:
         first = EntryId(0)
@@ -111,6 +130,7 @@ class Scrubber:
             first = EntryId(entries[-1].entry + 1)
             wait_ms = self._rate.take(size + _ENTRY_BYTES * len(entries), now_ms=self._now())
             await asyncio.sleep(wait_ms / 1000)
+            await self._look_for_files()
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dovetail.coordination.protocol import Coordinator
-from dovetail.errors import Damaged
+from dovetail.errors import Damaged, DiskFull
 from dovetail.storage import LedgerId, StorageNode
 from dovetail.storage.chain import PartitionRecord
 from dovetail.storage.pages import read_chains
@@ -54,9 +54,14 @@ async def sweep(node: StorageNode, coordinator: Coordinator) -> Swept:
             f"ids below {given} only: it is older than what is stored. Restore it from a newer "
             "copy; until then nothing is swept away"
         )
+    deleted: set[LedgerId] = set()
     for ledger in sorted(here - named):
-        await node.delete(ledger)
-    return Swept(frozenset(here), frozenset(here - named), chains)
+        try:
+            await node.delete(ledger)
+        except DiskFull:
+            break  # It costs only room: the next sweep finds it. A node must start without room.
+        deleted.add(ledger)
+    return Swept(frozenset(here), frozenset(deleted), chains)
 
 
 def named_ledgers(chains: Iterable[PartitionRecord]) -> set[LedgerId]:

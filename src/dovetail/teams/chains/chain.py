@@ -43,7 +43,7 @@ other topics are in the outcome's header.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from dovetail.errors import DovetailError, Uncertain
@@ -156,7 +156,7 @@ class Chain:
         encode: Callable[..., EncodedBatch] = encode_rows,
     ) -> None:
         """`results` are the partitions that outcomes go to: all of them have entries."""
-        self._input, self._term = snapshot.input, snapshot.term
+        self._begun = snapshot
         self._producer_id, self._encode = producer_id, encode
         self._results = frozenset(results)
         self._views: dict[Partition, _View] = {}
@@ -222,7 +222,7 @@ class Chain:
                 continue
             offset, sequence = view.batches[0][:2] if view.batches else (view.seen, view.next)
             entries[place] = Entry(offset, sequence, position, view.entry.begin, now_ms)
-        return Snapshot(self._input, position, entries, self._term)
+        return replace(self._begun, position=position, entries=entries)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -276,6 +276,14 @@ class Chain:
             view.waiting[job, row.name] = row
         self._end_if_done(job, one)
 
+    def release(self, job: int) -> None:
+        """A job ends with the outcome of another, which is in the view (`gathers`)."""
+        if self._jobs.pop(job, None) is None:
+            return
+        for view in self._views.values():
+            view.waiting.pop((job, OUTCOME), None)
+        self.ended.append(job)
+
     def send(self, *, now_s: float, now_ms: int) -> list[Effect]:
         """What can be written now."""
         effects: list[Effect] = []
@@ -291,7 +299,7 @@ class Chain:
             rows = list(view.waiting.values())
             batch = self._encode(
                 rows,
-                partition=self._input[1],
+                partition=self._begun.input[1],
                 producer_id=self._producer_id,
                 sequence=view.next,
                 now_ms=now_ms,

@@ -3,6 +3,10 @@
 The first master creates it, together with the number of results partitions: a job's outcome has one
 place, as long as the chain lives, also when the results topic grows. On a local file system a hard
 link decides who was first; on others, renaming onto a file that exists is refused.
+
+Beside it lies a copy of a snapshot of each partition. Brokers forget positions of groups that
+nobody uses for some days; a chain goes on from any older snapshot that was true, and never from
+nothing.
 """
 
 import contextlib
@@ -15,10 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from dovetail.kafka.client.client import Partition
+from dovetail.teams.chains.snapshot import Stored
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE = "chain.json"
+#: A snapshot as a group holds it.
+Copy = dict[Partition, Stored]
+
 #: Set in all our producer ids: brokers hand out small numbers, from 0 up.
 _OURS = 1 << 62
 _PARTITION_BITS = 20
@@ -60,23 +70,41 @@ def claim_chain(spark: "SparkSession | None", location: str, *, results: int) ->
     return ChainId(**json.loads(stored))
 
 
-def has_begun(spark: "SparkSession | None", location: str, number: int) -> bool:
-    """Whether the partition had a snapshot once, as `note_begun` noted."""
-    folder = local_folder(location)
+def copy_of(spark: "SparkSession | None", location: str, number: int) -> Copy | None:
+    """The snapshot of a partition that `keep_copy` kept; None if it never had one.
+
+    What cannot be read is empty: there was a snapshot, and nobody knows which.
+    """
+    folder, name = local_folder(location), f"begun-{number}"
     if folder is not None:
-        return (folder / f"begun-{number}").exists()
-    files, path = _remote(spark, f"{location}/begun-{number}")
-    return bool(files.exists(path))
+        path = folder / name
+        data = path.read_bytes() if path.exists() else None
+    else:
+        files, target = _remote(spark, f"{location}/{name}")
+        data = _read_remote(files, target) if files.exists(target) else None
+    if data is None:
+        return None
+    try:
+        rows = json.loads(data)
+        return {(str(row[0]), int(row[1])): (int(row[2]), str(row[3])) for row in rows}
+    except (ValueError, TypeError, IndexError):
+        return {}
 
 
-def note_begun(spark: "SparkSession | None", location: str, number: int) -> None:
-    """Notes that a partition has a snapshot: from here on, a lost one is not begun anew."""
+def keep_copy(spark: "SparkSession | None", location: str, number: int, stored: Copy) -> None:
+    """Keeps a snapshot of a partition: from here on, one that is lost is not begun anew."""
+    rows = [[*place, *entry] for place, entry in stored.items()]
+    data, name = json.dumps(rows).encode(), f"begun-{number}"
     folder = local_folder(location)
     if folder is not None:
-        (folder / f"begun-{number}").touch()
+        made = folder / f".{name}.{uuid.uuid4()}.tmp"
+        made.write_bytes(data)
+        made.replace(folder / name)
         return
-    files, path = _remote(spark, f"{location}/begun-{number}")
-    files.create(path, True).close()
+    files, path = _remote(spark, f"{location}/{name}")
+    stream = files.create(path, True)
+    stream.write(bytearray(data))
+    stream.close()
 
 
 def _claim_local(folder: Path, proposed: bytes) -> bytes:
@@ -105,7 +133,11 @@ def _claim_remote(spark: "SparkSession | None", location: str, proposed: bytes) 
         with contextlib.suppress(Exception):
             files.rename(made, target)
         files.delete(made, False)
-    stream = files.open(target)
+    return _read_remote(files, target)
+
+
+def _read_remote(files: Any, path: Any) -> bytes:
+    stream = files.open(path)
     try:
         return bytes(stream.readAllBytes())
     finally:

@@ -1,9 +1,10 @@
 """Rows of a chain: the records that one attempt writes and another one finds, as batches. Pure.
 
 A row belongs to a job and has a name: `""` is the job's outcome, `>0`, `>1`, ... are the jobs that
-follow from it, `!` is a dead letter and `~` the job's next life. Place and name together are the
-row's id, in the header `dovetail-id`: `<input partition>-<offset of the job><name>`. An attempt
-that reads a row back knows from its id which job it belongs to, whoever wrote it.
+follow from it, `!` is a dead letter, `~` the job's next life, `+` its end as an item. Place and
+name together are the row's id, in the header `dovetail-id`: `<input partition>-<offset of the
+job><name>`. An attempt that reads a row back knows from its id which job it belongs to, whoever
+wrote it.
 
 Each row is encoded once, whole batches at a time, by the compiled encoder of Spark's tables.
 """
@@ -27,7 +28,7 @@ BATCH_BYTES = 950_000
 #: Rows encoded at once; more gain nothing, and each is compared when it is read back.
 BATCH_ROWS = 10_000
 
-OUTCOME, DEAD, POSTPONED_LIFE = b"", b"!", b"~"
+OUTCOME, DEAD, POSTPONED_LIFE, GATHERED = b"", b"!", b"~", b"+"
 
 _COLUMNS = pa.schema(
     [

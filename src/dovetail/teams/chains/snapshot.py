@@ -1,6 +1,6 @@
 """Snapshots of a chain: where an attempt begins to read, committed to a group of its own. Pure.
 
-    (input topic, partition)   position p                  metadata  `term=…`
+    (input topic, partition)   position p                  metadata  `term=… own=… note=…`
     (output topic, number)     offset o of the view        metadata  `n=… for=… begin=… at=…`
 
 Every entry is true by itself: from offset `o` on, all rows of jobs at or above `for` are found in
@@ -14,7 +14,7 @@ behind it may be missed, and an attempt that finds a hole must not go on by itse
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dovetail.kafka.client.client import Partition
 
@@ -63,6 +63,8 @@ class Snapshot:
     entries: Mapping[Partition, Entry]
     #: The term of the master whose attempt committed it; 0: there is no election.
     term: int = 0
+    #: Whether that term is of the team's own election; terms of two elections do not compare.
+    own: bool = False
 
     @classmethod
     def of(cls, input_: Partition, stored: Mapping[Partition, Stored]) -> "Snapshot | None":
@@ -71,7 +73,13 @@ class Snapshot:
             return None
         position, text = stored[input_]
         entries = {place: Entry.of(one) for place, one in stored.items() if place != input_}
-        return cls(input_, position, entries, _words(text).get("term", 0))
+        words = _words(text)
+        return cls(input_, position, entries, words.get("term", 0), own="own" in words)
+
+    def led_by(self, term: int, *, own: bool) -> "Snapshot":
+        """With the term of whoever goes on, unless a higher one of the same election is known."""
+        known = self.term if own == self.own else 0
+        return replace(self, term=max(known, term), own=own)
 
     def positions(self) -> dict[Partition, int]:
         """What to commit."""
@@ -79,21 +87,32 @@ class Snapshot:
             place: entry.offset for place, entry in self.entries.items()
         }
 
-    def texts(self) -> dict[Partition, str]:
-        """What to commit beside it."""
-        return {self.input: f"term={self.term}"} | {
-            place: entry.text for place, entry in self.entries.items()
-        }
+    def texts(self, note: str = "") -> dict[Partition, str]:
+        """What to commit beside it; `note` is for the driver, and has no spaces."""
+        about = f"term={self.term}{' own=1' if self.own else ''}"
+        about += f" note={note}" if note else ""
+        return {self.input: about} | {place: entry.text for place, entry in self.entries.items()}
 
 
 def created(
-    input_: Partition, position: int, ends: Mapping[Partition, int], *, at_ms: int, term: int
+    input_: Partition,
+    position: int,
+    ends: Mapping[Partition, int],
+    *,
+    at_ms: int,
+    term: int,
+    own: bool = False,
 ) -> Snapshot:
     """The first snapshot: the chain begins at the ends of its outputs, as they were *before* the
     group was found empty. Whoever else finds it empty has looked at the ends earlier still than
     the first row of this chain was written."""
     entries = {place: Entry(end, 0, 0, end, at_ms) for place, end in ends.items()}
-    return Snapshot(input_, position, entries, term)
+    return Snapshot(input_, position, entries, term, own)
+
+
+def note_in(text: str) -> str:
+    """The note in what stands beside the position of an input."""
+    return text.partition(" note=")[2].partition(" ")[0]
 
 
 def _words(text: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 crew.py           the processes of a partition: which has what, and what became of it
 plan.py           which jobs a worker gets next, and when each has ended                pure
+allowance.py      how many jobs of a team may begin now                                 pure
 worker.py         a child process that runs the function, as its parent sees it
 worker_child.py   inside that process
 worker_report.py  what both tell each other

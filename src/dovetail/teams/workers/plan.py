@@ -8,6 +8,7 @@ Pure: events in, decisions out; time and chance are arguments. `crew` acts on th
        │                │  └─failed─► (none left, or the failure is final) ──► ended       │
        │                ├─returned: it was not begun, or its outcome was lost; uncounted   │
        ├────────────────┘                                                                  │
+       │                ├─cancel, from anywhere: forgotten                                 │
        ├──alone◄────────── suspected: one of several that may have ended their worker      │
        └───────────────────────────────────────────────────────────────────────────────────┘
 
@@ -20,7 +21,7 @@ dies while it runs several jobs, each of them is given again alone, and then the
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from dovetail.teams.outcome import Failure
 from dovetail.teams.team import Policy
@@ -132,6 +133,16 @@ class JobPlan:
             del self._attempts[number]
             return
         heappush(self._resting, (now_ms + rest_ms, number))
+
+    def cancel(self, number: int) -> None:
+        """Nobody wants it any more, wherever it is."""
+        self._attempts.pop(number, None)
+        self._given.discard(number)
+        for waiting in (self._waiting, self._alone):
+            if number in waiting:
+                waiting.remove(number)
+        self._resting = [one for one in self._resting if one[1] != number]
+        heapify(self._resting)
 
     def returned(self, numbers: Iterable[int]) -> None:
         """They were not begun, or their outcomes were lost; they go first next time."""

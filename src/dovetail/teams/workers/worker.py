@@ -4,6 +4,9 @@ The child is forked: a copy of this process costs milliseconds, where a new inte
 second. So the process that has workers must have no threads that hold locks; a Python worker of
 Spark has none.
 
+It leads a process group, and what its functions start is in that, unless it leaves it. The group
+ends with the child, so a function that is cancelled or overdue leaves no program behind.
+
 A shared page says what the child is doing, also when it is stuck or dead: which jobs are begun, and
 since when the current one runs (`worker_report`).
 
@@ -26,7 +29,14 @@ from dovetail.settings.tracing import TracingSettings
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import Failure, FailureKind
 from dovetail.teams.workers import worker_child
-from dovetail.teams.workers.worker_report import BEGUN, ENDED, LENGTH, RECALLED, RUNNING
+from dovetail.teams.workers.worker_report import (
+    BEGUN,
+    CANCELLED,
+    ENDED,
+    LENGTH,
+    RECALLED,
+    RUNNING,
+)
 
 #: A child that times its jobs itself is silent for longer than a timeout only if it is stuck.
 SILENCE_S = 1.0
@@ -35,6 +45,9 @@ START_S_MAX = 30.0
 _LOOK_S = 0.1
 #: Linux allows so much to everybody.
 _PIPE_BYTES = 1024 * 1024
+#: The ends of pipes to all workers of this process, of any crew. A new worker must not hold them: a
+#: worker ends in peace when its pipe is closed, which it is when nobody has its other end.
+_pipes: set[int] = set()
 
 
 @dataclass(slots=True)
@@ -55,12 +68,8 @@ class Worker:
         slots: int,
         watched: bool,
         traced: TracingSettings | None,
-        others: Iterable["Worker"] = (),
     ) -> None:
-        """`slots` is how many jobs it can have; `watched`: the page tells what it runs.
-
-        `others` are the workers that this process has: the new one must not hold their pipes.
-        """
+        """`slots` is how many jobs it can have; `watched`: the page tells what it runs."""
         self._timeout_s = stage.policy.timeout_ms / 1000
         self._watched = watched
         self._page = mmap.mmap(-1, RUNNING.size + slots)
@@ -72,16 +81,16 @@ class Worker:
         #: When it last answered, or got something to do.
         self.quiet_since_s = self.idle_since_s = time.monotonic()
         self._chunk_jobs, self._chunk_since_s = 0, 0.0
+        #: Jobs that were cancelled while it ran them, and when it is killed if it still does.
+        self.cancelled: dict[int, float] = {}
         #: It takes no more jobs.
         self.retires = False
         self._unread = bytearray()
         self._overdue = False
         self._status: int | None = None
-        self._fork(
-            stage, traced, [one for other in others for one in (other._jobs, other._replies)]
-        )
+        self._fork(stage, traced)
 
-    def _fork(self, stage: Stage, traced: TracingSettings | None, foreign: list[int]) -> None:
+    def _fork(self, stage: Stage, traced: TracingSettings | None) -> None:
         jobs_read, jobs_write = os.pipe()
         replies_read, replies_write = os.pipe()
         for descriptor in (jobs_write, replies_write):
@@ -93,7 +102,8 @@ class Worker:
         if self.pid == 0:
             code = 1
             try:
-                self._close(jobs_write, replies_read, *foreign)
+                os.setpgid(0, 0)
+                self._close(jobs_write, replies_read, *list(_pipes))
                 if traced is not None:
                     tracing.use(traced, service=f"dovetail-{stage.pipeline}")
                 worker_child.main(stage, jobs_read, replies_write, self._page, parent)
@@ -102,9 +112,16 @@ class Worker:
             finally:
                 os._exit(code)
 
+        # Both do it, and whoever is second changes nothing: it may be killed before it ran at all.
+        with suppress(OSError):
+            os.setpgid(self.pid, self.pid)
         os.close(jobs_read)
         os.close(replies_write)
         self._jobs, self._replies = jobs_write, replies_read
+        # Not `select`, which knows the first 1,024 files of a process only.
+        self._said = select.poll()
+        self._said.register(replies_read, select.POLLIN)
+        _pipes.update((jobs_write, replies_read))
 
     @property
     def room(self) -> int:
@@ -146,6 +163,7 @@ class Worker:
     def ended(self, number: int) -> bool:
         """Whether it had that job; it has it no more."""
         given = self.given.pop(number, None)
+        self.cancelled.pop(number, None)
         if given is not None:
             self._slots.append(given.slot)
         if not self.given:
@@ -157,7 +175,15 @@ class Worker:
         return [
             number
             for number, given in self.given.items()
-            if self._page[RUNNING.size + given.slot] == BEGUN
+            if self._page[RUNNING.size + given.slot] in (BEGUN, CANCELLED)
+        ]
+
+    def unsent(self) -> list[int]:
+        """The jobs that it has ended, and whose outcomes have not come."""
+        return [
+            number
+            for number, given in self.given.items()
+            if self._page[RUNNING.size + given.slot] == ENDED
         ]
 
     def recall(self) -> list[int]:
@@ -166,15 +192,26 @@ class Worker:
         It looks before it begins a job, not at the same moment: in a rare case it runs one that
         another one runs too, and the first answer counts.
         """
-        back = []
-        for number, given in list(self.given.items()):
-            at = RUNNING.size + given.slot
-            if self._page[at] == 0:
-                self._page[at] = RECALLED
-                back.append(number)
-                self._recalled.append(given.slot)
-                del self.given[number]
-        return back
+        return [number for number in list(self.given) if self._take_back(number)]
+
+    def cancel(self, number: int, *, kill_s: float) -> bool:
+        """Nobody wants the outcome of a job; False if it has not begun, and will not."""
+        if self._take_back(number):
+            return False
+        at = RUNNING.size + self.given[number].slot
+        if self._page[at] == BEGUN:
+            self._page[at] = CANCELLED
+        self.cancelled[number] = kill_s
+        return True
+
+    def _take_back(self, number: int) -> bool:
+        slot = self.given[number].slot
+        if self._page[RUNNING.size + slot] != 0:
+            return False
+        self._page[RUNNING.size + slot] = RECALLED
+        self._recalled.append(slot)
+        del self.given[number]
+        return True
 
     def send(self, frame: bytes) -> bool:
         """Sends a chunk; False if the child is gone."""
@@ -189,7 +226,7 @@ class Worker:
     def receive(self) -> Iterable[bytes] | None:
         """The frames that have come; None if the child is gone, and all it said was read."""
         frames: list[bytes] = []
-        while select.select([self._replies], [], [], 0)[0]:
+        while self._said.poll(0):
             data = os.read(self._replies, _PIPE_BYTES)
             if not data:
                 return frames or None
@@ -233,9 +270,9 @@ class Worker:
     def alive(self) -> bool:
         """Whether it still runs."""
         if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = status
+            over = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if over is not None:
+                self._reap()
         return self._status is None
 
     def dismiss(self, seconds: float = 0.0) -> None:
@@ -248,11 +285,16 @@ class Worker:
     def kill(self) -> None:
         """Ends it, whatever it does."""
         if self._status is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
-            self._status = os.waitpid(self.pid, 0)[1]
+            self._reap()
         self._close(self._jobs, self._replies)
         self._jobs = self._replies = -1
+
+    def _reap(self) -> None:
+        """Kills what is left of it and of all that its functions started."""
+        # Its number is not given to another process before it is waited for.
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._status = os.waitpid(self.pid, 0)[1]
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -264,6 +306,7 @@ class Worker:
             # It may be closed already.
             with suppress(OSError):
                 os.close(descriptor)
+            _pipes.discard(descriptor)
 
     def end(self) -> Failure:
         """Ends it, and says why it was lost."""

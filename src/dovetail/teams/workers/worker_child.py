@@ -7,6 +7,7 @@ what is said to the parent, and how.
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import mmap
 import os
@@ -23,6 +24,7 @@ import msgspec
 from dovetail import tracing
 from dovetail.background import keep_thread, start_task, start_thread
 from dovetail.errors import InvalidInput
+from dovetail.logging import get_logger
 from dovetail.teams.codecs import Undecodable
 from dovetail.teams.context import JobContext, wants_context
 from dovetail.teams.envelope import id_of
@@ -30,6 +32,7 @@ from dovetail.teams.graph import Stage
 from dovetail.teams.team import WorkKind
 from dovetail.teams.types import item_type, payload_type
 from dovetail.teams.workers.worker_report import (
+    CANCEL_SLOT,
     LENGTH,
     SPLIT,
     GivenJob,
@@ -42,6 +45,10 @@ from dovetail.teams.workers.worker_report import (
 
 _PR_SET_PDEATHSIG = 1
 
+_log = get_logger("teams")
+
+_Call = Callable[[GivenJob], Any]
+
 
 def main(stage: Stage, jobs_fd: int, replies_fd: int, page: mmap.mmap, parent: int) -> None:
     """Serves chunks until the parent closes its end, or dies."""
@@ -51,28 +58,42 @@ def main(stage: Stage, jobs_fd: int, replies_fd: int, page: mmap.mmap, parent: i
         return
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    # What the parent left for its collector is not ours to end: a client's threads are not here.
+    gc.freeze()
     # Ctrl-C reaches all processes of a terminal; the parent decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     jobs, replies = os.fdopen(jobs_fd, "rb"), os.fdopen(replies_fd, "wb", buffering=0)
     report = Report(replies, page)
-    _performer(stage, report).serve(_chunks(jobs))
+    try:
+        resource = None if stage.setup is None else stage.setup()
+    except BaseException as error:  # noqa: BLE001 - sys.exit() of a set-up is its failure
+        report.unready(error)
+        return
+    _performer(stage, report, resource).serve(_chunks(jobs, report))
+    if stage.teardown is not None:
+        try:
+            stage.teardown(resource)
+        except BaseException as error:  # noqa: BLE001 - its jobs have their outcomes
+            _log.exception("a team's tear-down failed", error, team=stage.team)
 
 
-def _chunks(jobs: BinaryIO) -> Iterator[list[GivenJob]]:
+def _chunks(jobs: BinaryIO, report: Report) -> Iterator[list[GivenJob]]:
     decoder = msgspec.msgpack.Decoder(list[GivenJob])
+    report.leave_if_forked()
     while len(head := jobs.read(LENGTH.size)) == LENGTH.size:
         yield decoder.decode(jobs.read(*LENGTH.unpack(head)))
 
 
-def _performer(stage: Stage, report: Report) -> "_Performer":
+def _performer(stage: Stage, report: Report, resource: Any) -> "_Performer":
     if stage.kind is not WorkKind.ITEM:
         return _Batches(stage, report)
+    call = _call_of(stage, report, resource)
     if is_async(stage.work):
-        return _Coroutines(stage, report)
+        return _Coroutines(stage, report, call)
     if stage.policy.concurrency > 1:
-        return _Threads(stage, report)
-    return _OneByOne(stage, report)
+        return _Threads(stage, report, call)
+    return _OneByOne(stage, report, call)
 
 
 class _Performer(Protocol):
@@ -102,7 +123,7 @@ def _with_span(sized: SizedReply) -> SizedReply:
     return (*reply, (tracing.traceparent() or "").encode()), size
 
 
-def _call_of(stage: Stage) -> Callable[[GivenJob], Any]:
+def _call_of(stage: Stage, report: Report, resource: Any) -> "_Call":
     """Calls the function with the payload of a job, and with its context if it wants that."""
     work, decode = stage.work, stage.codec.decoder(payload_type(stage.work))
     if not wants_context(work):
@@ -110,7 +131,15 @@ def _call_of(stage: Stage) -> Callable[[GivenJob], Any]:
 
     def call(job: GivenJob) -> Any:
         deadline_s = time.time() + stage.policy.timeout_ms / 1000
-        context = JobContext(id_of(job.key), job.attempt, dict(job.headers), deadline_s)
+        context = JobContext(
+            id_of(job.key),
+            job.attempt,
+            dict(job.headers),
+            deadline_s,
+            resource,
+            _is_cancelled=lambda: report.cancelled(job),
+            _say=lambda part, text: report.progress(job, part, text),
+        )
         return work(decode(job.payload), context)
 
     return call
@@ -119,9 +148,8 @@ def _call_of(stage: Stage) -> Callable[[GivenJob], Any]:
 class _OneByOne:
     """Plain functions, one after the other; the parent watches the time."""
 
-    def __init__(self, stage: Stage, report: Report) -> None:
-        self._stage, self._report = stage, report
-        self._call = _call_of(stage)
+    def __init__(self, stage: Stage, report: Report, call: "_Call") -> None:
+        self._stage, self._report, self._call = stage, report, call
         self._outcomes = Outcomes(stage)
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
@@ -157,8 +185,8 @@ class _Threads:
     The parent gives no more jobs than there are threads for.
     """
 
-    def __init__(self, stage: Stage, report: Report) -> None:
-        self._one = _OneByOne(stage, report).one
+    def __init__(self, stage: Stage, report: Report, call: "_Call") -> None:
+        self._one = _OneByOne(stage, report, call).one
         self._report, self._policy, self._team = report, stage.policy, stage.team
         self._todo: queue.SimpleQueue[GivenJob] = queue.SimpleQueue()
         #: A job, a moment, and its reply, or None if it begins; no job: there are no more.
@@ -180,7 +208,6 @@ class _Threads:
                 return
             if reply is None:
                 running[job.number] = (job, at)
-                self._report.begin(job, at)
             elif running.pop(job.number, None) is not None:
                 self._report.end(job, reply, at)
                 if self._events.empty():
@@ -188,9 +215,11 @@ class _Threads:
 
     def _feed(self, chunks: Iterator[list[GivenJob]]) -> None:
         for chunk in chunks:
-            for job in chunk:
+            # A thread cannot be ended; a job that was cancelled ends, looks, or runs out of time.
+            wanted = [job for job in chunk if job.slot != CANCEL_SLOT]
+            for job in wanted:
                 self._todo.put(job)
-            for _ in range(min(self._policy.concurrency - self._threads, len(chunk))):
+            for _ in range(min(self._policy.concurrency - self._threads, len(wanted))):
                 self._start()
         self._events.put((None, 0.0, None))
 
@@ -202,8 +231,14 @@ class _Threads:
     def _loop(self) -> None:
         while True:
             job = self._todo.get()
-            self._events.put((job, time.monotonic(), None))
+            if self._report.recalled(job):
+                continue
+            began_s = time.monotonic()
+            # Here, and not when the other thread hears of it: the function may end the process.
+            self._report.begin(job, began_s)
+            self._events.put((job, began_s, None))
             reply = self._one(job)
+            self._report.leave_if_forked()
             self._events.put((job, time.monotonic(), reply))
 
     def _next_s(self, running: dict[int, tuple[GivenJob, float]]) -> float | None:
@@ -230,10 +265,10 @@ class _Coroutines:
     The parent gives no more jobs than may run at once.
     """
 
-    def __init__(self, stage: Stage, report: Report) -> None:
-        self._stage, self._report = stage, report
-        self._call = _call_of(stage)
+    def __init__(self, stage: Stage, report: Report, call: "_Call") -> None:
+        self._stage, self._report, self._call = stage, report, call
         self._outcomes = Outcomes(stage)
+        self._running: dict[int, asyncio.Task[None]] = {}
 
     def serve(self, chunks: Iterator[list[GivenJob]]) -> None:
         asyncio.run(self._serve(chunks))
@@ -251,9 +286,20 @@ class _Coroutines:
 
     def _begin(self, chunk: list[GivenJob]) -> None:
         for job in chunk:
-            start_task(self._run(job), name="teams/job", of=f"{self._stage.team}-{job.number}")
+            if job.slot != CANCEL_SLOT:
+                of = f"{self._stage.team}-{job.number}"
+                self._running[job.number] = start_task(self._run(job), name="teams/job", of=of)
+            elif job.number in self._running:
+                self._running[job.number].cancel()
 
     async def _run(self, job: GivenJob) -> None:
+        try:
+            if not self._report.recalled(job):
+                await self._perform(job)
+        finally:
+            del self._running[job.number]
+
+    async def _perform(self, job: GivenJob) -> None:
         self._report.begin(job, time.monotonic())
         reply = self._outcomes.again(job) if job.stored else await self._one(job)
         self._report.end(job, reply, time.monotonic())

@@ -2,12 +2,15 @@
 
     frames in    [[number, slot, key, payload, traceparent, stored, attempt, headers], ...]
                                                                               one chunk of jobs
-    frames out   [[number, result, [[target, key, payload, ms], ...]], ...]   results, followed by
-                                                          the traceparent of a span of their own
+                 slot -1: the job of that number was cancelled
+    frames out   [[number, result, [[target, key, payload, ms, item], ...]], ...]     results,
+                                           followed by the traceparent of a span of their own
                  [[number, kind, reason, traceback], ...]                     failures
+                 [[number, "progress", part, text]]                how far a job is that runs
                  [[-1, "retire"]]                                  gives this process no more jobs
-    shared page  by slot, which jobs are begun and which ended, and since when the current one runs:
-                 what is left to read when this process is dead or stuck
+                 [[-1, "unready", reason]]                         its set-up has failed; it ends
+    shared page  by slot, which jobs are begun, ended and cancelled, and since when the current one
+                 runs: what is left to read when this process is dead or stuck
 
 A frame is its length (4 bytes) and MessagePack. Outcomes are sent after two milliseconds or a
 quarter of a megabyte, so that a function of ten microseconds does not pay for a system call, and
@@ -18,6 +21,7 @@ the function does not run, and what follows from it is made again.
 """
 
 import mmap
+import os
 import struct
 import threading
 import time
@@ -29,6 +33,7 @@ import msgspec
 
 from dovetail.errors import InvalidInput
 from dovetail.teams.codecs import Undecodable, Unencodable
+from dovetail.teams.connectors import GATHER_ITEMS_MAX, ConnectorKind, opening_of
 from dovetail.teams.envelope import id_of, key_of
 from dovetail.teams.graph import Stage
 from dovetail.teams.outcome import Failure, FailureKind, Reject
@@ -37,7 +42,8 @@ LENGTH = struct.Struct("<I")
 #: At the head of the page: the number of the running job, and since when it runs.
 RUNNING = struct.Struct("<qd")
 #: Behind it, one byte for each slot; 0: not begun. The parent may recall what is not begun.
-BEGUN, ENDED, RECALLED = 1, 2, 3
+#: It may cancel what is, too.
+BEGUN, ENDED, RECALLED, CANCELLED = 1, 2, 3, 4
 
 FLUSH_S = 0.002
 FLUSH_BYTES = 256 * 1024
@@ -48,6 +54,14 @@ _HOPELESS = 4
 SPLIT = "split"
 #: In place of an outcome, about job -1: this process must be replaced.
 RETIRE = "retire"
+#: About job -1 as well: the team's set-up raised.
+UNREADY = "unready"
+#: In place of an outcome: the job goes on, and says how far it is.
+PROGRESS = "progress"
+#: The slot of a frame that cancels a job.
+CANCEL_SLOT = -1
+#: A job is not heard more often: what it says is for people.
+PROGRESS_S = 0.5
 
 #: What is sent about one job, and roughly how many bytes it has.
 Reply = tuple[Any, ...]
@@ -78,6 +92,19 @@ class Report:
         self._encode = msgspec.msgpack.Encoder().encode
         self._lock = threading.Lock()
         self._unsent = threading.Event()
+        #: When each job that runs last said how far it is.
+        self._said: dict[int, float] = {}
+        self._forked = False
+        os.register_at_fork(after_in_child=self._note_fork)
+
+    def _note_fork(self) -> None:
+        self._forked = True
+
+    def leave_if_forked(self) -> None:
+        """Ends a process that a function has forked, once it has left the function: two that read
+        and write the same pipes would garble the jobs of both."""
+        if self._forked:
+            os._exit(0)
 
     def keep_flushing(self) -> None:
         """Sends what has ended also while the next job takes long."""
@@ -94,14 +121,41 @@ class Report:
         self._page[at] = ENDED
         return True
 
+    def cancelled(self, job: GivenJob) -> bool:
+        """Whether nobody wants the outcome of a job that runs."""
+        return self._page[RUNNING.size + job.slot] == CANCELLED
+
+    def progress(self, job: GivenJob, part: float, text: str) -> None:
+        """How far a job is; what comes too soon after the last word is left out."""
+        if self._forked:
+            return
+        now = time.monotonic()
+        with self._lock:
+            if now - self._said.get(job.number, 0.0) < PROGRESS_S:
+                return
+            self._said[job.number] = now
+            self._buffer.append((job.number, PROGRESS, part, text))
+        self.flush()
+
+    def unready(self, error: BaseException) -> None:
+        """The set-up of the team has failed."""
+        self.leave_if_forked()
+        reason = _failure_of(error).reason
+        with self._lock:
+            self._buffer.append((-1, UNREADY, reason))
+        self.flush()
+
     def begin(self, job: GivenJob, now: float) -> None:
         # The time first: whoever sees that it has begun must not take an older one for its own.
         RUNNING.pack_into(self._page, 0, job.number, now)
         self._page[RUNNING.size + job.slot] = BEGUN
 
     def end(self, job: GivenJob, reply: SizedReply, now: float) -> None:
+        self.leave_if_forked()
         self._page[RUNNING.size + job.slot] = ENDED
         with self._lock:
+            if self._said:
+                self._said.pop(job.number, None)
             if not self._buffer:
                 self._unsent.set()
             self._buffer.append(reply[0])
@@ -152,10 +206,25 @@ class Outcomes:
         forwards = []
         job_id = id_of(job.key)
         for connector in self._stage.connectors:
-            for forward in connector.forward(job_id, result):
+            target = connector.target
+            gathered = (
+                connector.kind is ConnectorKind.SPRAY and self._stage.targets[target].gather_topic
+            )
+            made = connector.forward(job_id, result)
+            if gathered and len(made) > GATHER_ITEMS_MAX:
+                raise InvalidInput(
+                    f"the result has {len(made)} items; the limit of a spray that is gathered is "
+                    f"{GATHER_ITEMS_MAX}"
+                )
+            for forward in made:
                 payload = self._encoded(self._encoders[forward.target], forward.payload)
-                forwards.append((forward.target, key_of(forward.id), payload, forward.after_ms))
+                item = forward.item if gathered else ""
+                about = (forward.target, key_of(forward.id), payload, forward.after_ms, item)
+                forwards.append(about)
                 size += len(payload)
+            if gathered:
+                key = key_of(connector.next_id(job_id))
+                forwards.append((target, key, b"", 0, opening_of(len(made))))
         return (job.number, encoded, forwards), size
 
     def _encoded(self, encode: Callable[[Any], bytes], value: Any) -> bytes:

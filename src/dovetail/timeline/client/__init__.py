@@ -16,8 +16,10 @@ it never began is given back, uncounted.
     client.py       `connect`: a client of one node or cluster
     blocking.py     `connect_blocking`: the same without asyncio
     timeline.py     a timeline: schedule, cancel, move, look, dead letters, recurring schedules
+    draft.py        a message to be scheduled, as people write it
     consumer.py     handlers: leases held while they run, done, failed, given back
     leases.py       the leases of a consumer: kept, fit to begin with, lost before they end
+    leading.py      leadership by a lease: of several programs one leads, under a term
     credit.py       how many messages may come to a consumer
     handler.py      the call of a handler, in the loop or in a thread
     options.py      how a consumer works
@@ -33,18 +35,23 @@ it never began is given back, uncounted.
 
 from dovetail.timeline.client.blocking import connect_blocking
 from dovetail.timeline.client.client import Dovetail, connect
+from dovetail.timeline.client.draft import Draft
+from dovetail.timeline.client.leading import Lead
 from dovetail.timeline.client.message import Message, Scheduled
 from dovetail.timeline.client.retry import Reject, Retry
-from dovetail.timeline.client.timeline import Draft, Timeline
+from dovetail.timeline.client.timeline import Timeline
+from dovetail.timeline.engine.where import Where
 
 __all__ = [
     "Dovetail",
     "Draft",
+    "Lead",
     "Message",
     "Reject",
     "Retry",
     "Scheduled",
     "Timeline",
+    "Where",
     "connect",
     "connect_blocking",
 ]

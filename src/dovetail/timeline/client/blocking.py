@@ -12,16 +12,16 @@
 Handlers are plain functions; each runs in a thread. Calls may come from any thread.
 """
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from dovetail.background import keep_thread
-from dovetail.supervision import Supervisor
+from dovetail.blocking import Blocking
 from dovetail.timeline import frames
 from dovetail.timeline.client.client import Dovetail, HandlerType, connect
+from dovetail.timeline.client.consumer import Consumer
+from dovetail.timeline.client.leading import Lead
 from dovetail.timeline.client.moments import Duration
 from dovetail.timeline.client.timeline import Timeline
 
@@ -29,59 +29,24 @@ Result = TypeVar("Result")
 Given = ParamSpec("Given")
 
 
-class BlockingDovetail:
+class BlockingDovetail(Blocking[Dovetail]):
     """A client whose calls return when they are done."""
-
-    def __init__(self, make_client: Callable[[], Dovetail]) -> None:
-        self._make_client = make_client
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-        self._supervisor = Supervisor()
-        self._client: Dovetail | None = None
-
-    def __enter__(self) -> Self:
-        with self._supervisor.supervising():
-            self._thread = keep_thread(
-                self._loop.run_forever, name="client/loop", stopped=self._stopped
-            )
-        self._client = self.call(self._enter())
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        try:
-            if self._client is not None:
-                self.call(self._client.__aexit__(None, None, None))
-        finally:
-            self.call(self._loop.shutdown_default_executor())
-            self._stopped.set()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            assert self._thread is not None
-            self._thread.join()
-            self._loop.close()
-
-    async def _enter(self) -> Dovetail:
-        return await self._make_client().__aenter__()
-
-    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs the work in the client's loop, and waits for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def timeline(self, name: str) -> "BlockingTimeline":
         """A timeline by its name."""
 
         async def make() -> Timeline:
-            return self._connected().timeline(name)
+            return self.held.timeline(name)
 
         return BlockingTimeline(self, self.call(make()))
 
     def timelines(self) -> list[tuple[str, str]]:
         """Names of all timelines, with their states."""
-        return self.call(self._connected().timelines())
+        return self.call(self.held.timelines())
 
     def brokers(self, timeline: str = "") -> list[frames.BrokerState]:
         """The brokers of the cluster, the best one for a client of the timeline first."""
-        return self.call(self._connected().brokers(timeline))
+        return self.call(self.held.brokers(timeline))
 
     def consumer(
         self,
@@ -99,7 +64,7 @@ class BlockingDovetail:
 
         def register(handler: HandlerType) -> HandlerType:
             async def start() -> None:
-                self._connected().consumer(
+                self.held.consumer(
                     timeline,
                     lease=lease,
                     concurrency=concurrency,
@@ -115,25 +80,38 @@ class BlockingDovetail:
 
         return register
 
+    @contextmanager
+    def lead(self, name: str, *, lease: Duration = "10s") -> "Iterator[Lead]":
+        """Waits until this program leads under a name; see `Dovetail.lead`.
+
+        `valid` and `term` may be asked from any thread; `lost` belongs to the client's loop.
+        """
+        context = self.held.lead(name, lease=lease)
+        lead = self.enter(context)
+        try:
+            yield lead
+        finally:
+            self.leave(context)
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Those that were registered."""
+        return self.held.consumers
+
     def run(self) -> None:
         """Serves until a consumer cannot go on, or Ctrl-C; raises its error then."""
-        self.call(self._connected().run())
+        self.call(self.held.run())
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the client and its consumers work; see `Dovetail.health`."""
-        healthy, facts = self._connected().health()
+        healthy, facts = self.held.health()
         problems = [*facts["problems"], *self._supervisor.problems()]
         healthy = healthy and not problems
         return healthy, {**facts, "status": "ok" if healthy else "degraded", "problems": problems}
 
     def stop(self) -> None:
         """Stops the consumers gracefully."""
-        self.call(self._connected().stop())
-
-    def _connected(self) -> Dovetail:
-        if self._client is None:
-            raise RuntimeError("not connected; use `with dovetail.connect_blocking(...) as d:`")
-        return self._client
+        self.call(self.held.stop())
 
 
 def _waiting(
@@ -144,6 +122,29 @@ def _waiting(
     @wraps(method)
     def call(self: "BlockingTimeline", /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
         return self._client.call(method(self._timeline, *args, **kwargs))
+
+    return call
+
+
+def _each(
+    method: Callable[Concatenate[Timeline, Given], AsyncIterator[Result]],
+) -> "Callable[Concatenate[BlockingTimeline, Given], Iterator[Result]]":
+    """The same iterator, which waits for each."""
+
+    @wraps(method)
+    def call(
+        self: "BlockingTimeline", /, *args: Given.args, **kwargs: Given.kwargs
+    ) -> Iterator[Result]:
+        found = method(self._timeline, *args, **kwargs)
+
+        async def following() -> tuple[Result, ...]:
+            try:
+                return (await anext(found),)
+            except StopAsyncIteration:
+                return ()
+
+        while one := self._client.call(following()):
+            yield from one
 
     return call
 
@@ -164,6 +165,12 @@ class BlockingTimeline:
     purge = _waiting(Timeline.purge)
     describe = _waiting(Timeline.describe)
 
+    @property
+    def signals(self) -> frames.Signals | None:
+        """The last that the broker said about the timeline; None before something was stored."""
+        return self._timeline.signals
+
+    insert = _waiting(Timeline.insert)
     schedule = _waiting(Timeline.schedule)
     schedule_many = _waiting(Timeline.schedule_many)
     cancel = _waiting(Timeline.cancel)
@@ -175,8 +182,16 @@ class BlockingTimeline:
     peek = _waiting(Timeline.peek)
 
     dead = _waiting(Timeline.dead)
+    all_dead = _each(Timeline.all_dead)
     replay = _waiting(Timeline.replay)
     drop_dead = _waiting(Timeline.drop_dead)
+
+    select = _each(Timeline.select)
+    preview = _waiting(Timeline.preview)
+    cancel_where = _waiting(Timeline.cancel_where)
+    move_where = _waiting(Timeline.move_where)
+    replay_where = _waiting(Timeline.replay_where)
+    drop_where = _waiting(Timeline.drop_where)
 
     put_schedule = _waiting(Timeline.put_schedule)
     drop_schedule = _waiting(Timeline.drop_schedule)

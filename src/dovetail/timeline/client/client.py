@@ -5,7 +5,8 @@ import os
 import socket
 import ssl
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from dovetail.background import failure_of, start_task
@@ -15,6 +16,7 @@ from dovetail.foreign import check_key, described
 from dovetail.supervision import Supervisor
 from dovetail.timeline import frames
 from dovetail.timeline.client.consumer import Consumer
+from dovetail.timeline.client.leading import Lead, leading
 from dovetail.timeline.client.link import COMMAND_MS_MAX, Link, NetworkLink
 from dovetail.timeline.client.moments import Duration, duration_ms
 from dovetail.timeline.client.options import ConsumerOptions
@@ -149,12 +151,26 @@ class Dovetail:
 
         return register
 
+    @asynccontextmanager
+    async def lead(self, name: str, *, lease: Duration = "10s") -> AsyncIterator[Lead]:
+        """Waits until this program is the one that leads under a name; use it with `async with`.
+
+        The next one leads when the block ends, or `lease` after this program died. Raises
+        `InvalidInput`.
+        """
+        alone = Dovetail(
+            self._make_link, client_id=self._client_id, rack=self._rack, clock=self._clock
+        )
+        async with alone, leading(alone, name, lease=lease) as lead:
+            yield lead
+
     async def run(self) -> None:
         """Serves until cancelled, or until a consumer cannot go on; raises its error then."""
         while self._running:
             done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                del self._running[task]
+                # Whoever stops us may have seen its end before.
+                self._running.pop(task, None)
                 task.result()
 
     def health(self) -> tuple[bool, dict[str, Any]]:

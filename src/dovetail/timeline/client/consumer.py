@@ -34,6 +34,7 @@ from dovetail.timeline.client.message import Message, message_of
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.options import ConsumerOptions
 from dovetail.timeline.client.retry import NotHandled, Reject, pause_ms, reason_of
+from dovetail.timeline.config import TimelineConfig
 from dovetail.timeline.message import (
     BATCH_MAX,
     TIME_MS_MAX,
@@ -80,7 +81,7 @@ class Consumer:
         self._connect = connect
         self._node = NodeClock(clock)
 
-        self._session = 0
+        self._session, self._config = 0, TimelineConfig()
         self._reopening = asyncio.Lock()
         self._leases = Leases(
             timeline,
@@ -117,7 +118,6 @@ class Consumer:
         self._commands = self._connect(COMMAND_MS_MAX, "")
         self._line = self._commands.beside(WAIT_MS + COMMAND_MS_MAX)
         tasks = Tasks()
-
         keep = partial(tasks.keep, of=self.timeline, expected=(DovetailError,))
         try:
             await self._patiently(self._open, opening=True)
@@ -246,7 +246,10 @@ class Consumer:
                 held = await self._commands.ask(
                     frames.Held(opened.session, limit, known), frames.Pushed, changes=False
                 )
+                if not self._session:
+                    self._leases.inherit(leased.handle for leased in held.messages)
                 self._credit.give(-self._welcome(held.messages))
+            self._config = opened.config
             limits_ms = [opened.config.handling_ms_max, options.handling_ms_max]
             self._handler.limit_s = min(filter(None, limits_ms), default=0) / 1000
             self._session = opened.session
@@ -358,7 +361,7 @@ class Consumer:
         except InvalidInput as error:
             _log.warning("unreadable", timeline=self.timeline, id=leased.id, error=str(error))
             self.failed += 1
-            self._give_back(leased.handle, leased.attempt, error)
+            self._give_back(leased, error)
             return None
 
     # Handling
@@ -367,7 +370,6 @@ class Consumer:
         error: BaseException | None = None
         begun: list[Message] = []
         outcomes: Outcomes = ()
-
         try:
             await self._node.until(max(message.start_ms for message in messages))
             async with self._slots:
@@ -400,26 +402,26 @@ class Consumer:
         for message in messages:
             handle = message.handle
             self._running.pop(handle, None)
-            ours = self._leases.end(message)
             if handle not in outcomes:
-                self._finished.back(Release(handle, max(0, message.start_ms), counted=False))
-            elif not ours:
+                self._finished.back(self._leases.untried(message))
+                self._leases.end(message)
+            elif not self._leases.end(message):
                 self.failed += 1
             elif (error := outcomes[handle]) is None:
                 done.append(handle)
             else:
                 self.failed += 1
-                self._give_back(handle, message.attempt, error)
+                self._give_back(message, error)
 
         self.handled += len(done)
         if done:
             self._finished.done(done)
 
-    def _give_back(self, handle: Handle, attempt: int, error: BaseException) -> None:
+    def _give_back(self, message: Message | Leased, error: BaseException) -> None:
         """An attempt failed."""
-        due_ms = min(TIME_MS_MAX, self._node.now_ms() + pause_ms(attempt, error))
-        rejected = isinstance(error, Reject)
-        self._finished.back(Release(handle, max(0, due_ms), True, reason_of(error), rejected))
+        again_ms = self._node.now_ms() + pause_ms(message, error, self._config)
+        due_ms, rejected = max(0, min(TIME_MS_MAX, again_ms)), isinstance(error, Reject)
+        self._finished.back(Release(message.handle, due_ms, True, reason_of(error), rejected))
 
     # Reporting to the broker
 
@@ -439,14 +441,13 @@ class Consumer:
     async def _release(self, releases: list[Release]) -> None:
         await self._commands.ask(frames.ReleaseAll(self._session, releases), frames.Statuses)
 
-    async def _extend(self, extensions: list[Extension]) -> list[Status]:
-        request = frames.Extend(self._session, extensions)
-        return (await self._commands.ask(request, frames.Statuses)).statuses
+    async def _extend(self, given: list[Extension]) -> list[Status]:
+        answer = await self._commands.ask(frames.Extend(self._session, given), frames.Statuses)
+        return answer.statuses
 
     def _on_lost(self, message: Message) -> None:
         """Ends its handler; that of a batch goes on for the others in it."""
-        task = self._running.get(message.handle)
-        if task is not None and not self._options.batch:
+        if not self._options.batch and (task := self._running.get(message.handle)):
             cancel_soon(task)
 
     @property
@@ -472,9 +473,8 @@ class Consumer:
 
     def _waiting(self, *, older_ms: int = 0) -> "set[asyncio.Task[None]]":
         """Those that wait for a handler, and were due so long ago."""
-        due_ms = self._node.now_ms() - older_ms
-        tasks = {self._running[each.handle] for each in self._leases.due_by(due_ms)}
-        return tasks - self._begun
+        due = self._leases.due_by(self._node.now_ms() - older_ms)
+        return {self._running[each.handle] for each in due} - self._begun
 
     async def _report(self) -> None:
         while True:
@@ -485,6 +485,8 @@ class Consumer:
             )
             try:
                 answer = await self._commands.ask(request, frames.Reported, changes=False)
+            except NotFound:
+                await self._reopen()  # Our broker is gone, and another one answers.
             except DovetailError as error:
                 _log.debug("not reported", timeline=self.timeline, error=str(error))
                 await asyncio.sleep(REPORT_S)

@@ -8,6 +8,7 @@ finished with, gives it back. It may be below zero, after there was less room al
 import asyncio
 from typing import Final
 
+from dovetail.background import Alarm, later
 from dovetail.timeline.client.options import ConsumerOptions
 
 #: Requests for messages that are outstanding at once: while one is answered, the next is there.
@@ -30,7 +31,7 @@ class Credit:
         #: Below this, messages are not worth a request, if another one is outstanding.
         self.enough = max(1, min(TAKE_MAX, self.capacity // 4))
         self._changed = asyncio.Event()
-        self._gathering: asyncio.TimerHandle | None = None
+        self._gathering: Alarm | None = None
         self._gathered = False
 
     def give(self, count: int) -> None:
@@ -38,8 +39,7 @@ class Credit:
         self._left += count
         self._changed.set()
         if 0 < self._left < self.enough and self._gathering is None:
-            loop = asyncio.get_running_loop()
-            self._gathering = loop.call_later(_GATHER_S, self._on_gathered)
+            self._gathering = later(_GATHER_S, self._on_gathered, name="client/gather")
 
     def _on_gathered(self) -> None:
         self._gathering, self._gathered = None, True

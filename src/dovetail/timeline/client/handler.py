@@ -60,9 +60,17 @@ class HandlerCall:
             return await self._handler(given)
         within = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, within.run, self._handler, given)
+        found = await loop.run_in_executor(self._threads, within.run, self._call_plain, given)
         # A partial, or an object that is called, does not show that it is a coroutine.
         return await found if inspect.isawaitable(found) else found
+
+    def _call_plain(self, given: Any) -> Any:
+        """Raises what the handler raises, but in a form that a future can hold."""
+        try:
+            return self._handler(given)
+        except StopIteration as error:
+            # As in a coroutine. A future refuses this class, and would never be done.
+            raise RuntimeError("the handler raised StopIteration") from error
 
     async def _limited(self, given: Any, messages: list[Message]) -> Any:
         task = start_task(self._call(given), name="client/handler", expected=(BaseException,))

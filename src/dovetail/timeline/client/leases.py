@@ -18,13 +18,14 @@ what it did, and the next look here ends its handler.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from dovetail.errors import DovetailError
 from dovetail.logging import get_logger
 from dovetail.timeline.client.message import Message
-from dovetail.timeline.message import BATCH_MAX, Extension, Handle, Status
+from dovetail.timeline.message import BATCH_MAX, Extension, Handle, Release, Status
 
 _log = get_logger("consumer")
 
@@ -63,6 +64,8 @@ class Leases:
         #: Until when a lease that was lost here may be ours at the store: an extension whose answer
         #: was lost may have come through. It is the same attempt, so it is not taken up again.
         self._lost: dict[Handle, int] = {}
+        #: Leases of a process before this one, under the same id, that may have begun with them.
+        self._former: set[Handle] = set()
 
     def __len__(self) -> int:
         return len(self._here)
@@ -71,11 +74,26 @@ class Leases:
         return handle in self._here
 
     def add(self, messages: Iterable[Message]) -> None:
-        self._here.update({message.handle: message for message in messages})
+        now_ms, now_s = self._now_ms(), time.monotonic()
+        for message in messages:
+            self._here[message.handle] = message
+            message.until_s = now_s + self._ours_s(message.until_ms - now_ms)
+
+    def inherit(self, handles: Iterable[Handle]) -> None:
+        """A process before this one had them; what it did with them nobody knows."""
+        self._former.update(handles)
+
+    def untried(self, message: Message) -> Release:
+        """Gives back what no handler began with here. An attempt of the process before counts:
+        else a message that kills its consumers would never be a dead letter."""
+        former = message.handle in self._former
+        reason = "the consumer ended without a word" if former else ""
+        return Release(message.handle, max(0, message.start_ms), former, reason)
 
     def end(self, message: Message) -> bool:
         """It is finished with; whether it is still ours."""
         self._here.pop(message.handle, None)
+        self._former.discard(message.handle)
         if message.lease_lost:
             self._lost[message.handle] = self._now_ms() + self._lease_ms
         return not message.lease_lost
@@ -119,6 +137,7 @@ class Leases:
     async def _extend(self, messages: Sequence[Message]) -> bool:
         """Extends them; whether the broker answered."""
         until_ms = self._now_ms() + self._lease_ms
+        until_s = time.monotonic() + self._ours_s(self._lease_ms)
         extensions = [Extension(message.handle, until_ms) for message in messages]
         try:
             async with asyncio.timeout(_ANSWERED * self._lease_ms / 1000):
@@ -129,10 +148,14 @@ class Leases:
 
         for message, status in zip(messages, statuses, strict=True):
             if status is Status.OK:
-                message.until_ms = until_ms
+                message.until_ms, message.until_s = until_ms, until_s
             else:
                 self._lose(message)
         return True
+
+    def _ours_s(self, left_ms: float) -> float:
+        """How long a lease is surely ours of which so much is left."""
+        return (left_ms - LOST_LEFT * self._lease_ms) / 1000
 
     def _lose(self, message: Message) -> None:
         """The lease is another's, or may be before we know."""

@@ -96,7 +96,9 @@ class NetworkLink:
         self._addresses = parse_addresses(addresses, port_default=_PORT_DEFAULT)
         # Where there are others, a dead node is not waited for as long as a busy one.
         waits_ms = call_ms_max if len(self._addresses) == 1 else CONNECT_MS_MAX
-        self._settings = PeerSettings(call_ms_max=call_ms_max, connect_ms_max=waits_ms, login=login)
+        self._settings = PeerSettings(
+            call_ms_max=call_ms_max, connect_ms_max=waits_ms, login=login, hints=True
+        )
         self._client_id = client_id
         self._at = 0
         self._closed = False

@@ -3,7 +3,11 @@
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
+
+from dovetail.errors import InvalidInput
 from dovetail.timeline.message import Handle, Headers, Leased, MessageId, decode_headers
 
 
@@ -33,6 +37,11 @@ class Message:
     start_ms: int
     until_ms: int
     handle: Handle = field(repr=False)
+    order_key: str | None = None
+    #: Its own rest after a first failed attempt; 0 is what the timeline says.
+    backoff_ms: int = 0
+    #: Until when the lease is surely ours, by `time.monotonic`: a margin before it ends.
+    until_s: float = field(default=0.0, repr=False)
     #: Whether the lease is another consumer's by now; what is done then is done for nothing.
     lease_lost: bool = False
     #: When the handler last said that it goes on, by `time.monotonic`.
@@ -41,6 +50,21 @@ class Message:
     def progress(self) -> None:
         """Says that the handler goes on: its longest time counts from now. From any thread."""
         self._progress_s = time.monotonic()
+
+    @property
+    def text(self) -> str:
+        """The body as text. Raises `InvalidInput` if it is not UTF-8."""
+        try:
+            return self.body.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"the body of message {self.id} is not text: {error}") from error
+
+    def json(self) -> Any:
+        """The body, decoded as JSON. Raises `InvalidInput` if it is none."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidInput(f"the body of message {self.id} is not JSON: {error}") from error
 
     @property
     def due(self) -> datetime:
@@ -62,4 +86,6 @@ def message_of(leased: Leased, timeline: str, *, lease_ms: int) -> Message:
         leased.until_ms - lease_ms,
         leased.until_ms,
         leased.handle,
+        leased.order_key,
+        leased.backoff_ms,
     )

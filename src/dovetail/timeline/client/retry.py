@@ -2,15 +2,14 @@
 
 import random
 import traceback
-from typing import Final
 
 from dovetail.foreign import described, readable
+from dovetail.timeline.client.message import Message
 from dovetail.timeline.client.moments import Duration, duration_ms
-from dovetail.timeline.message import REASON_CHARACTERS_MAX
+from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.message import REASON_CHARACTERS_MAX, Leased
 
-#: Pause after the first failed attempt, doubled with each, and its longest.
-BACKOFF_MS_MIN: Final = 1_000
-BACKOFF_MS_MAX: Final = 3_600_000
+_rng = random.SystemRandom()
 
 
 class Retry(Exception):
@@ -32,15 +31,11 @@ class NotHandled(Exception):
     """
 
 
-def pause_ms(attempt: int, error: BaseException) -> int:
-    """How long a message rests that failed: what `Retry` says, or longer each time.
-
-    A random half is taken off, so that what failed together does not come again together.
-    """
+def pause_ms(message: Message | Leased, error: BaseException, config: TimelineConfig) -> int:
+    """How long a message rests that failed: what `Retry` says, or longer each time."""
     if isinstance(error, Retry):
         return error.after_ms
-    longest_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(attempt - 1, 22))
-    return round(longest_ms * random.SystemRandom().uniform(0.5, 1.0))
+    return config.rest_ms(message.attempt, _rng, message.backoff_ms)
 
 
 def reason_of(error: BaseException) -> str:

@@ -2,14 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, Unpack
 
 from dovetail import tracing
 from dovetail.clock import Clock
 from dovetail.errors import (
     DovetailError,
+    Exists,
     InvalidInput,
     NotFound,
     Throttled,
@@ -17,18 +17,24 @@ from dovetail.errors import (
     Unavailable,
     Uncertain,
 )
-from dovetail.foreign import check_key
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
+from dovetail.timeline.client.draft import (
+    Body,
+    Draft,
+    DraftTerms,
+    body_bytes,
+    due_ms_of,
+    message_of_draft,
+)
 from dovetail.timeline.client.link import Link
 from dovetail.timeline.client.message import Scheduled
-from dovetail.timeline.client.moments import Duration, Moment, duration_ms, moment_ms
+from dovetail.timeline.client.moments import Duration, Moment, duration_ms
 from dovetail.timeline.client.node_clock import NodeClock
 from dovetail.timeline.client.spans import scheduling
 from dovetail.timeline.config import TimelineConfig
+from dovetail.timeline.engine.where import SHOWN_MAX, SelectAction, Where
 from dovetail.timeline.message import (
-    PRIORITY_MAX,
-    TIME_MS_MAX,
     BatchId,
     Inserted,
     MessageId,
@@ -52,22 +58,11 @@ REPORT_MS: Final = 5_000
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 2.0
 
-_REFUSALS: Final = {
+#: Why a timeline does not take a message.
+REFUSALS: Final = {
     Status.TOO_LARGE: "is larger than the timeline takes (`body_bytes_max`)",
     Status.TOO_FAR: "is due later than the timeline takes (`ahead_ms_max`)",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A message to be scheduled, for `schedule_many`: due `at`, after `delay`, or now."""
-
-    body: bytes
-    at: Moment | None = None
-    delay: Duration | None = None
-    key: str | None = None
-    headers: Mapping[str, bytes] = field(default_factory=dict)
-    priority: int = 0
 
 
 class Timeline:
@@ -96,26 +91,29 @@ class Timeline:
 
     async def schedule(
         self,
-        body: bytes,
+        body: Body,
         *,
         at: Moment | None = None,
         delay: Duration | None = None,
         key: str | None = None,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
+        **more: Unpack[DraftTerms],
     ) -> Scheduled:
         """Stores a message that is due `at` a time, after a `delay`, or now.
 
-        Durable when this returns. With a `key` that a message has which is still there, that one is
-        returned and nothing is stored. Raises `InvalidInput` if the timeline refuses it.
+        A text travels as UTF-8, a dict or a list as JSON. Durable when this returns. With a `key`
+        that a message has which is still there, that one is returned and nothing is stored, unless
+        `on_taken` says otherwise. `Draft` says what else can be given. Raises `InvalidInput` if the
+        timeline refuses it, and `Exists` for `fail`.
         """
-        draft = Draft(body, at, delay, key, headers or {}, priority)
+        draft = Draft(body, at, delay, key, headers or {}, priority, **more)
         (scheduled,) = await self.schedule_many([draft])
         return scheduled
 
     async def schedule_many(self, drafts: Sequence[Draft]) -> list[Scheduled]:
-        """Stores many, a thousand to a request. Raises `InvalidInput` for the first refused one,
-        after the others of its request were stored."""
+        """Stores many, a thousand to a request. Raises `InvalidInput` or `Exists` for the first
+        refused one, after the others of its request were stored."""
         with scheduling(self.name, [draft.headers for draft in drafts]):
             return await self._schedule(drafts)
 
@@ -124,19 +122,23 @@ class Timeline:
         if any(draft.delay is not None for draft in drafts):
             now_ms = await self._now_ms()
         context = tracing.traceparent()
-        messages = [_message(draft, now_ms, context) for draft in drafts]
+        messages = [message_of_draft(draft, now_ms, context) for draft in drafts]
         found: list[Scheduled] = []
         for start in range(0, len(messages), BATCH):
             outcomes = await self.insert(messages[start : start + BATCH])
             for at, outcome in enumerate(outcomes, start):
-                reason = _REFUSALS.get(outcome.status)
+                reason = REFUSALS.get(outcome.status)
                 if reason is not None:
                     raise InvalidInput(f"message {at} {reason}")
+                if outcome.status is Status.EXISTS and drafts[at].on_taken == "fail":
+                    raise Exists(f"message {outcome.id} has the key {drafts[at].key!r}")
                 found.append(Scheduled(outcome.id, outcome.status is Status.OK))
         return found
 
-    async def insert(self, messages: Sequence[NewMessage]) -> list[Inserted]:
-        """Stores messages as they travel; for each its own outcome.
+    async def insert(
+        self, messages: Sequence[NewMessage], *, batch: BatchId | None = None
+    ) -> list[Inserted]:
+        """Stores messages as they travel; for each its own outcome. `batch` names them for life.
 
         Sent again, under the same name, when the answer was lost: it is stored once. Raises, after
         half a minute without success, `Uncertain` if it may be stored, or what it was refused with.
@@ -146,8 +148,8 @@ class Timeline:
         self._under_way[sequence] = None
 
         async def store(session: int) -> list[Inserted]:
-            batch = BatchId(self._producer, sequence, next(iter(self._under_way)) - 1)
-            request = frames.Insert(session, list(messages), batch)
+            named = batch or BatchId(self._producer, sequence, next(iter(self._under_way)) - 1)
+            request = frames.Insert(session, list(messages), named)
             outcomes = (await self._link.ask(request, frames.InsertedAll)).outcomes
             await self._report(session)
             return outcomes
@@ -246,7 +248,7 @@ class Timeline:
     ) -> Status:
         """Gives a message that nobody holds another due time."""
         now_ms = 0 if delay is None else await self._now_ms()
-        due_ms = _due_ms(at, delay, now_ms)
+        due_ms = due_ms_of(at, delay, now_ms)
         request = frames.Move(self.name, [(message, due_ms)])
         return (await self._link.ask(request, frames.Statuses)).statuses[0]
 
@@ -263,7 +265,7 @@ class Timeline:
         return (await self._link.ask(request, frames.Found, changes=False)).messages[0]
 
     async def peek(self, limit: int = 10) -> list[Shown]:
-        """The next messages, without taking them."""
+        """The next messages, without taking them: fewer if they have more than 16 MiB."""
         request = frames.Peek(self.name, limit)
         return _shown(await self._link.ask(request, frames.Found, changes=False))
 
@@ -274,7 +276,10 @@ class Timeline:
     # Dead letters
 
     async def dead(self, *, after: int = 0, limit: int = 100) -> list[Shown]:
-        """Dead letters in order of their ids, from behind `after` on."""
+        """Dead letters in order of their ids, from behind `after` on.
+
+        Fewer than `limit` if they have more than 16 MiB; none only if there is none.
+        """
         request = frames.Dead(self.name, after, limit)
         return _shown(await self._link.ask(request, frames.Found, changes=False))
 
@@ -296,12 +301,63 @@ class Timeline:
         request = frames.DropDead(self.name, [MessageId(i) for i in ids])
         return (await self._link.ask(request, frames.Statuses)).statuses
 
+    # By filter
+
+    async def select(
+        self,
+        action: SelectAction,
+        where: Where,
+        *,
+        dead: bool = False,
+        due_ms: int = 0,
+        after: int = 0,
+    ) -> AsyncIterator[frames.Selected]:
+        """Does it page by page, a request each; `after` of a page goes on behind it, in another
+        program if need be. `preview` counts only, of messages or of `dead` letters."""
+        more = True
+        while more:
+            request = frames.Select(self.name, action, where, after, dead, due_ms)
+            page = await self._link.ask(request, frames.Selected, changes=action != "preview")
+            yield page
+            after, more = page.after, page.more
+
+    async def _select(self, action: SelectAction, where: Where, **more: Any) -> frames.Selected:
+        matched = done = after = 0
+        ids: list[MessageId] = []
+        async for page in self.select(action, where, **more):
+            matched, done, after = matched + page.matched, done + page.done, page.after
+            ids += page.ids[: SHOWN_MAX - len(ids)]
+        return frames.Selected(matched, done, after, False, ids)
+
+    async def preview(self, where: Where, *, dead: bool = False) -> frames.Selected:
+        """How many messages, or dead letters, fit a filter; ids of the first hundred."""
+        return await self._select("preview", where, dead=dead)
+
+    async def cancel_where(self, where: Where) -> frames.Selected:
+        """Removes messages that fit and that nobody holds; how many fit, and how many went."""
+        return await self._select("cancel", where)
+
+    async def move_where(
+        self, where: Where, *, at: Moment | None = None, delay: Duration | None = None
+    ) -> frames.Selected:
+        """Gives messages that fit and that nobody holds another due time."""
+        now_ms = 0 if delay is None else await self._now_ms()
+        return await self._select("move", where, due_ms=due_ms_of(at, delay, now_ms))
+
+    async def replay_where(self, where: Where) -> frames.Selected:
+        """Makes messages of dead letters that fit; of all of them by an empty filter."""
+        return await self._select("replay", where)
+
+    async def drop_where(self, where: Where) -> frames.Selected:
+        """Removes dead letters that fit, for good."""
+        return await self._select("drop", where)
+
     # Recurring schedules
 
     async def put_schedule(
         self,
         name: str,
-        body: bytes,
+        body: Body,
         *,
         cron: str = "",
         zone: str = "UTC",
@@ -313,7 +369,7 @@ class Timeline:
         request = frames.PutSchedule(
             self.name,
             name,
-            body,
+            body_bytes(body),
             encode_headers(tuple((headers or {}).items())),
             cron,
             zone,
@@ -366,44 +422,6 @@ class Timeline:
         """Deletes it with everything in it. Raises `TopicUnknown`."""
         await self._link.ask(frames.Drop(self.name), frames.Done)
         self._session = None
-
-
-def _check(draft: Draft) -> None:
-    """Raises `InvalidInput` for what no timeline takes."""
-    # Callers without a type checker give anything.
-    body: object = draft.body
-    headers: Iterable[tuple[object, object]] = draft.headers.items()
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise InvalidInput(f"a body is bytes, not {type(body).__name__}; encode it first")
-    if draft.key is not None:
-        check_key(draft.key, "key")
-    if draft.priority not in range(PRIORITY_MAX + 1):
-        raise InvalidInput(f"priority {draft.priority!r}: write a number from 0 to {PRIORITY_MAX}")
-    for name, value in headers:
-        if not isinstance(name, str) or not isinstance(value, bytes):
-            raise InvalidInput(f"header {name!r}: its name is text, and its value is bytes")
-
-
-def _message(draft: Draft, now_ms: int, context: str | None) -> NewMessage:
-    _check(draft)
-    given = draft.headers
-    if context is not None and tracing.TRACEPARENT not in given:
-        given = {**given, tracing.TRACEPARENT: context.encode()}
-    headers = encode_headers(tuple(given.items()))
-    due_ms = _due_ms(draft.at, draft.delay, now_ms)
-    return NewMessage(due_ms, draft.body, headers, draft.key, draft.priority)
-
-
-def _due_ms(at: Moment | None, delay: Duration | None, now_ms: int) -> int:
-    """When it is due; 0, which the node takes for now, if neither is given."""
-    if at is not None and delay is not None:
-        raise InvalidInput("a message is due at a time or after a delay, not both")
-    due_ms = 0 if delay is None else now_ms + duration_ms(delay)
-    if at is not None:
-        due_ms = moment_ms(at)
-    if due_ms > TIME_MS_MAX:
-        raise InvalidInput("a message is due at the end of the year 9999 at the latest")
-    return due_ms
 
 
 def _shown(found: frames.Found) -> list[Shown]:

@@ -100,6 +100,8 @@ class _Consumer:
     #: In this window: whether it could take something, and whether it got something.
     able: bool = False
     served: bool = False
+    #: Whether it got something since it last came back with credit.
+    fed: bool = False
     #: In the window before: whether it could take nothing, and whether it got nothing though it
     #: could.
     busy: bool = False
@@ -147,7 +149,7 @@ class Loader:
 
     def __init__(self, windows: Windows, *, overtake_ms: int, poll_ms: int) -> None:
         """`overtake_ms`: a message that is overdue by this is its backups' too. `poll_ms`: how
-        often to look for what others have stored; 0 if nobody else can."""
+        often to look for what others have stored, unless we listen; 0 if nobody else can."""
         self.windows = windows
         self.lead = Lead()
         self._overtake_ms = overtake_ms
@@ -159,6 +161,11 @@ class Loader:
         #: The first due time of what was stored while a plan is under way.
         self._stored_ms = NEVER_MS
         self._looked_ms = 0
+        #: Whether others tell what they store, and looks find what nobody told.
+        self.listening = False
+        #: Nothing of any bucket can be had before, as the last look found and others told since.
+        self._first_ms = -NEVER_MS
+        self._told_ms = NEVER_MS
         self._under_way = 0
         #: Whether a plan began while another was under way: neither's answer is the whole truth.
         self._mixed = False
@@ -186,10 +193,21 @@ class Loader:
     def leave(self, consumer: str) -> None:
         self._consumers.pop(consumer, None)
 
-    def offer(self, consumer: str, credit: int) -> None:
-        """A consumer can take so many now, beside those that are leased for it already."""
+    def offer(self, consumer: str, credit: int, *, now_ms: int = NEVER_MS) -> None:
+        """A consumer can take so many now, beside those that are leased for it already.
+
+        Its requests end and begin again while nothing comes: if it is known that nothing can be had
+        of any bucket, that alone does not ask the store (F63).
+        """
         found = self._consumers[consumer]
-        found.more |= found.credit == 0
+        if found.credit == 0 and credit > 0:
+            nothing = self.listening and self._first_ms > now_ms + 2 * self.lead.ms
+            if nothing and not found.fed:
+                # Plans without it did not look into its buckets.
+                self._next_ms = min(self._next_ms, self._first_ms)
+            else:
+                found.more = True
+            found.fed = False
         found.credit = credit
         found.more |= found.asked > 0 and found.ahead
         found.able |= credit > 0
@@ -235,9 +253,27 @@ class Loader:
         return True
 
     def on_inserted(self, due_ms: int) -> None:
-        """Something was stored here that is due then."""
+        """Something was stored that is due then, here or by another broker that told so."""
         self._next_ms = min(self._next_ms, due_ms)
         self._stored_ms = min(self._stored_ms, due_ms)
+        self._first_ms = min(self._first_ms, due_ms)
+        self._told_ms = min(self._told_ms, due_ms)
+
+    def begin_look(self) -> None:
+        """The store is asked what is there; what is told from now on, the answer may not know."""
+        self._told_ms = NEVER_MS
+
+    def on_look(self, first_ms: int | None) -> None:
+        """Of all buckets nothing can be had before then; None: nothing at all."""
+        found_ms = NEVER_MS if first_ms is None else first_ms
+        self._next_ms = min(self._next_ms, found_ms)
+        self._stored_ms = min(self._stored_ms, found_ms)
+        self._first_ms = min(found_ms, self._told_ms)
+
+    def listen(self, listening: bool) -> None:
+        """Whether others are heard; if not, anything may be there."""
+        self.listening = listening
+        self._first_ms = self._first_ms if listening else -NEVER_MS
 
     def wake_ms(self, *, now_ms: int) -> int:
         """When to ask for the next plan."""
@@ -246,18 +282,20 @@ class Loader:
         times = [NEVER_MS]
         able = self._able()
         if self._help_needed(able):
-            times += [self._anybody_ms for consumer in able if not consumer.asked]
+            anybody_ms = max(self._anybody_ms, self._first_ms + ANYBODY_MS)
+            times += [anybody_ms for consumer in able if not consumer.asked]
         for consumer in able:
             share = consumer.share
             if share is not None:
                 times.append(now_ms if consumer.more else self._look_ms())
             if share is not None and share.backup and not consumer.asked:
-                times.append(consumer.backup_ms)
+                times.append(max(consumer.backup_ms, self._first_ms + self._overtake_ms))
         return max(min(times), self._quiet_until_ms)
 
     def _look_ms(self) -> int:
         """When to look for what is due, or has come back, or was stored by others."""
-        polled_ms = self._looked_ms + self._poll_ms if self._poll_ms else NEVER_MS
+        polls = self._poll_ms and not self.listening
+        polled_ms = self._looked_ms + self._poll_ms if polls else NEVER_MS
         return min(self._next_ms - self.lead.ms, self._ends_ms, polled_ms)
 
     def plan(self, *, now_ms: int) -> Plan | None:
@@ -273,7 +311,9 @@ class Loader:
         as_backup: list[bool] = []
         consumers: list[_Consumer] = []
         able = self._able()
-        anybody = self._anybody_ms <= now_ms and self._help_needed(able)
+        overdue_ms = now_ms - self._first_ms
+        anybody = self._anybody_ms <= now_ms and overdue_ms >= ANYBODY_MS
+        anybody = anybody and self._help_needed(able)
         for consumer in able:
             found = self._ask_of(consumer, now_ms, anybody=anybody)
             if found is None:
@@ -308,7 +348,8 @@ class Loader:
             self._anybody_ms = now_ms + ANYBODY_LOOK_MS
             everything = BucketSet(0, self.windows.assignment.buckets)
             return _ask(consumer, everything, now_ms - ANYBODY_MS), True
-        if share is not None and share.backup and consumer.backup_ms <= now_ms:
+        overdue = self._first_ms + self._overtake_ms <= now_ms
+        if share is not None and share.backup and overdue and consumer.backup_ms <= now_ms:
             consumer.backup_ms = now_ms + max(1, self._overtake_ms // 2)
             return _ask(consumer, share.backup, now_ms - self._overtake_ms), True
         return None
@@ -342,6 +383,7 @@ class Loader:
                 full = len(taken) == ask.limit
                 consumer.credit = max(0, consumer.credit - len(taken))
                 consumer.served |= bool(taken)
+                consumer.fed |= bool(taken)
                 if not as_backup:
                     consumer.backlog = full
                     consumer.more |= full

@@ -27,6 +27,8 @@ from dovetail.timeline.message import NewMessage
 
 #: Shortest distance of two firings: below, it is a loop, and belongs into the consumer.
 EVERY_MS_MIN: Final = 100
+#: As far as a message may be due ahead by default; a longer interval is usually a wrong unit.
+EVERY_MS_MAX: Final = 10 * 366 * 86_400_000
 _HOUR_MS: Final = 3_600_000
 #: How far back the latest missed time is looked for, step by step: the first step that finds one
 #: has few to look through, because the step before it found none.
@@ -85,6 +87,10 @@ def new_schedule(
     if every_ms and every_ms < EVERY_MS_MIN:
         raise InvalidInput(
             f"schedule {name!r}: every {every_ms} ms is too often; {EVERY_MS_MIN} ms is the least"
+        )
+    if every_ms > EVERY_MS_MAX:
+        raise InvalidInput(
+            f"schedule {name!r}: every {every_ms} ms is too seldom; {EVERY_MS_MAX} ms is the most"
         )
     draft = Schedule(name, body, 0, headers, cron, zone, every_ms, now_ms, priority)
     return replace(draft, next_ms=next_after(draft, now_ms))

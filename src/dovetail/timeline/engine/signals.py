@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from dovetail.timeline.message import BUCKETS_MAX
+
 #: Seconds that a rate looks back, about.
 _RATE_S: Final = 10.0
 #: Deliveries whose lateness is remembered.
@@ -63,9 +65,9 @@ class Lateness:
         self._last.extend(late_ms)
 
     def percentile(self, percent: int) -> float:
-        """The lateness below which so many of a hundred are; 0 if nothing was delivered."""
+        """The lateness below which so many of a hundred are; -1 if nothing was delivered."""
         if not self._last:
-            return 0.0
+            return -1.0
         return max(
             0.0, sorted(self._last)[min(len(self._last) - 1, len(self._last) * percent // 100)]
         )
@@ -80,4 +82,5 @@ def suggested(*, backlog: int, arrivals: float, done: float, consumers: int) -> 
     if consumers == 0 or done <= 0:
         return max(consumers, 1 if backlog or arrivals > 0 else 0)
     needed = (arrivals + backlog / _DRAIN_S) / (done / consumers)
-    return max(1, math.ceil(needed - 0.05))
+    # What was done long ago is nearly nothing, and would ask for more consumers than there can be.
+    return max(1, math.ceil(min(needed, BUCKETS_MAX) - 0.05))

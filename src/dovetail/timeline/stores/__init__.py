@@ -7,10 +7,16 @@ moves is small, and the body lies apart, because every lease writes the row agai
     outcomes.py               what the SQL stores share
     sqlite.py                 one file for each timeline, on one node
     _sqlite_statements.py     its tables and statements
+    _sqlite_work.py           what its commands do inside a transaction
     _sqlite_thread.py         its thread: commands of a moment share one commit
-    postgres.py               six tables for each timeline, which all brokers share
+    postgres.py               ten tables for each timeline, which all brokers share
     _postgres_statements.py   their statements
+    _postgres_order.py        order keys, keys that stay taken, the pace of all consumers
+    _postgres_leasing.py      its leases
+    _postgres_floors.py       where the live rows of a queue begin, while a snapshot is open
+    _postgres_news.py         what brokers tell each other: LISTEN and NOTIFY
     _postgres_pool.py         connections to PostgreSQL, and what their errors mean
     postgres_database.py      all timelines of a database
+    _memory_row.py            a message in memory
     memory.py                 the model that the others are tested against, and the users' fake
 """

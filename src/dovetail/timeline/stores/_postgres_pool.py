@@ -5,20 +5,23 @@ or a serialisation failure has changed nothing, and is tried again here.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dovetail.errors import NotFound, Unavailable, Uncertain
+from dovetail.logging import get_logger
 from dovetail.timeline.message import TimelineId
 
 if TYPE_CHECKING:
     import asyncpg
 
+_log = get_logger("timeline")
+
 #: Attempts of a command that PostgreSQL ended for the sake of another.
 ATTEMPTS_MAX: Final = 5
-#: Connections of one broker: one leases while others insert, delete and look.
-CONNECTIONS_MAX: Final = 8
+#: Connections of one broker: one leases while others insert, delete and look, and one listens.
+CONNECTIONS_MAX: Final = 9
 #: Longest time for a statement. A healthy server needs milliseconds; minutes would hide a dead one.
 STATEMENT_S_MAX: Final = 30.0
 
@@ -50,6 +53,8 @@ class Pool:
     def __init__(self, pool: "asyncpg.Pool[Any]", schema: str) -> None:
         self.pool = pool
         self._schema = schema
+        #: Whether we hear what other brokers store (`_postgres_news`).
+        self.listening = False
 
     def prefix(self, timeline: TimelineId) -> str:
         """What the names of a timeline's tables begin with."""
@@ -70,30 +75,13 @@ class Pool:
         raise AssertionError("unreachable")
 
     async def _once(self, work: Callable[[Any], Awaitable[Result]], *, changes: bool) -> Result:
-        import asyncpg
-
-        async with self._connection() as connection:
-            try:
+        async with self.connection() as connection:
+            with translated(changes=changes):
                 return await work(connection)
-            except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
-                raise
-            except asyncpg.UndefinedTableError as error:
-                raise NotFound(f"the timeline's tables are gone: {error}") from error
-            except (
-                asyncpg.PostgresConnectionError,
-                asyncpg.InterfaceError,
-                asyncpg.AdminShutdownError,
-                asyncpg.CrashShutdownError,
-                OSError,
-                TimeoutError,
-            ) as error:
-                lost = Uncertain if changes else Unavailable
-                raise lost(f"PostgreSQL did not answer: {error!r}") from error
-            except asyncpg.PostgresError as error:
-                raise Unavailable(f"PostgreSQL refused: {error}") from error
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
+    async def connection(self) -> AsyncIterator[Any]:
+        """A connection of one's own for a while. Raises `Unavailable`."""
         import asyncpg
 
         try:
@@ -105,4 +93,35 @@ class Pool:
         try:
             yield connection
         finally:
-            await self.pool.release(connection)
+            try:
+                await self.pool.release(connection)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                # The pool has dropped it; what was done on it is known.
+                _log.debug("connection lost when it was given back", error=repr(error))
+
+
+@contextmanager
+def translated(*, changes: bool) -> Iterator[None]:
+    """Raises what PostgreSQL's errors mean; those that are tried again stay as they are."""
+    import asyncpg
+
+    try:
+        yield
+    except (asyncpg.DeadlockDetectedError, asyncpg.SerializationError):
+        raise
+    except asyncpg.UndefinedTableError as error:
+        raise NotFound(f"the timeline's tables are gone: {error}") from error
+    except (
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        # Of a connection that the server is just closing.
+        asyncpg.InternalClientError,
+        asyncpg.AdminShutdownError,
+        asyncpg.CrashShutdownError,
+        OSError,
+        TimeoutError,
+    ) as error:
+        lost = Uncertain if changes else Unavailable
+        raise lost(f"PostgreSQL did not answer: {error!r}") from error
+    except asyncpg.PostgresError as error:
+        raise Unavailable(f"PostgreSQL refused: {error}") from error

@@ -4,88 +4,36 @@ The same promises as every store but one: nothing is on a disk. Written for the 
 is a loop over plain objects.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import islice, pairwise
+
+import msgspec
 
 from dovetail.errors import NotFound
+from dovetail.timeline.engine.lives import Allowance, Pace, Tokens, is_spent
 from dovetail.timeline.engine.schedule import Firing, Schedule
 from dovetail.timeline.message import (
+    TIME_MS_MAX,
     BatchId,
     Counts,
     Extension,
     Handle,
     Inserted,
+    KeyRule,
     Leased,
     MessageId,
     NewMessage,
+    OnTaken,
     Release,
     Shown,
     State,
     Status,
     TimelineId,
-    Version,
 )
-from dovetail.timeline.stores.outcomes import REASON_ENDED
+from dovetail.timeline.stores._memory_row import Row
+from dovetail.timeline.stores.outcomes import merged, reason_of_death
 from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, TimelineStore, Trimmed
-
-
-@dataclass(slots=True)
-class _Row:
-    """A message, or a dead letter (`died_ms` is set)."""
-
-    id: MessageId
-    message: NewMessage
-    bucket: int
-    visible_ms: int
-    due_ms: int
-    version: int = 0
-    attempts: int = 0
-    holder: str | None = None
-    reason: str = ""
-    died_ms: int = 0
-
-    def free(self, now_ms: int) -> bool:
-        return self.holder is None or self.visible_ms <= now_ms
-
-    def shown(self, now_ms: int, state: State | None = None) -> Shown:
-        if state is None:
-            state = State.DUE
-            if self.visible_ms > now_ms:
-                state = State.WAITING if self.holder is None else State.LEASED
-
-        message = self.message
-        return Shown(
-            self.id,
-            Version(self.version),
-            state,
-            self.due_ms,
-            self.visible_ms if state is not State.DEAD else self.died_ms,
-            self.attempts,
-            message.priority,
-            self.bucket,
-            message.body,
-            message.headers,
-            message.key,
-            self.holder if state is not State.DEAD else None,
-            self.reason,
-            self.died_ms,
-        )
-
-    def leased(self) -> Leased:
-        message = self.message
-        return Leased(
-            self.id,
-            Version(self.version),
-            self.due_ms,
-            self.visible_ms,
-            self.attempts,
-            message.priority,
-            self.bucket,
-            message.body,
-            message.headers,
-            message.key,
-        )
 
 
 @dataclass(slots=True)
@@ -93,11 +41,15 @@ class MemoryStore:
     """A `TimelineStore`; see the module."""
 
     clock: Callable[[], int]
-    _rows: dict[int, _Row] = field(default_factory=dict)
-    _dead: dict[int, _Row] = field(default_factory=dict)
+    _rows: dict[int, Row] = field(default_factory=dict)
+    _dead: dict[int, Row] = field(default_factory=dict)
     _schedules: dict[str, Schedule] = field(default_factory=dict)
     _batches: dict[tuple[int, int], tuple[list[Inserted], int]] = field(default_factory=dict)
+    #: Keys that stay taken by messages that are done: whose, and until when.
+    _taken: dict[str, tuple[MessageId, int]] = field(default_factory=dict)
+    _tokens: Tokens = field(default_factory=Tokens)
     _id_next: int = 1
+    ordered: bool = False
 
     # Producers
 
@@ -108,25 +60,46 @@ class MemoryStore:
         buckets: Sequence[int],
         now_ms: int,
         batch: BatchId | None = None,
+        refused: Mapping[int, Status] | None = None,
     ) -> list[Inserted]:
         name = None if batch is None else (batch.producer, batch.sequence)
         if name is not None and name in self._batches:
             return self._batches[name][0]
-        outcomes = [self._insert(*pair) for pair in zip(messages, buckets, strict=True)]
+        pairs = zip(messages, buckets, strict=True)
+        stored = [self._insert(message, bucket, now_ms) for message, bucket in pairs]
+        outcomes = merged(stored, refused)
         if name is not None:
             self._batches[name] = (outcomes, now_ms)
         return outcomes
 
-    def _insert(self, message: NewMessage, bucket: int) -> Inserted:
-        taken_by = self._by_key(message.key)
+    def _insert(self, message: NewMessage, bucket: int, now_ms: int) -> Inserted:
         identity = MessageId(self._id_next)
         self._id_next += 1
+        taken_by = self._taken_by(message, now_ms)
         if taken_by is not None:
-            return Inserted(Status.EXISTS, taken_by.id)
-        self._rows[identity] = _Row(identity, message, bucket, message.due_ms, message.due_ms)
+            return Inserted(Status.EXISTS, taken_by)
+        self._rows[identity] = Row(identity, message, bucket, message.due_ms, message.due_ms)
+        self.ordered |= message.order_key is not None
         return Inserted(Status.OK, identity)
 
-    def _by_key(self, key: str | None) -> _Row | None:
+    def _taken_by(self, message: NewMessage, now_ms: int) -> MessageId | None:
+        """Who has its key, after what its rule says was done; None if it may have it."""
+        held = self._by_key(message.key)
+        if held is None:
+            done_by, until_ms = self._taken.get(message.key or "", (None, 0))
+            return done_by if until_ms > now_ms else None
+
+        rule = (message.key_rule or KeyRule()).on_taken
+        if rule is OnTaken.REPLACE and held.free(now_ms):
+            del self._rows[held.id]
+            return None
+        if rule is OnTaken.EARLIER and held.free(now_ms) and message.due_ms < held.due_ms:
+            held.visible_ms = held.due_ms = message.due_ms
+            held.version += 1
+            held.holder = None
+        return held.id
+
+    def _by_key(self, key: str | None) -> Row | None:
         if key is None:
             return None
         return next((row for row in self._rows.values() if row.message.key == key), None)
@@ -165,43 +138,81 @@ class MemoryStore:
     # Consumers
 
     async def lease(
-        self, asks: Sequence[LeaseAsk], *, now_ms: int, attempts_max: int
+        self,
+        asks: Sequence[LeaseAsk],
+        *,
+        now_ms: int,
+        attempts_max: int,
+        pace: Pace | None = None,
     ) -> LeaseResult:
         died = 0
         leased = []
+        allowance = self._allowance(pace or Pace(), now_ms)
         for ask in asks:
-            taken: list[Leased] = []
-            for row in self._in_order():
-                if len(taken) == ask.limit or row.visible_ms > ask.horizon_ms:
-                    break
-                if not _in_buckets(ask, row.bucket) or not row.free(now_ms):
-                    continue
-                if row.attempts >= attempts_max:
-                    row.version += 1
-                    self._bury(row, REASON_ENDED, now_ms)
-                    died += 1
-                    continue
-                row.visible_ms = max(row.visible_ms, now_ms) + ask.lease_ms
-                row.version += 1
-                row.attempts += 1
-                row.holder = ask.consumer
-                taken.append(row.leased())
-            taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
+            taken, dead = self._take(ask, allowance.limit(ask.limit), now_ms, attempts_max)
+            allowance.took(len(taken), wanted=ask.limit)
+            died += dead
             leased.append(tuple(taken))
 
         horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
-        later = [row.visible_ms for row in self._rows.values() if row.visible_ms > horizon_ms]
+        rows = [row for row in self._rows.values() if not self._behind(row)]
+        times = [row.visible_ms for row in rows if row.visible_ms > horizon_ms]
+        times += [time_ms for time_ms in [allowance.look_ms()] if time_ms is not None]
         ends = [
             row.visible_ms
-            for row in self._rows.values()
+            for row in rows
             if row.holder is not None and now_ms < row.visible_ms <= horizon_ms
         ]
-        return LeaseResult(tuple(leased), died, min(later, default=None), min(ends, default=None))
+        return LeaseResult(tuple(leased), died, min(times, default=None), min(ends, default=None))
 
-    def _in_order(self) -> list[_Row]:
+    def _allowance(self, pace: Pace, now_ms: int) -> Allowance:
+        rows = self._rows.values()
+        held = sum(row.holder is not None and row.visible_ms > now_ms for row in rows)
+        return Allowance(pace, self._tokens, held=held, now_ms=now_ms)
+
+    def _take(
+        self, ask: LeaseAsk, limit: int, now_ms: int, attempts_max: int
+    ) -> tuple[list[Leased], int]:
+        """What is leased, the first first, and how many died: others are taken in their places."""
+        taken: list[Leased] = []
+        died = 0
+        while True:
+            ready = (row for row in self._in_order() if self._is_ready(row, ask, now_ms))
+            picked = list(islice(ready, limit - len(taken)))
+            spent = [row for row in picked if _spent(row, attempts_max, now_ms)]
+            for row in picked:
+                row.version += 1
+                if row in spent:
+                    self._bury(row, reason_of_death(row.due_ms, row.life.ttl_ms, now_ms), now_ms)
+                    continue
+                row.visible_ms = max(row.visible_ms, now_ms) + ask.lease_ms
+                row.attempts += 1
+                row.holder = ask.consumer
+                taken.append(row.leased())
+            died += len(spent)
+            if not spent:
+                taken.sort(key=lambda item: (-item.priority, item.due_ms, item.id))
+                return taken, died
+
+    def _is_ready(self, row: Row, ask: LeaseAsk, now_ms: int) -> bool:
+        if row.visible_ms > ask.horizon_ms or not row.free(now_ms):
+            return False
+        return _in_buckets(ask, row.bucket) and not self._behind(row)
+
+    def _behind(self, row: Row) -> bool:
+        """Whether another one of its order key comes before it."""
+        if row.message.order_key is None or row.holder is not None:
+            return False
+        return any(
+            other.message.order_key == row.message.order_key
+            and (other.holder is not None or other.place < row.place)
+            for other in self._rows.values()
+        )
+
+    def _in_order(self) -> list[Row]:
         return sorted(self._rows.values(), key=lambda row: (row.visible_ms, row.id))
 
-    def _bury(self, row: _Row, reason: str, now_ms: int) -> None:
+    def _bury(self, row: Row, reason: str, now_ms: int) -> None:
         row.holder, row.reason, row.died_ms = None, reason, now_ms
         self._dead[row.id] = self._rows.pop(row.id)
 
@@ -233,17 +244,21 @@ class MemoryStore:
                 row.version += 1
                 row.holder = None
                 row.attempts -= 0 if item.counted else 1
-                if item.counted and row.attempts >= item.attempts_max(attempts_max):
+                most = item.attempts_max(row.life.attempts_max or attempts_max)
+                if item.counted and row.attempts >= most:
                     self._bury(row, item.reason, now_ms)
                     status = Status.DEAD
             statuses.append(status)
         return statuses
 
-    async def delete(self, handles: Sequence[Handle]) -> list[Status]:
+    async def delete(self, handles: Sequence[Handle], *, now_ms: int = 0) -> list[Status]:
         statuses = [self._held(handle) for handle in handles]
         for handle, status in zip(handles, statuses, strict=True):
-            if status is Status.OK:
-                self._rows.pop(handle.id, None)
+            if status is Status.OK and handle.id in self._rows:
+                message = self._rows.pop(handle.id).message
+                hold_ms = (message.key_rule or KeyRule()).hold_ms
+                if message.key is not None and hold_ms:
+                    self._taken[message.key] = (handle.id, now_ms + hold_ms)
         return statuses
 
     async def take_up(
@@ -273,6 +288,11 @@ class MemoryStore:
 
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
         return [row.shown(now_ms) for row in self._in_order()[:limit]]
+
+    async def walk(self, *, after: MessageId, limit: int, dead: bool, now_ms: int) -> list[Shown]:
+        rows, state = (self._dead, State.DEAD) if dead else (self._rows, None)
+        wanted = sorted(identity for identity in rows if identity > after)[:limit]
+        return [msgspec.structs.replace(rows[i].shown(now_ms, state), body=b"") for i in wanted]
 
     async def counts(self, *, now_ms: int) -> Counts:
         states = [row.shown(now_ms).state for row in self._rows.values()]
@@ -331,8 +351,9 @@ class MemoryStore:
     async def drop_schedule(self, name: str) -> bool:
         return self._schedules.pop(name, None) is not None
 
-    async def schedules(self) -> list[Schedule]:
-        return [self._schedules[name] for name in sorted(self._schedules)]
+    async def schedules(self, *, before_ms: int = TIME_MS_MAX) -> list[Schedule]:
+        found = [self._schedules[name] for name in sorted(self._schedules)]
+        return [schedule for schedule in found if schedule.next_ms < before_ms]
 
     async def fire(self, firings: Sequence[Firing], *, now_ms: int) -> list[bool]:
         fired = []
@@ -341,11 +362,14 @@ class MemoryStore:
             there = found is not None and found.next_ms == firing.expected_ms
             if found is not None and there:
                 self._schedules[found.name] = replace(found, next_ms=firing.following_ms)
-                self._insert(firing.message, firing.bucket)
+                self._insert(firing.message, firing.bucket, now_ms)
             fired.append(there)
         return fired
 
     # Upkeep
+
+    def heard(self, due_ms: int) -> None:
+        """Everything is seen here."""
 
     async def trim(self, *, dead_max: int, batches_before_ms: int) -> Trimmed:
         newest = sorted(self._dead.values(), key=lambda row: (row.died_ms, row.id), reverse=True)
@@ -366,7 +390,7 @@ class MemoryStore:
 class MemoryStores:
     """Timelines that live as long as this object."""
 
-    shared = False
+    news = None
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -396,7 +420,17 @@ class MemoryStores:
         """Nothing is held."""
 
 
+def _spent(row: Row, attempts_max: int, now_ms: int) -> bool:
+    return is_spent(
+        row.attempts + 1,
+        row.life.attempts_max,
+        attempts_max=attempts_max,
+        due_ms=row.due_ms,
+        ttl_ms=row.life.ttl_ms,
+        now_ms=now_ms,
+    )
+
+
 def _in_buckets(ask: LeaseAsk, bucket: int) -> bool:
-    if not ask.low <= bucket < ask.high:
-        return False
-    return ask.mask is None or ask.mask[bucket - ask.low] == 1
+    inside = ask.low <= bucket < ask.high
+    return inside and (ask.mask is None or ask.mask[bucket - ask.low] == 1)

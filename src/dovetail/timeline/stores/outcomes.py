@@ -1,6 +1,6 @@
 """What the SQL stores share: outcomes of commands, rows as messages, names of batches."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +12,9 @@ BATCHES_KEPT: Final = 64
 
 #: Written with a dead letter whose last holder never answered.
 REASON_ENDED: Final = "the lease ended without an answer"
+
+#: Written with one that was due too long ago.
+REASON_LATE: Final = "its time to live ended"
 
 #: For a schedule that is put again. One with the same times goes on where it is: begun anew, it
 #: would fire again what it has fired, or never if it is put more often than it fires.
@@ -27,6 +30,11 @@ ON CONFLICT (name) DO UPDATE SET body = excluded.body, headers = excluded.header
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[int, int, list[tuple[int, Inserted]]])
+
+
+def reason_of_death(due_ms: int, ttl_ms: int, now_ms: int) -> str:
+    """Why a message is a dead letter that nobody rejected."""
+    return REASON_LATE if ttl_ms and due_ms + ttl_ms <= now_ms else REASON_ENDED
 
 
 def status_of_miss(handle: Handle, done: Set[Handle], versions: Mapping[int, int]) -> Status:
@@ -54,25 +62,36 @@ def once(ids: Iterable[MessageId], done: Set[int]) -> list[Status]:
 
 
 def shown_of(rows: Iterable[Any], now_ms: int) -> list[Shown]:
-    """Messages as they are shown: id, version, holder, and the rest in the order of `Shown`."""
+    """Messages as they are shown: id, version, holder, the rest in the order of `Shown`, and the
+    order key."""
     found = []
-    for identity, version, holder, *rest in rows:
+    for identity, version, holder, *rest, order_key in rows:
         visible_ms = rest[1]
         state = State.DUE
         if visible_ms > now_ms:
             state = State.WAITING if holder is None else State.LEASED
-        values: tuple[Any, ...] = (identity, version, state, *rest, holder)
+        values: tuple[Any, ...] = (identity, version, state, *rest, holder, "", 0, order_key)
         found.append(Shown(*values))
     return found
 
 
 def dead_of(rows: Iterable[Any]) -> list[Shown]:
-    """Dead letters as they are shown: id, version, reason, died, and the rest."""
+    """Dead letters as they are shown: id, version, reason, died, the rest, and the order key."""
     found = []
-    for identity, version, reason, died_ms, *rest in rows:
-        values: tuple[Any, ...] = (identity, version, State.DEAD, *rest, None, reason, died_ms)
-        found.append(Shown(*values))
+    for identity, version, reason, died_ms, *rest, order_key in rows:
+        ends: tuple[Any, ...] = (None, reason, died_ms, order_key)
+        found.append(Shown(identity, version, State.DEAD, *rest, *ends))
     return found
+
+
+def merged(stored: Sequence[Inserted], refused: Mapping[int, Status] | None) -> list[Inserted]:
+    """The outcomes of a batch: of what was stored, in order, and of what was refused."""
+    if not refused:
+        return list(stored)
+    left, count = iter(stored), len(stored) + len(refused)
+    return [
+        Inserted(refused[at], MessageId(0)) if at in refused else next(left) for at in range(count)
+    ]
 
 
 def encode_outcomes(outcomes: list[Inserted]) -> bytes:

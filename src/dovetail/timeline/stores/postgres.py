@@ -1,4 +1,4 @@
-"""A timeline on PostgreSQL, shared by every broker: six tables.
+"""A timeline on PostgreSQL, shared by every broker: ten tables.
 
 Measured here, batches of 1,000 with 100-byte bodies, one connection, sync on (messages a second,
 and microseconds of PostgreSQL's processor time for each):
@@ -14,16 +14,16 @@ Not here: the tables and what moves between them (`_postgres_statements`), conne
 their errors mean (`_postgres_pool`).
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import astuple
 from itertools import pairwise
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 from dovetail.errors import Uncertain
 from dovetail.timeline.engine.schedule import Firing, Schedule
 from dovetail.timeline.message import (
+    TIME_MS_MAX,
     BatchId,
     Counts,
     Extension,
@@ -35,49 +35,18 @@ from dovetail.timeline.message import (
     Release,
     Shown,
     Status,
-    TimelineId,
     Version,
 )
+from dovetail.timeline.stores import _postgres_order as rare
 from dovetail.timeline.stores import _postgres_statements as sql
 from dovetail.timeline.stores import outcomes as shared
-from dovetail.timeline.stores._postgres_pool import ATTEMPTS_MAX, Pool
-from dovetail.timeline.stores.protocol import LeaseAsk, LeaseResult, Trimmed
-
-#: Messages whose leases are looked at in one go, some ten milliseconds' work, and how often at most
-#: before a lease.
-SETTLE_MESSAGES: Final = 2_000
-SETTLES_MAX: Final = 5
-#: Ends of leases are looked for so often, beside those that we know of. Of others' leases none ends
-#: sooner after it began; one that was moved to an earlier end may come back so much later.
-SETTLE_MS: Final = 250
-#: A lease that is this old is looked at, to forget it if its message is gone. Most are by then.
-LOOK_MS: Final = 5_000
-#: Before the first message of all.
-_NOTHING: Final = (-1, -1)
+from dovetail.timeline.stores._postgres_leasing import PostgresLeasing, columns
+from dovetail.timeline.stores._postgres_pool import ATTEMPTS_MAX
+from dovetail.timeline.stores.protocol import Trimmed
 
 
-class PostgresStore:
+class PostgresStore(PostgresLeasing):
     """A `TimelineStore` on the tables of one timeline."""
-
-    def __init__(self, pool: "Pool", timeline: TimelineId) -> None:
-        self._pool = pool
-        self._prefix = pool.prefix(timeline)
-        #: Between these two moments no lease ends that we know of.
-        self._settled_ms = self._settle_ms = 0
-        #: By whom and which buckets: time and id of the last message that a full lease took. Before
-        #: it nothing is queued, for all that we know.
-        self._passed: dict[tuple[object, ...], tuple[int, int]] = {}
-
-    def _sql(self, statement: str) -> str:
-        return statement.replace("{t}", self._prefix)
-
-    async def _rows(self, statement: str, *values: Any, changes: bool = True) -> list[Any]:
-        text = self._sql(statement)
-
-        async def work(connection: Any) -> list[Any]:
-            return list(await connection.fetch(text, *values))
-
-        return await self._pool.run(work, changes=changes)
 
     async def close(self) -> None:
         """The pool belongs to `PostgresStores`."""
@@ -91,19 +60,25 @@ class PostgresStore:
         buckets: Sequence[int],
         now_ms: int,
         batch: BatchId | None = None,
+        refused: Mapping[int, Status] | None = None,
     ) -> list[Inserted]:
         self._note_queued(message.due_ms for message in messages)
 
         async def work(connection: Any) -> list[Inserted]:
-            if batch is None:
-                return await self._insert(connection, messages, buckets)
+            if batch is None and all(_is_simple(message) for message in messages):
+                stored = await self._insert(connection, messages, buckets, now_ms)
+                return shared.merged(stored, refused)
             async with connection.transaction():
+                if batch is None:
+                    stored = await self._insert(connection, messages, buckets, now_ms)
+                    return shared.merged(stored, refused)
                 named = (batch.producer, batch.sequence)
                 new = await connection.fetchval(self._sql(sql.BATCH_NAME), *named, now_ms)
                 if new is None:
                     known = await connection.fetchval(self._sql(sql.BATCH_KNOWN), *named)
                     return shared.decode_outcomes(known)
-                outcomes = await self._insert(connection, messages, buckets)
+                stored = await self._insert(connection, messages, buckets, now_ms)
+                outcomes = shared.merged(stored, refused)
                 kept = shared.encode_outcomes(outcomes)
                 await connection.execute(self._sql(sql.BATCH_KEEP), *named, kept)
                 if batch.sequence % shared.BATCHES_KEPT == 0:
@@ -114,37 +89,36 @@ class PostgresStore:
         return await self._pool.run(work)
 
     async def _insert(
-        self, connection: Any, messages: Sequence[NewMessage], buckets: Sequence[int]
+        self,
+        connection: Any,
+        messages: Sequence[NewMessage],
+        buckets: Sequence[int],
+        now_ms: int,
     ) -> list[Inserted]:
-        columns: list[Any] = [
-            [message.due_ms for message in messages],
-            list(buckets),
-            [message.body for message in messages],
-            [message.headers for message in messages],
-            [message.priority for message in messages],
-        ]
-        keys = [message.key for message in messages]
-        if not any(keys):
+        if all(message.is_plain for message in messages):
+            columns: list[Any] = [
+                [message.due_ms for message in messages],
+                list(buckets),
+                [message.body for message in messages],
+                [message.headers for message in messages],
+                [message.priority for message in messages],
+            ]
             rows = await connection.fetch(self._sql(sql.INSERT_PLAIN), *columns)
-
             return [Inserted(Status.OK, row[0]) for row in rows]
 
-        rows = await connection.fetch(self._sql(sql.INSERT), *columns, keys)
-        refused = [key for key, (_, stored) in zip(keys, rows, strict=True) if not stored]
-        taken_by: dict[str, int] = {}
-        if refused:
-            taken_by = dict(await connection.fetch(self._sql(sql.BY_KEYS), refused))
+        self._note_ordered(message.order_key for message in messages)
+        if all(message.key_rule is None for message in messages):
+            return await rare.insert(connection, self._sql, messages, buckets, now_ms)
+        # One after another: what a rule does to one is seen by the next.
+        statements = (sql.CANCEL, sql.MOVE)
         return [
-            Inserted(Status.OK, identity)
-            if stored
-            # 0 if whoever had the key is gone by now.
-            else Inserted(Status.EXISTS, MessageId(taken_by.get(key or "", 0)))
-            for key, (identity, stored) in zip(keys, rows, strict=True)
+            await rare.insert_ruled(connection, self._sql, message, bucket, now_ms, statements)
+            for message, bucket in zip(messages, buckets, strict=True)
         ]
 
     async def cancel(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Status]:
         async def act(left: list[MessageId]) -> list[Any]:
-            return await self._rows(sql.CANCEL, left, now_ms)
+            return await self._ordered_rows(sql.CANCEL, left, now_ms)
 
         return await self._on_unheld(ids, act, now_ms=now_ms)
 
@@ -154,7 +128,7 @@ class PostgresStore:
 
         async def act(left: list[MessageId]) -> list[Any]:
             times = [due_ms[identity] for identity in left]
-            return await self._rows(sql.MOVE, left, times, now_ms)
+            return await self._ordered_rows(sql.MOVE, left, times, now_ms)
 
         return await self._on_unheld([identity for identity, _ in moves], act, now_ms=now_ms)
 
@@ -163,7 +137,11 @@ class PostgresStore:
             # What is over counts as nobody's, and is queued first.
             self._settle_ms = 0
             await self._settle(connection, limit, now_ms)
-            return len(await connection.fetch(self._sql(sql.PURGE), limit))
+            async with connection.transaction():
+                gone = list(await connection.fetch(self._sql(rare.PURGE), limit))
+                gone += await connection.fetch(self._sql(sql.PURGE), limit - len(gone))
+                await rare.order(connection, self._sql, (row[1] for row in gone))
+                return len(gone)
 
         return await self._pool.run(work)
 
@@ -191,123 +169,14 @@ class PostgresStore:
 
     # Consumers
 
-    async def lease(
-        self, asks: Sequence[LeaseAsk], *, now_ms: int, attempts_max: int
-    ) -> LeaseResult:
-        horizon_ms = max((ask.horizon_ms for ask in asks), default=now_ms)
-        wanted = sum(ask.limit for ask in asks)
-
-        async def work(connection: Any) -> tuple[list[Any], int, Any]:
-            # Some statements, not one transaction: what is queued again is the next one's to lease,
-            # and a message that is leased and not yet buried is delivered to nobody, and is buried
-            # by the next lease if this is as far as we come.
-            await self._settle(connection, wanted, now_ms)
-            rows, died = await self._take(connection, asks, now_ms, attempts_max)
-            if len(rows) == wanted:
-                # There may be more at shared.once, and nobody has to know when there is more later.
-                return rows, died, (now_ms + 1, now_ms + 1)
-            return rows, died, await connection.fetchrow(self._sql(sql.NEXT), horizon_ms, now_ms)
-
-        rows, died, times = await self._pool.run(work)
-        # By priority, due time and id: three passes over what is nearly sorted, without a function
-        # of ours for each row.
-        rows.sort(key=itemgetter(1))
-        rows.sort(key=itemgetter(3))
-        # By due time, which is where it was queued, or before.
-        last = {row[0]: (row[3], row[1]) for row in rows}
-        rows.sort(key=itemgetter(6), reverse=True)
-
-        leased: list[list[Leased]] = [[] for _ in asks]
-        for row in rows:
-            leased[row[0] - 1].append(Leased(*row[1:]))
-        for at, (ask, taken) in enumerate(zip(asks, leased, strict=True), 1):
-            if taken and len(taken) == ask.limit:
-                self._passed[_whose(ask)] = last[at]
-            else:
-                self._passed.pop(_whose(ask), None)
-        return LeaseResult(tuple(map(tuple, leased)), died, times[0], times[1])
-
-    async def _take(
-        self, connection: Any, asks: Sequence[LeaseAsk], now_ms: int, attempts_max: int
-    ) -> tuple[list[Any], int]:
-        """Rows for those who ask; how many died instead, in whose places others are taken."""
-        first_end_ms = now_ms + min((ask.lease_ms for ask in asks), default=0)
-        self._settle_ms = min(self._settle_ms, first_end_ms)
-        limits = [ask.limit for ask in asks]
-        passed = [self._passed.get(_whose(ask), _NOTHING) for ask in asks]
-
-        taken: list[Any] = []
-        died = 0
-        while True:
-            rows = await connection.fetch(
-                self._sql(sql.LEASE),
-                [ask.consumer for ask in asks],
-                [ask.low for ask in asks],
-                [ask.high for ask in asks],
-                [ask.horizon_ms for ask in asks],
-                limits,
-                [ask.lease_ms for ask in asks],
-                [ask.mask for ask in asks],
-                now_ms,
-                LOOK_MS,
-                [time_ms for time_ms, _ in passed],
-                [identity for _, identity in passed],
-            )
-
-            # An attempt beyond the last one is no attempt: that message had its chances.
-            dying = [row for row in rows if row[5] > attempts_max]
-            if not dying and len(rows) == sum(limits):
-                return taken + rows, died
-            found = Counter(row[0] for row in rows)
-            places = Counter(row[0] for row in dying)
-
-            if dying:
-                handles = [Handle(row[1], row[2]) for row in dying]
-                reasons = [shared.REASON_ENDED] * len(dying)
-                values = (*_columns(handles), reasons, now_ms, 1)
-                await connection.execute(self._sql(sql.BURY), *values)
-                died += len(dying)
-            taken += [row for row in rows if row[5] <= attempts_max]
-
-            for at, limit in enumerate(limits):
-                limits[at] = places[at + 1]
-                if passed[at] != _NOTHING and found[at + 1] < limit:
-                    # What came up behind us meanwhile is looked for before we say that this is all.
-                    limits[at] += limit - found[at + 1]
-                    passed[at] = _NOTHING
-            if not any(limits):
-                return taken, died
-
-    async def _settle(self, connection: Any, wanted: int, now_ms: int) -> None:
-        """Queues what is over, the first first, until there is enough for those who ask."""
-        if self._settled_ms <= now_ms < self._settle_ms:
-            return
-        self._passed.clear()
-        queued = 0
-        for _ in range(SETTLES_MAX):
-            values = (now_ms, SETTLE_MESSAGES)
-            looked, over, look_ms = await connection.fetchrow(self._sql(sql.SETTLE), *values)
-            queued += over
-            if looked < SETTLE_MESSAGES:
-                self._settled_ms = now_ms
-                self._settle_ms = min(now_ms + SETTLE_MS, look_ms or now_ms + SETTLE_MS)
-                return
-            if queued >= wanted:
-                return
-
-    def _note_queued(self, times_ms: Iterable[int]) -> None:
-        """Messages are queued at these times. What others queue is found at the next settling."""
-        if self._passed:
-            first_ms = min(times_ms, default=0)
-            self._passed = {w: last for w, last in self._passed.items() if last[0] < first_ms}
-
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
         until_ms = {item.handle: item.until_ms for item in extensions}
         self._settle_ms = min([self._settle_ms, *until_ms.values()])
+        self.floors.lower_ends(self._settle_ms)
 
         async def act(left: list[Handle]) -> set[Handle]:
             times = [until_ms[handle] for handle in left]
-            return {Handle(*row) for row in await self._rows(sql.EXTEND, *_columns(left), times)}
+            return {Handle(*row) for row in await self._rows(sql.EXTEND, *columns(left), times)}
 
         return await self._on_held([item.handle for item in extensions], act)
 
@@ -324,17 +193,20 @@ class PostgresStore:
             most = [by_handle[handle].attempts_max(attempts_max) for handle in left]
 
             async def work(connection: Any) -> dict[Handle, bool]:
-                values = (*_columns(left), due, uncounted, most)
+                values = (*columns(left), due, uncounted, most)
                 async with connection.transaction():
                     rows = await connection.fetch(self._sql(sql.RELEASE), *values)
                     queued = {Handle(row[0], row[1]): row[2] for row in rows}
+                    order_keys = [row[3] for row in rows]
+                    self._note_ordered(order_keys)
                     dying = [handle for handle in queued if not queued[handle]]
                     if dying:
-                        ids, versions = _columns(dying)
+                        ids, versions = columns(dying)
                         reasons = [by_handle[handle].reason for handle in dying]
                         after = [version + 1 for version in versions]
                         bury = self._sql(sql.BURY)
                         await connection.execute(bury, ids, after, reasons, now_ms, 0)
+                    await rare.order(connection, self._sql, order_keys)
                 return queued
 
             queued = await self._pool.run(work)
@@ -348,8 +220,10 @@ class PostgresStore:
             for handle, status in zip(handles, statuses, strict=True)
         ]
 
-    async def delete(self, handles: Sequence[Handle]) -> list[Status]:
+    async def delete(self, handles: Sequence[Handle], *, now_ms: int = 0) -> list[Status]:
         async def act(left: list[Handle]) -> set[Handle]:
+            if self.ordered:
+                return await self._delete_rare(left, now_ms)
             by_version: dict[Version, list[MessageId]] = defaultdict(list)
             for handle in left:
                 by_version[handle.version].append(handle.id)
@@ -359,9 +233,26 @@ class PostgresStore:
                 if gone is not None and len(gone) == len(left):
                     return set(left)
                 done.update(Handle(identity, version) for identity in gone or ())
-            return done
+            return done | await self._delete_rare([h for h in left if h not in done], now_ms)
 
         return await self._on_held(handles, act)
+
+    async def _delete_rare(self, handles: list[Handle], now_ms: int) -> set[Handle]:
+        """Deletes messages on which others hang, or whose keys stay taken."""
+
+        async def work(connection: Any) -> set[Handle]:
+            async with connection.transaction():
+                rows = await connection.fetch(self._sql(rare.DELETE), *columns(handles))
+                held = [row for row in rows if row[3] and row[4] is not None]
+                if held:
+                    keys, ids = [row[4] for row in held], [row[0] for row in held]
+                    until = [now_ms + row[3] for row in held]
+                    await connection.execute(self._sql(rare.TAKE_KEYS), keys, ids, until)
+                self._note_ordered(row[2] for row in rows)
+                await rare.order(connection, self._sql, (row[2] for row in rows))
+                return {Handle(row[0], row[1]) for row in rows}
+
+        return await self._pool.run(work)
 
     async def _on_held(
         self, handles: Sequence[Handle], act: Callable[[list[Handle]], Awaitable[set[Handle]]]
@@ -381,14 +272,15 @@ class PostgresStore:
                 versions = {identity: row[0] for identity, row in there.items()}
                 return [shared.status_of_miss(handle, done, versions) for handle in handles]
             self._settle_ms = 0
-            await self._rows(sql.TAKE_BACK, *_columns(left))
+            self.floors.lower_ends(0)
+            await self._rows(sql.TAKE_BACK, *columns(left))
         raise Uncertain(f"{len(left)} leases change all the time; try again")
 
     async def take_up(
         self, consumer: str, *, known: Collection[Handle], now_ms: int, limit: int
     ) -> list[Leased]:
-        columns = _columns(list(known))
-        rows = await self._rows(sql.TAKE_UP, consumer, now_ms, limit, *columns)
+        handles = columns(list(known))
+        rows = await self._rows(sql.TAKE_UP, consumer, now_ms, limit, *handles)
         return sorted((Leased(*row) for row in rows), key=lambda each: (each.until_ms, each.id))
 
     async def _lease_states(self, ids: Sequence[MessageId]) -> dict[int, tuple[int, bool, int]]:
@@ -415,6 +307,12 @@ class PostgresStore:
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
         return shared.shown_of(await self._rows(sql.PEEK, limit, changes=False), now_ms)
 
+    async def walk(self, *, after: MessageId, limit: int, dead: bool, now_ms: int) -> list[Shown]:
+        if dead:
+            return shared.dead_of(await self._rows(sql.WALK_DEAD, after, limit, changes=False))
+        rows = await self._rows(sql.WALK, after, limit, changes=False)
+        return shared.shown_of(rows, now_ms)
+
     async def counts(self, *, now_ms: int) -> Counts:
         rows = await self._rows(sql.COUNTS, now_ms, changes=False)
         total, waiting, due, dead, oldest = rows[0]
@@ -433,7 +331,7 @@ class PostgresStore:
     async def replay(self, ids: Sequence[MessageId], *, due_ms: int) -> list[Status]:
         self._note_queued([due_ms])
         there = {row[0] for row in await self._rows(sql.DEAD_IDS, list(ids), changes=False)}
-        done = {row[0] for row in await self._rows(sql.REVIVE, list(ids), due_ms)}
+        done = {row[0] for row in await self._ordered_rows(sql.REVIVE, list(ids), due_ms)}
         return [
             Status.OK if i in done else Status.EXISTS if i in there else Status.GONE for i in ids
         ]
@@ -449,8 +347,9 @@ class PostgresStore:
     async def drop_schedule(self, name: str) -> bool:
         return bool(await self._rows(sql.DROP_SCHEDULE, name))
 
-    async def schedules(self) -> list[Schedule]:
-        return [Schedule(*row) for row in await self._rows(sql.SCHEDULES, changes=False)]
+    async def schedules(self, *, before_ms: int = TIME_MS_MAX) -> list[Schedule]:
+        rows = await self._rows(sql.SCHEDULES, before_ms, changes=False)
+        return [Schedule(*row) for row in rows]
 
     async def fire(self, firings: Sequence[Firing], *, now_ms: int) -> list[bool]:
         self._note_queued(firing.message.due_ms for firing in firings)
@@ -462,7 +361,8 @@ class PostgresStore:
                     values = (firing.following_ms, firing.name, firing.expected_ms)
                     moved = await connection.fetchval(self._sql(sql.ADVANCE_SCHEDULE), *values)
                     if moved:
-                        await self._insert(connection, [firing.message], [firing.bucket])
+                        made = ([firing.message], [firing.bucket])
+                        await self._insert(connection, *made, now_ms)
                     fired.append(bool(moved))
                 return fired
 
@@ -472,6 +372,7 @@ class PostgresStore:
 
     async def trim(self, *, dead_max: int, batches_before_ms: int) -> Trimmed:
         dead = await self._rows(sql.TRIM_DEAD, dead_max)
+        await self._rows(rare.TRIM_TAKEN, batches_before_ms)
         batches = await self._rows(sql.TRIM_BATCHES, batches_before_ms)
         return Trimmed(len(dead), len(batches))
 
@@ -480,12 +381,9 @@ class PostgresStore:
         return int(now_ms)
 
 
-def _whose(ask: LeaseAsk) -> tuple[object, ...]:
-    return ask.consumer, ask.low, ask.high, ask.mask
-
-
-def _columns(handles: Sequence[Handle]) -> tuple[list[int], list[int]]:
-    return [handle.id for handle in handles], [handle.version for handle in handles]
+def _is_simple(message: NewMessage) -> bool:
+    """Whether one statement stores it."""
+    return message.order_key is None and message.key_rule is None
 
 
 def _is_free(state: tuple[int, bool, int], now_ms: int) -> bool:

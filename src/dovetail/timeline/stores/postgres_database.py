@@ -14,7 +14,9 @@ from typing import Any
 
 from dovetail.errors import InvalidSetting, NotFound, Unavailable
 from dovetail.timeline.message import TimelineId
+from dovetail.timeline.stores import _postgres_order as rare
 from dovetail.timeline.stores import _postgres_statements as sql
+from dovetail.timeline.stores._postgres_news import PostgresNews
 from dovetail.timeline.stores._postgres_pool import (
     CONNECTIONS_MAX,
     PLANNER,
@@ -29,10 +31,9 @@ from dovetail.timeline.stores.protocol import TimelineStore
 class PostgresStores:
     """The timelines in one schema of a database. Make it with `connect`."""
 
-    shared = True
-
     def __init__(self, pool: Pool, schema: str) -> None:
         self._pool = pool
+        self.news = PostgresNews(pool, schema)
         self._schema = schema
 
     @classmethod
@@ -47,7 +48,7 @@ class PostgresStores:
             import asyncpg
         except ImportError as error:
             raise InvalidSetting(
-                "timelines on PostgreSQL need asyncpg: pip install 'dovetail[postgres]'"
+                "timelines on PostgreSQL need asyncpg: pip install 'dovetailmq[postgres]'"
             ) from error
 
         if not schema.isidentifier() or not schema.isascii():
@@ -121,15 +122,24 @@ class PostgresStores:
 
     async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         await self._format_of(timeline)
+        await self._make_tables(timeline, (sql.KEEP_LABEL, int(timeline), label))
+
+    async def _make_tables(self, timeline: TimelineId, then: tuple[Any, ...] | None = None) -> None:
+        """Makes what is not there yet."""
         prefix = self._pool.prefix(timeline)
         bare = prefix.removeprefix(f"{self._schema}.")
-        tables = sql.SCHEMA.replace("{t}", prefix).replace("{n}", bare)
-        await self._execute(tables, timeline, (sql.KEEP_LABEL, int(timeline), label))
+        tables = (sql.SCHEMA + rare.SCHEMA).replace("{t}", prefix).replace("{n}", bare)
+        await self._execute(tables, timeline, then)
 
     async def open(self, timeline: TimelineId) -> TimelineStore:
-        if await self._format_of(timeline) is None:
+        found = await self._format_of(timeline)
+        if found is None:
             raise NotFound(f"schema {self._schema} has no tables of timeline {timeline}")
-        return PostgresStore(self._pool, timeline)
+        if found == sql.FORMAT_BEFORE:
+            await self._make_tables(timeline)
+        store = PostgresStore(self._pool, timeline)
+        self.news.open[timeline] = store
+        return store
 
     async def _format_of(self, timeline: TimelineId) -> str | None:
         """What its tables say they are; None without any. Raises `Unavailable` if not ours."""
@@ -140,7 +150,7 @@ class PostgresStores:
             return found
 
         found = await self._pool.run(work, changes=False)
-        if found not in (None, sql.FORMAT):
+        if found not in (None, sql.FORMAT, sql.FORMAT_BEFORE):
             raise Unavailable(
                 f"table {name} is of {found!r}, and this version reads {sql.FORMAT!r}: delete the "
                 "timeline and create it again, or give it back to the version that made it"

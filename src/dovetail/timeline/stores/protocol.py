@@ -21,6 +21,10 @@ Promises, of every store:
 - At most one live lease per message: two leases of one message never overlap in the store's time.
 - Extend, release and delete succeed if and only if the version is the one that is stored. An ended
   lease that nobody took since is still the holder's: the version decides, not the clock.
+- Of one order key at most one message is leased, and none whose time is after another's that is
+  there: a message that fails rests, and those behind it wait. The others are *parked*: nothing
+  finds them but whoever looks, until the one before them is gone.
+- A message that was due longer ago than its time to live is a dead letter, and is not leased.
 - A batch with a name is stored once, however often it is sent, also across a restart.
 - A message that is not due costs nothing but its place on the disk.
 
@@ -28,12 +32,15 @@ Time comes in as an argument, from the broker. Not here: who may lease what (`as
 (`loader`), and whether the broker's clock can be trusted (`health`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from dovetail.timeline.engine.lives import Pace
 from dovetail.timeline.engine.schedule import Firing, Schedule
 from dovetail.timeline.message import (
+    TIME_MS_MAX,
     BatchId,
     Counts,
     Extension,
@@ -90,9 +97,48 @@ class Trimmed:
     batches: int
 
 
+class Seen(NamedTuple):
+    """What a look finds of a timeline; None where there is nothing."""
+
+    #: When something is next to be leased, or may be; it may be past.
+    first_ms: int | None
+    #: The next time of a schedule.
+    schedule_ms: int | None
+
+
+class Looked(NamedTuple):
+    """What a look finds."""
+
+    #: The store's own clock.
+    time_ms: int
+    timelines: dict[TimelineId, Seen]
+
+
+#: Looks at timelines at a time, in one statement for all of them.
+Look = Callable[[Collection[TimelineId], int], Awaitable[Looked]]
+
+
+class News(Protocol):
+    """What brokers of other nodes do to the same stores: told by them, and looked for."""
+
+    def following(
+        self, hear: Callable[[TimelineId, int], None]
+    ) -> AbstractAsyncContextManager[Look]:
+        """Inside, what others `tell` is heard. Raises `Unavailable`, as the look does when nothing
+        is heard any more."""
+        ...
+
+    async def tell(self, news: Mapping[TimelineId, int]) -> None:
+        """Tells all others that something was stored, due then."""
+        ...
+
+
 class TimelineStore(Protocol):
     """The store of one timeline; see the module. Every method may raise `Unavailable`, and those
     that change something `Uncertain`, when the answer was lost."""
+
+    #: Whether a message with an order key was met here: what is done with one may free another.
+    ordered: bool
 
     # Producers
 
@@ -103,8 +149,14 @@ class TimelineStore(Protocol):
         buckets: Sequence[int],
         now_ms: int,
         batch: BatchId | None = None,
+        refused: Mapping[int, Status] | None = None,
     ) -> list[Inserted]:
-        """Stores messages, each in its bucket. A key that is taken gives `EXISTS`."""
+        """Stores messages, each in its bucket. A key that is taken gives `EXISTS`.
+
+        All messages of an order key must have the same bucket. `refused` are those of the batch
+        that the broker did not take, by their place in it: they are among the outcomes, and with
+        them among those of a batch that comes again, whatever the broker would say by then.
+        """
         ...
 
     async def cancel(self, ids: Sequence[MessageId], *, now_ms: int) -> list[Status]:
@@ -122,9 +174,14 @@ class TimelineStore(Protocol):
     # Consumers
 
     async def lease(
-        self, asks: Sequence[LeaseAsk], *, now_ms: int, attempts_max: int
+        self,
+        asks: Sequence[LeaseAsk],
+        *,
+        now_ms: int,
+        attempts_max: int,
+        pace: Pace | None = None,
     ) -> LeaseResult:
-        """Leases what the asks name, one ask after another, in one change."""
+        """Leases what the asks name, one ask after another, in one change, within the `pace`."""
         ...
 
     async def extend(self, extensions: Sequence[Extension]) -> list[Status]:
@@ -137,8 +194,8 @@ class TimelineStore(Protocol):
         """Gives messages back. `DEAD` if that was the last attempt."""
         ...
 
-    async def delete(self, handles: Sequence[Handle]) -> list[Status]:
-        """Removes messages that are done."""
+    async def delete(self, handles: Sequence[Handle], *, now_ms: int = 0) -> list[Status]:
+        """Removes messages that are done; their keys may stay taken for a while from now on."""
         ...
 
     async def take_up(
@@ -159,6 +216,11 @@ class TimelineStore(Protocol):
 
     async def peek(self, *, now_ms: int, limit: int) -> list[Shown]:
         """The next messages by the time at which they change hands."""
+        ...
+
+    async def walk(self, *, after: MessageId, limit: int, dead: bool, now_ms: int) -> list[Shown]:
+        """Messages, or dead letters, with ids above `after` in order of their ids, without their
+        bodies: of a page of large ones there may be more than memory."""
         ...
 
     async def counts(self, *, now_ms: int) -> Counts: ...
@@ -192,8 +254,8 @@ class TimelineStore(Protocol):
         """Removes a schedule; False if there is none of this name."""
         ...
 
-    async def schedules(self) -> list[Schedule]:
-        """All schedules, by name."""
+    async def schedules(self, *, before_ms: int = TIME_MS_MAX) -> list[Schedule]:
+        """All schedules, by name, or those whose next time is before then: few of many."""
         ...
 
     async def fire(self, firings: Sequence[Firing], *, now_ms: int) -> list[bool]:
@@ -204,6 +266,10 @@ class TimelineStore(Protocol):
         ...
 
     # Upkeep
+
+    def heard(self, due_ms: int) -> None:
+        """Something is queued that is due then, here or by another broker."""
+        ...
 
     async def trim(self, *, dead_max: int, batches_before_ms: int) -> Trimmed:
         """Removes the oldest dead letters above the limit, and names of old batches."""
@@ -219,8 +285,10 @@ class TimelineStore(Protocol):
 class Stores(Protocol):
     """Where timelines are kept."""
 
-    #: Whether brokers of other nodes write to the same stores.
-    shared: bool
+    @property
+    def news(self) -> News | None:
+        """What brokers of other nodes do to the same stores; None if there are none."""
+        ...
 
     async def provision(self, timeline: TimelineId, label: bytes = b"") -> None:
         """Makes the place of a timeline; no error if it is there.

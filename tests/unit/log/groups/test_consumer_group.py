@@ -1,8 +1,10 @@
 """Groups of the new protocol: heartbeats, epochs, static members, patterns, assignors, storing."""
 
 import asyncio
+import random
 import re
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -259,6 +261,27 @@ async def test_a_pattern_means_the_topics_that_match() -> None:
     assert answer.assignment == {("id-a", 0), ("id-a", 1), ("id-a", 2), ("id-b", 0)}
 
 
+async def test_a_pattern_is_matched_once_while_topics_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """K9, R3: every member that comes would have those of all others matched with all topics."""
+    matched: list[object] = []
+    among = TopicPattern.among
+
+    def counted(pattern: TopicPattern, names: Iterable[str]) -> frozenset[str]:
+        matched.append(pattern)
+        return among(pattern, names)
+
+    monkeypatch.setattr(TopicPattern, "among", counted)
+    serving = coordinator()
+    for at in range(5):
+        await told(serving, f"member {at}", names=None, pattern=f"[ab]{{1,{at + 1}}}")
+    assert len(matched) == len(set(map(id, matched))) == 5
+    monkeypatch.setattr(Topics, "version", 2)
+    await told(serving, "one more", names=None, pattern="[ab]{1,1}")
+    assert len(matched) == 10
+
+
 @given(st.from_regex(r"[ab.]{0,6}", fullmatch=True), st.text("ab.", max_size=6))
 def test_patterns_match_as_pythons_do(pattern: str, name: str) -> None:
     """K9: on what both know."""
@@ -266,13 +289,60 @@ def test_patterns_match_as_pythons_do(pattern: str, name: str) -> None:
         assert TopicPattern(made).matches(name) == bool(re.fullmatch(made, name))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "fits", "fails"),
+    [
+        ("(?i)ab[^c]", ["aBd", "AB1"], ["ABC", "abc"]),
+        ("(?i)[a-c]+", ["aBC"], ["d"]),
+        ("(?is).x", ["1X"], ["x"]),
+        (r"\Qa.b\E.", ["a.bc"], ["axbc"]),
+        (r"\Qa*", ["a*"], ["aa"]),
+        (r"\\Qx", [r"\Qx"], ["x"]),
+        ("a[[:digit:]_]+", ["a1_2"], ["a]", "ad", "a:"]),
+        ("[^[:alnum:]]", [".", "-"], ["a", "Z", "0"]),
+        ("[]a]+", ["]a"], ["b"]),
+        ("[^]a]", ["b"], ["]", "a"]),
+        ("[[a]+", ["[a"], ["]"]),
+        (r"[\]a]+", ["]a"], ["\\"]),
+    ],
+)
+def test_what_re2_writes_otherwise(pattern: str, fits: list[str], fails: list[str]) -> None:
+    """K9: flags, quoted text and classes by name; Kafka takes RE2's expressions."""
+    made = TopicPattern(pattern)
+    assert [name for name in (*fits, *fails) if made.matches(name)] == fits
+
+
 def test_no_pattern_keeps_a_broker_busy() -> None:
     """K9, R3: what keeps Python's engine busy takes one pass; the rest is refused."""
     assert not TopicPattern("(a+)+b").matches("a" * 249)
     assert not TopicPattern("(a|aa)*$").matches("a" * 248 + "c")
-    for pattern in ("a{1,100000}", "(((a{50}){50}){50})", "(" * 500 + ")" * 500, "(?=a)", "(?i)a"):
+    refused = ("a{1,100000}", "(((a{50}){50}){50})", "(" * 500 + ")" * 500, "(?=a)", "(?x)a")
+    for pattern in (*refused, "(?u)(?a)a", "(?i:a)", "[[:nonesuch:]]", r"\pL"):
         with pytest.raises(InvalidInput):
             TopicPattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "nothing", ["(?:){4294967294}", "(?:a{0}){4000000000}", "(?:(?:){999}){999}"]
+)
+def test_nothing_many_times_is_nothing(nothing: str) -> None:
+    """K9, R3: a pattern that repeats nothing four billion times takes no longer than once."""
+    assert TopicPattern(f"a{nothing}b").matches("ab")
+
+
+def test_what_a_pattern_remembers_is_bounded() -> None:
+    """K9, R3: names that never take the same way cost time, and no memory after it."""
+    rng = random.Random(7)
+    names = ["".join(rng.choices("ab", k=249)) for _ in range(3)]
+    pattern = TopicPattern(".*a" + "." * 100 + ".*" * 150)
+    tracemalloc.start()
+    try:
+        assert pattern.among(names) == frozenset(names)
+        left, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000_000
+    assert left < 100_000
 
 
 @given(

@@ -50,6 +50,29 @@ def test_an_open_transaction_is_aborted_under_a_higher_epoch_first() -> None:
     assert begun(machine.complete(fenced, now_ms=8)).identity == (70, 2)
 
 
+def test_a_producer_that_begins_anew_within_its_transaction_goes_on() -> None:
+    """K8: KIP-360; it is aborted, and the producer has the epoch of that. Others are fenced."""
+    before = ongoing(begun())
+    fenced = begun(before, expected=before.identity)
+    assert fenced.state is TransactionState.PREPARE_ABORT
+    assert begun(fenced, expected=before.identity) is TransactionError.BUSY
+    done = machine.complete(fenced, now_ms=8)
+    assert begun(done, expected=before.identity) is done
+    assert done.identity == (70, 1)
+    assert begun(begun(done), expected=before.identity) is TransactionError.FENCED
+    taken = machine.complete(begun(before), now_ms=8)
+    assert begun(taken, expected=before.identity) is TransactionError.FENCED
+
+
+def test_the_epoch_for_fencing_is_given_to_nobody() -> None:
+    """K8: a producer at its last epoch that begins anew within a transaction gets another id."""
+    last = ongoing(Transaction(50, EPOCH_LAST, TransactionState.EMPTY, 1_000, 5))
+    fenced = begun(last, expected=last.identity)
+    assert fenced.epoch == EPOCH_LAST + 1
+    done = machine.complete(fenced, now_ms=8)
+    assert begun(done, expected=last.identity).identity == (70, 0)
+
+
 def test_a_producer_that_lost_the_answer_gets_the_same_again() -> None:
     """K8: KIP-360; but not after another one has begun."""
     first = begun()
@@ -95,6 +118,17 @@ def test_an_empty_transaction_is_aborted_and_not_committed() -> None:
     assert (aborted.identity, aborted.partitions) == ((70, 1), ())
 
 
+def test_nobody_has_the_epoch_that_is_for_fencing_alone() -> None:
+    """K8, R8: who says so all the same would begin what no marker could end."""
+    last = ongoing(machine._next(begun(), epoch=EPOCH_LAST))
+    fenced = machine.complete(machine.fence(last, now_ms=7), now_ms=8)
+    assert fenced.epoch == EPOCH_LAST + 1
+    who = Identity(fenced.producer_id, fenced.epoch)
+    assert machine.add(fenced, who, [PLACE], now_ms=9) is TransactionError.FENCED
+    assert ended(fenced, who, commit=False, bumps=True) is TransactionError.FENCED
+    assert begun(fenced).epoch == 0
+
+
 def test_epochs_that_are_used_up_give_a_new_producer_id() -> None:
     """K8: by both ways to a new epoch; the last epoch is for fencing alone."""
     last = machine._next(begun(), epoch=EPOCH_LAST)
@@ -138,3 +172,41 @@ def test_an_id_that_nobody_uses_dies_and_one_with_a_transaction_does_not() -> No
     assert begun(dead).identity == (70, 0)
     open_one = ongoing(known)
     assert machine.expire(open_one, after_ms=0, now_ms=10**9) is open_one
+
+
+def test_the_next_request_waits_while_the_last_epoch_is_being_ended() -> None:
+    """K8: the producer has its new id with the answer, so no request of it is fatal."""
+    lone = machine._next(ongoing(begun()), producer_id=60, epoch=EPOCH_LAST)
+    prepared = ended(lone, lone.identity, bumps=True)
+    who = prepared.identity
+    assert who == (90, 0)
+    assert machine.add(prepared, who, [OTHER], now_ms=10) is TransactionError.BUSY
+    assert machine.verify(prepared, who, OTHER) is TransactionError.BUSY
+    assert ended(prepared, who, commit=False, bumps=True) is TransactionError.BUSY
+    assert begun(prepared, expected=who) is TransactionError.BUSY
+    assert machine.add(prepared, Identity(90, 1), [OTHER], now_ms=10) is TransactionError.MAPPING
+
+
+def test_an_abort_right_behind_a_commit_waits_for_it() -> None:
+    """K8: a transaction whose first batch fails ends before the markers of the last are stored."""
+    known = ongoing(begun())
+    prepared = ended(known, known.identity, bumps=True)
+    again = ended(prepared, prepared.identity, commit=False, bumps=True)
+    assert again is TransactionError.BUSY
+
+
+def test_without_a_new_id_the_last_epoch_gives_none() -> None:
+    """K8: others have used the epochs up while this one waited; it asks again, with an id."""
+    last = machine._next(begun(), epoch=EPOCH_LAST)
+    nobody = machine.NOBODY
+    begins = machine.begin(last, fresh_id=nobody, timeout_ms=1, expected=None, now_ms=5)
+    assert begins is TransactionError.BUSY
+    who, open_one = last.identity, ongoing(last)
+    ends = machine.end(open_one, who, commit=True, bumps=True, fresh_id=nobody, now_ms=5)
+    assert ends is TransactionError.BUSY
+
+
+def test_an_epoch_that_is_none_opens_no_door() -> None:
+    """K8: a producer that names an id without an epoch gets nobody else's."""
+    known = begun()
+    assert begun(known, expected=Identity(70, -1)) is TransactionError.FENCED

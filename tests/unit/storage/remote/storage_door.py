@@ -30,7 +30,7 @@ from dovetail.wire import ByteBudget, Connection, Dispatch, Limits, Reply, WireS
 from dovetail.wire.peer import PeerSettings
 
 #: Whatever a test waits for comes within this, or never.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 #: Who the node behind a door says it is.
 IDENTITY = "storage-1"

@@ -6,6 +6,7 @@ import { address } from "./api.js";
 
 const PLAIN = new Set([
   "overview",
+  "topics",
   "groups",
   "timelines",
   "dead",
@@ -16,10 +17,10 @@ const PLAIN = new Set([
 ]);
 const ONE_OF = { topic: "topics", group: "groups", timeline: "timelines", pipeline: "pipelines" };
 
-/** "topic:orders" → "/v1/topics/orders". */
+/** "topic:orders" → "/v1/topics/orders"; "topics?sort=bytes" → "/v1/topics?sort=bytes". */
 export function addressOf(watch) {
-  if (watch === "topics") return address(["topics"], { internal: "true" });
-  if (PLAIN.has(watch)) return address([watch]);
+  const [list, query] = watch.split("?");
+  if (PLAIN.has(list)) return query ? `${address([list])}?${query}` : address([list]);
   const cut = watch.indexOf(":");
   const noun = watch.slice(0, cut);
   const name = watch.slice(cut + 1);

@@ -24,6 +24,7 @@ const state = {
   page: null,
   at: null,
   docs: {},
+  shown: {},
   troubles: {},
   loaded: null,
   loadedBy: null,
@@ -50,8 +51,13 @@ const live = new Live({
   },
 });
 
+/** A list is known by its noun, whichever part of it is watched. */
+const nounOf = (watch) => (watch.includes(":") ? watch : watch.split("?")[0]);
+
 function arrived(watch, doc) {
-  state.docs[watch] = doc;
+  if (!wanted().includes(watch)) return;
+  state.docs[nounOf(watch)] = doc;
+  state.shown[nounOf(watch)] = watch;
   delete state.troubles[watch];
   remember(watch, doc, Date.now());
   if (watch === "overview") state.dead = doc.totals?.dead ?? 0;
@@ -86,7 +92,7 @@ function draw() {
 function contents() {
   const { page, at } = state;
   const watches = wanted();
-  const missing = watches.filter((watch) => !(watch in state.docs));
+  const missing = watches.filter((watch) => !(nounOf(watch) in state.docs));
   const broken = missing.find((watch) => state.troubles[watch]);
   if (broken) return failure(state.troubles[broken]);
   if (missing.length > 0) {
@@ -189,6 +195,7 @@ async function visit({ keep = false, anew = false } = {}) {
         page: module.page,
         at: makeAt(found),
         docs: {},
+        shown: {},
         troubles: {},
         loaded: null,
         loadedBy: null,
@@ -198,7 +205,8 @@ async function visit({ keep = false, anew = false } = {}) {
       if (!first) frame.page.focus({ preventScroll: true });
     }
     draw();
-    const same = keep && !anew && !loadsOther() && wanted().every((watch) => watch in state.docs);
+    const known = (watch) => state.shown[nounOf(watch)] === watch;
+    const same = keep && !anew && !loadsOther() && wanted().every(known);
     if (!same) await fill(mine);
   } catch (error) {
     if (mine === state.visit) failed(error);
@@ -209,7 +217,7 @@ async function visit({ keep = false, anew = false } = {}) {
 const loadsOther = () =>
   Boolean(state.page.load) && state.page.loadedBy(state.at) !== state.loadedBy;
 
-const wanted = () => state.page.watch?.(state.at) ?? [];
+const wanted = () => state.page?.watch?.(state.at) ?? [];
 
 async function fill(mine) {
   const { page, at } = state;

@@ -209,10 +209,12 @@ export function choices(label, options, chosen, onchoose) {
 /**
  * A table. Columns: {name, label, kind, sort, cell}; `kind` is "number", "name", "tight" or "line".
  * The order is in the address (`sort=lag`, `sort=-lag`), on narrow screens each row is a card.
+ * `sorted`: the rows are in that order.
  */
-export function table(at, { label, columns, rows, key, sort = null, after = null, name = "sort" }) {
+export function table(at, { label, columns, rows, key, sort = null, ...more }) {
+  const { after = null, name = "sort", sorted: isSorted = false } = more;
   const order = at.query.get(name) ?? sort;
-  const sorted = inOrder(rows, columns, order);
+  const sorted = isSorted ? rows : inOrder(rows, columns, order);
   const all = at.query.get("all") === "1";
   const drawn = all ? sorted : sorted.slice(0, ROWS_MAX);
   return [
@@ -299,7 +301,7 @@ function heading(at, column, order, name) {
       {
         type: "button",
         class: "sort",
-        onclick: () => at.set({ [name]: order === first ? other : first }),
+        onclick: () => at.set({ [name]: order === first ? other : first, from: null }),
       },
       column.label,
     ),

@@ -28,7 +28,7 @@ export async function produce(topic, partitions) {
       field(
         "Headers",
         bound("headers", "", { rows: 2, spellcheck: "false", placeholder: "name: value" }),
-        { note: "One in each line: name: value" },
+        { note: "One per line: name: value" },
       ),
     ],
     submit: (values) =>

@@ -1,9 +1,9 @@
-/** Dialogs of a timeline: schedule a message, move one, put a schedule. */
+/** Dialogs of a timeline: schedule a message, move one, put a schedule, change many by filter. */
 
 import { address, patch, post, put } from "./api.js";
-import { exact, span } from "./format.js";
+import { exact, plural, span } from "./format.js";
 import { field } from "./parts.js";
-import { form } from "./dialog.js";
+import { danger, form } from "./dialog.js";
 import { h } from "./dom.js";
 import { headersOf } from "./produce.js";
 import { say } from "./said.js";
@@ -152,6 +152,109 @@ export async function putSchedule(timeline) {
       };
     },
   });
-  if (made) say(`Schedule ${made.name} is there: ${made.text}.`);
+  if (made) say(`Schedule ${made.name} is set: ${made.text}.`);
   return made;
+}
+
+/** What can be done to all that fit: of messages that wait, or of dead letters. */
+const ACTIONS = {
+  cancel: { label: "Cancel messages", verb: "cancelled", noun: "message", dead: false },
+  move: { label: "Move messages", verb: "moved", noun: "message", dead: false },
+  replay: { label: "Replay dead letters", verb: "replayed", noun: "dead letter", dead: true },
+  drop: { label: "Drop dead letters", verb: "dropped", noun: "dead letter", dead: true },
+};
+
+function whereOf(values, dead) {
+  const header = values.header.trim();
+  const where = {
+    ...(values.key_prefix === "" ? {} : { key_prefix: values.key_prefix }),
+    ...(header === "" ? {} : { header }),
+    ...(header === "" || values.header_value === "" ? {} : { header_value: values.header_value }),
+    ...(dead && values.reason ? { reason: values.reason } : {}),
+    ...(Number(values.older) > 0
+      ? { older_ms: Math.round(Number(values.older) * Number(values.older_unit)) }
+      : {}),
+  };
+  if (Object.keys(where).length === 0 && values.action !== "replay")
+    throw new Error("Say which ones: give a key, a header, an age or a reason.");
+  return where;
+}
+
+/** Does it a thousand at a time, until all were looked at. */
+async function selectAll(timeline, wish) {
+  const sum = { matched: 0, done: 0 };
+  for (let after = 0, more = true; more; ) {
+    const page = await post(address(["timelines", timeline, "select"]), { ...wish, after });
+    sum.matched += page.matched;
+    sum.done += page.done;
+    ({ after, more } = page);
+  }
+  return sum;
+}
+
+export async function byFilter(timeline) {
+  const wish = await form({
+    title: `Change messages of ${timeline} by filter`,
+    text: h(
+      "p",
+      null,
+      "All conditions must match. Nothing changes before you have seen how many do.",
+    ),
+    wide: true,
+    confirm: "Count them",
+    fields: (bound, values) => [
+      field("What", bound("action", "cancel"), {
+        options: Object.entries(ACTIONS).map(([name, { label }]) => [name, label]),
+      }),
+      values.action === "move" ? when(bound, values) : null,
+      field("Key begins with", bound("key_prefix", "", { autocomplete: "off" })),
+      h(
+        "div",
+        { class: "pair" },
+        field("Header", bound("header", "", { autocomplete: "off" })),
+        field("Its value", bound("header_value", "", { autocomplete: "off" }), {
+          note: "Empty: any value.",
+        }),
+      ),
+      h(
+        "div",
+        { class: "pair" },
+        field("Older than", bound("older", "", { type: "number", min: 0, step: "any" }), {
+          note: "Since it was due, or dead.",
+        }),
+        field("Age in", bound("older_unit", "60000"), { options: UNITS }),
+      ),
+      ACTIONS[values.action].dead
+        ? field("Reason holds", bound("reason", "", { autocomplete: "off" }))
+        : null,
+    ],
+    submit: async (values) => {
+      const { dead, noun } = ACTIONS[values.action];
+      const where = whereOf(values, dead);
+      const due = values.action === "move" ? { due_ms: dueOf(values, Date.now()) } : {};
+      const { matched } = await selectAll(timeline, { action: "preview", where, dead });
+      if (matched === 0) throw new Error(`No ${noun} fits.`);
+      return { action: values.action, where, matched, due };
+    },
+  });
+  if (!wish) return null;
+
+  const { label, verb, noun } = ACTIONS[wish.action];
+  const done = await danger({
+    title: `${label} of ${timeline}?`,
+    lost: h(
+      "p",
+      null,
+      h("strong", null, plural(wish.matched, noun)),
+      ` will be ${verb}. What a consumer has in hand stays.`,
+    ),
+    confirm: label,
+    act: () => selectAll(timeline, { action: wish.action, where: wish.where, ...wish.due }),
+  });
+  if (done) {
+    const left = done.matched - done.done;
+    const rest = left > 0 ? ` ${left} could not be.` : "";
+    say(`${plural(done.done, noun)} ${verb}.${rest}`, left > 0 ? "bad" : undefined);
+  }
+  return done;
 }

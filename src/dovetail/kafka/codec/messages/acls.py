@@ -1,11 +1,9 @@
 """DescribeAcls, CreateAcls and DeleteAcls: what principals may do."""
 
-from dataclasses import dataclass
-
-from dovetail.kafka.codec.schema import Int8, Int16, Int32, String
+from dovetail.kafka.codec.schema import Int8, Int16, Int32, String, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AclFilter:
     """Which rules are meant; null and 1 mean any."""
 
@@ -18,12 +16,12 @@ class AclFilter:
     permission_type: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeAclsRequest(AclFilter):
     """Which rules are wanted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeAclsResponseAcl:
     """Who may or may not do what."""
 
@@ -33,7 +31,7 @@ class DescribeAclsResponseAcl:
     permission_type: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeAclsResponseResource:
     """The rules of one resource."""
 
@@ -43,7 +41,7 @@ class DescribeAclsResponseResource:
     acls: tuple[DescribeAclsResponseAcl, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeAclsResponse:
     """The rules by resource."""
 
@@ -53,7 +51,7 @@ class DescribeAclsResponse:
     resources: tuple[DescribeAclsResponseResource, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateAclsRequestCreation:
     """A rule to be."""
 
@@ -66,14 +64,14 @@ class CreateAclsRequestCreation:
     permission_type: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateAclsRequest:
     """Rules to be added."""
 
     creations: tuple[CreateAclsRequestCreation, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateAclsResponseResult:
     """What became of one of them."""
 
@@ -81,7 +79,7 @@ class CreateAclsResponseResult:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateAclsResponse:
     """One result for each rule, in their order."""
 
@@ -89,14 +87,14 @@ class CreateAclsResponse:
     results: tuple[CreateAclsResponseResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteAclsRequest:
     """Rules to be removed."""
 
     filters: tuple[AclFilter, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteAclsResponseMatchingAcl:
     """A rule that is gone."""
 
@@ -111,7 +109,7 @@ class DeleteAclsResponseMatchingAcl:
     permission_type: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteAclsResponseFilterResult:
     """What one filter removed."""
 
@@ -120,7 +118,7 @@ class DeleteAclsResponseFilterResult:
     matching_acls: tuple[DeleteAclsResponseMatchingAcl, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteAclsResponse:
     """One result for each filter, in their order."""
 

@@ -1,12 +1,11 @@
 """ApiVersions: which requests, in which versions, this broker answers."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int16, Int32, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ApiVersionsRequest:
     """First question of most clients, sent before they know any version."""
 
@@ -14,7 +13,7 @@ class ApiVersionsRequest:
     client_software_version: Annotated[String, Wire(since=3)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ApiVersionsResponseApi:
     """One request type and its versions."""
 
@@ -23,7 +22,7 @@ class ApiVersionsResponseApi:
     max_version: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ApiVersionsResponseSupportedFeature:
     """A cluster feature and its levels."""
 
@@ -32,7 +31,7 @@ class ApiVersionsResponseSupportedFeature:
     max_version: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ApiVersionsResponseFinalizedFeature:
     """A cluster feature in use."""
 
@@ -41,7 +40,7 @@ class ApiVersionsResponseFinalizedFeature:
     min_version_level: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ApiVersionsResponse:
     """What is answered; its header is version 0 in every version."""
 

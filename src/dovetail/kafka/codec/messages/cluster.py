@@ -1,13 +1,12 @@
 """DescribeCluster: brokers and controller, for admin clients."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.messages.access import AUTHORIZED_OPERATIONS_ABSENT
-from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClusterRequest:
     """About the cluster; endpoint type 1 is brokers, 2 controllers."""
 
@@ -16,7 +15,7 @@ class DescribeClusterRequest:
     include_fenced_brokers: Annotated[Bool, Wire(since=2)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClusterResponseBroker:
     """A broker and its advertised address."""
 
@@ -27,7 +26,7 @@ class DescribeClusterResponseBroker:
     is_fenced: Annotated[Bool, Wire(since=2)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClusterResponse:
     """The cluster."""
 

@@ -1,12 +1,11 @@
 """Configuration of topics and brokers: describe and alter."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsRequestResource:
     """A resource and the keys wanted; null is all."""
 
@@ -15,7 +14,7 @@ class DescribeConfigsRequestResource:
     configuration_keys: tuple[String, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsRequest:
     """Settings of resources; type 2 is a topic, 4 a broker."""
 
@@ -24,7 +23,7 @@ class DescribeConfigsRequest:
     include_documentation: Annotated[Bool, Wire(since=3)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResponseSynonym:
     """The same setting at another level."""
 
@@ -33,7 +32,7 @@ class DescribeConfigsResponseSynonym:
     source: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResponseConfig:
     """One setting, its value and where it comes from."""
 
@@ -47,7 +46,7 @@ class DescribeConfigsResponseConfig:
     documentation: Annotated[String | None, Wire(since=3)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResponseResource:
     """Settings of one resource."""
 
@@ -58,7 +57,7 @@ class DescribeConfigsResponseResource:
     configs: tuple[DescribeConfigsResponseConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResponse:
     """Settings of each resource."""
 
@@ -66,7 +65,7 @@ class DescribeConfigsResponse:
     results: tuple[DescribeConfigsResponseResource, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsRequestConfig:
     """One setting."""
 
@@ -74,7 +73,7 @@ class AlterConfigsRequestConfig:
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsRequestResource:
     """All settings that the resource shall have."""
 
@@ -83,7 +82,7 @@ class AlterConfigsRequestResource:
     configs: tuple[AlterConfigsRequestConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsRequest:
     """Replace all settings of resources."""
 
@@ -91,7 +90,7 @@ class AlterConfigsRequest:
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsResponseResource:
     """Whether this resource was changed."""
 
@@ -101,7 +100,7 @@ class AlterConfigsResponseResource:
     resource_name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsResponse:
     """The outcome for each resource."""
 
@@ -109,7 +108,7 @@ class AlterConfigsResponse:
     responses: tuple[AlterConfigsResponseResource, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsRequestConfig:
     """Operation 0 sets, 1 deletes, 2 appends, 3 subtracts."""
 
@@ -118,7 +117,7 @@ class IncrementalAlterConfigsRequestConfig:
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsRequestResource:
     """Changes to one resource."""
 
@@ -127,7 +126,7 @@ class IncrementalAlterConfigsRequestResource:
     configs: tuple[IncrementalAlterConfigsRequestConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsRequest:
     """Change single settings of resources."""
 
@@ -135,7 +134,7 @@ class IncrementalAlterConfigsRequest:
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsResponse:
     """The outcome for each resource."""
 
@@ -143,14 +142,14 @@ class IncrementalAlterConfigsResponse:
     responses: tuple[AlterConfigsResponseResource, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListConfigResourcesRequest:
     """Resources of which types; none is all. Version 0 asks for client metrics."""
 
     resource_types: Annotated[tuple[Int8, ...], Wire(since=1)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListConfigResourcesResponseResource:
     """A resource that can have settings."""
 
@@ -158,7 +157,7 @@ class ListConfigResourcesResponseResource:
     resource_type: Annotated[Int8, Wire(since=1)] = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListConfigResourcesResponse:
     """The resources by name."""
 

@@ -1,12 +1,11 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe: groups of the new protocol (KIP-848)."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Uuid, Wire
+from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Uuid, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupHeartbeatRequestTopic:
     """Partitions of one topic that the member has."""
 
@@ -14,7 +13,7 @@ class ConsumerGroupHeartbeatRequestTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupHeartbeatRequest:
     """A member lives on: epoch 0 joins, -1 leaves, -2 leaves for now. Null is as before."""
 
@@ -30,7 +29,7 @@ class ConsumerGroupHeartbeatRequest:
     topic_partitions: tuple[ConsumerGroupHeartbeatRequestTopic, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupHeartbeatResponseTopic:
     """Partitions of one topic."""
 
@@ -38,14 +37,14 @@ class ConsumerGroupHeartbeatResponseTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupHeartbeatResponseAssignment:
     """What the member may read."""
 
     topic_partitions: tuple[ConsumerGroupHeartbeatResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupHeartbeatResponse:
     """The member's epoch, and what it may read if that is new."""
 
@@ -58,7 +57,7 @@ class ConsumerGroupHeartbeatResponse:
     assignment: ConsumerGroupHeartbeatResponseAssignment | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeRequest:
     """State and members of groups of the new protocol."""
 
@@ -66,7 +65,7 @@ class ConsumerGroupDescribeRequest:
     include_authorized_operations: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeResponseTopic:
     """Partitions of one topic."""
 
@@ -75,14 +74,14 @@ class ConsumerGroupDescribeResponseTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeResponseAssignment:
     """What a member has, or is to have."""
 
     topic_partitions: tuple[ConsumerGroupDescribeResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeResponseMember:
     """One member; type 0 is classic, 1 of the new protocol."""
 
@@ -99,7 +98,7 @@ class ConsumerGroupDescribeResponseMember:
     member_type: Annotated[Int8, Wire(since=1)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeResponseGroup:
     """One group."""
 
@@ -114,7 +113,7 @@ class ConsumerGroupDescribeResponseGroup:
     authorized_operations: Int32 = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConsumerGroupDescribeResponse:
     """Each group as it is."""
 

@@ -1,6 +1,5 @@
 """UpdateFeatures and DescribeQuorum: what Kafka's controllers answer."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.schema import (
@@ -14,10 +13,11 @@ from dovetail.kafka.codec.schema import (
     UInt16,
     Uuid,
     Wire,
+    message,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class UpdateFeaturesRequestUpdate:
     """A feature and its new level; type 1 is an upgrade."""
 
@@ -27,7 +27,7 @@ class UpdateFeaturesRequestUpdate:
     upgrade_type: Annotated[Int8, Wire(since=1)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class UpdateFeaturesRequest:
     """Raise or lower features of the cluster."""
 
@@ -36,7 +36,7 @@ class UpdateFeaturesRequest:
     validate_only: Annotated[Bool, Wire(since=1)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class UpdateFeaturesResponseResult:
     """The outcome for one feature."""
 
@@ -45,7 +45,7 @@ class UpdateFeaturesResponseResult:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class UpdateFeaturesResponse:
     """Whether the features were changed."""
 
@@ -55,14 +55,14 @@ class UpdateFeaturesResponse:
     results: Annotated[tuple[UpdateFeaturesResponseResult, ...], Wire(until=1)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumRequestPartition:
     """A partition."""
 
     partition_index: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumRequestTopic:
     """Partitions of one topic."""
 
@@ -70,14 +70,14 @@ class DescribeQuorumRequestTopic:
     partitions: tuple[DescribeQuorumRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumRequest:
     """About the quorum behind a partition."""
 
     topics: tuple[DescribeQuorumRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponseReplica:
     """How far a node is."""
 
@@ -88,7 +88,7 @@ class DescribeQuorumResponseReplica:
     last_caught_up_timestamp: Annotated[Int64, Wire(since=1)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponsePartition:
     """Leader, voters and observers."""
 
@@ -102,7 +102,7 @@ class DescribeQuorumResponsePartition:
     observers: tuple[DescribeQuorumResponseReplica, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponseTopic:
     """Quorums of one topic."""
 
@@ -110,7 +110,7 @@ class DescribeQuorumResponseTopic:
     partitions: tuple[DescribeQuorumResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponseListener:
     """An address."""
 
@@ -119,7 +119,7 @@ class DescribeQuorumResponseListener:
     port: Annotated[UInt16, Wire(since=2)] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponseNode:
     """A voter and its addresses."""
 
@@ -127,7 +127,7 @@ class DescribeQuorumResponseNode:
     listeners: Annotated[tuple[DescribeQuorumResponseListener, ...], Wire(since=2)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeQuorumResponse:
     """Who votes and who follows."""
 

@@ -3,7 +3,6 @@
 From version 13 a topic is named by its id alone.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.messages.leaders import LEADER_UNKNOWN, LeaderIdAndEpoch, NodeEndpoint
@@ -17,10 +16,11 @@ from dovetail.kafka.codec.schema import (
     String,
     Uuid,
     Wire,
+    message,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchRequestReplicaState:
     """Identity of a follower; -1 for a consumer."""
 
@@ -28,7 +28,7 @@ class FetchRequestReplicaState:
     replica_epoch: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchRequestPartition:
     """Where to read, and how much at most."""
 
@@ -42,7 +42,7 @@ class FetchRequestPartition:
     high_watermark: Annotated[Int64, Wire(since=18, tag=1)] = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchRequestTopic:
     """Partitions to read of one topic."""
 
@@ -51,7 +51,7 @@ class FetchRequestTopic:
     partitions: tuple[FetchRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchRequestForgottenTopic:
     """Partitions to drop from an incremental fetch session."""
 
@@ -60,7 +60,7 @@ class FetchRequestForgottenTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchRequest:
     """Read from partitions; waits up to `max_wait_ms` for `min_bytes`."""
 
@@ -80,7 +80,7 @@ class FetchRequest:
     rack_id: Annotated[String, Wire(since=11)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponseEpochEndOffset:
     """Where the reader's log parts from the leader's."""
 
@@ -88,7 +88,7 @@ class FetchResponseEpochEndOffset:
     end_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponseSnapshotId:
     """The snapshot to read instead; unused here."""
 
@@ -96,7 +96,7 @@ class FetchResponseSnapshotId:
     epoch: Int32 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponseAbortedTransaction:
     """A transaction whose records the reader must skip."""
 
@@ -104,7 +104,7 @@ class FetchResponseAbortedTransaction:
     first_offset: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponsePartition:
     """Batches from one partition, each buffer sent as it is."""
 
@@ -125,7 +125,7 @@ class FetchResponsePartition:
     records: RecordsList | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponseTopic:
     """What was read of one topic."""
 
@@ -134,7 +134,7 @@ class FetchResponseTopic:
     partitions: tuple[FetchResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchResponse:
     """What was read, or why the whole fetch failed."""
 

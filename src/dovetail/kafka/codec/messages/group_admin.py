@@ -1,13 +1,12 @@
 """Consumer groups seen from outside: describe, list, delete."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.messages.access import AUTHORIZED_OPERATIONS_ABSENT
-from dovetail.kafka.codec.schema import Bool, Bytes, Int16, Int32, String, Wire
+from dovetail.kafka.codec.schema import Bool, Bytes, Int16, Int32, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsRequest:
     """State and members of groups."""
 
@@ -15,7 +14,7 @@ class DescribeGroupsRequest:
     include_authorized_operations: Annotated[Bool, Wire(since=3)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsResponseMember:
     """One member with its subscription and assignment."""
 
@@ -27,7 +26,7 @@ class DescribeGroupsResponseMember:
     member_assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsResponseGroup:
     """One group; an unknown one is in state "Dead"."""
 
@@ -41,7 +40,7 @@ class DescribeGroupsResponseGroup:
     authorized_operations: Annotated[Int32, Wire(since=3)] = AUTHORIZED_OPERATIONS_ABSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsResponse:
     """Each group as it is."""
 
@@ -49,7 +48,7 @@ class DescribeGroupsResponse:
     groups: tuple[DescribeGroupsResponseGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListGroupsRequest:
     """Groups of this broker, by state and type; an empty filter takes all."""
 
@@ -57,7 +56,7 @@ class ListGroupsRequest:
     types_filter: Annotated[tuple[String, ...], Wire(since=5)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListGroupsResponseGroup:
     """One group."""
 
@@ -67,7 +66,7 @@ class ListGroupsResponseGroup:
     group_type: Annotated[String, Wire(since=5)] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListGroupsResponse:
     """The groups."""
 
@@ -76,14 +75,14 @@ class ListGroupsResponse:
     groups: tuple[ListGroupsResponseGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteGroupsRequest:
     """Delete groups that have no members."""
 
     groups_names: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteGroupsResponseResult:
     """Whether this group was deleted."""
 
@@ -91,7 +90,7 @@ class DeleteGroupsResponseResult:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteGroupsResponse:
     """The outcome for each group."""
 

@@ -1,12 +1,21 @@
 """Positions that a consumer group stores."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import ZERO_UUID, Bool, Int16, Int32, Int64, String, Uuid, Wire
+from dovetail.kafka.codec.schema import (
+    ZERO_UUID,
+    Bool,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    Uuid,
+    Wire,
+    message,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitRequestPartition:
     """The next offset to read in one partition."""
 
@@ -16,7 +25,7 @@ class OffsetCommitRequestPartition:
     committed_metadata: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitRequestTopic:
     """Positions in one topic; from version 10 it is named by its id."""
 
@@ -25,7 +34,7 @@ class OffsetCommitRequestTopic:
     partitions: tuple[OffsetCommitRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitRequest:
     """Store positions; a generation of -1 comes from outside the group."""
 
@@ -37,7 +46,7 @@ class OffsetCommitRequest:
     topics: tuple[OffsetCommitRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetPartitionOutcome:
     """Whether the position was stored, or forgotten."""
 
@@ -45,7 +54,7 @@ class OffsetPartitionOutcome:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetTopicOutcome:
     """Outcomes for one topic."""
 
@@ -54,7 +63,7 @@ class OffsetTopicOutcome:
     partitions: tuple[OffsetPartitionOutcome, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitResponse:
     """The outcome for each partition."""
 
@@ -62,7 +71,7 @@ class OffsetCommitResponse:
     topics: tuple[OffsetTopicOutcome, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchRequestTopic:
     """Partitions wanted of one topic."""
 
@@ -71,7 +80,7 @@ class OffsetFetchRequestTopic:
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchRequestGroup:
     """Positions wanted of one group; null topics are all topics."""
 
@@ -81,7 +90,7 @@ class OffsetFetchRequestGroup:
     topics: tuple[OffsetFetchRequestTopic, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchRequest:
     """Read positions: of one group up to version 7, of `groups` from 8; null is all."""
 
@@ -91,7 +100,7 @@ class OffsetFetchRequest:
     require_stable: Annotated[Bool, Wire(since=7)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchResponsePartition:
     """The position in one partition; -1 if none is stored."""
 
@@ -102,7 +111,7 @@ class OffsetFetchResponsePartition:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchResponseTopic:
     """Positions in one topic."""
 
@@ -111,7 +120,7 @@ class OffsetFetchResponseTopic:
     partitions: tuple[OffsetFetchResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchResponseGroup:
     """Positions of one group."""
 
@@ -120,7 +129,7 @@ class OffsetFetchResponseGroup:
     error_code: Int16 = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchResponse:
     """Positions: of one group up to version 7, of `groups` from 8."""
 
@@ -130,14 +139,14 @@ class OffsetFetchResponse:
     groups: Annotated[tuple[OffsetFetchResponseGroup, ...], Wire(since=8)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteRequestPartition:
     """One partition."""
 
     partition_index: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteRequestTopic:
     """Partitions of one topic."""
 
@@ -145,7 +154,7 @@ class OffsetDeleteRequestTopic:
     partitions: tuple[OffsetDeleteRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteRequest:
     """Forget positions of a group."""
 
@@ -153,7 +162,7 @@ class OffsetDeleteRequest:
     topics: tuple[OffsetDeleteRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteResponse:
     """The outcome for each partition."""
 

@@ -1,12 +1,11 @@
 """Membership of a consumer group: find the coordinator, join, sync, stay, leave."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Bytes, Int8, Int16, Int32, String, Wire
+from dovetail.kafka.codec.schema import Bool, Bytes, Int8, Int16, Int32, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FindCoordinatorRequest:
     """Who coordinates `key`, or from version 4 each of `coordinator_keys`; type 0 is a group."""
 
@@ -15,7 +14,7 @@ class FindCoordinatorRequest:
     coordinator_keys: Annotated[tuple[String, ...], Wire(since=4)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FindCoordinatorResponseCoordinator:
     """The coordinator of one key."""
 
@@ -27,7 +26,7 @@ class FindCoordinatorResponseCoordinator:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FindCoordinatorResponse:
     """One coordinator up to version 3, a list from 4."""
 
@@ -40,7 +39,7 @@ class FindCoordinatorResponse:
     coordinators: Annotated[tuple[FindCoordinatorResponseCoordinator, ...], Wire(since=4)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupRequestProtocol:
     """An assignor that the member knows, with its subscription."""
 
@@ -48,7 +47,7 @@ class JoinGroupRequestProtocol:
     metadata: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupRequest:
     """Join, or join again after a rebalance."""
 
@@ -62,7 +61,7 @@ class JoinGroupRequest:
     reason: Annotated[String | None, Wire(since=8)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupResponseMember:
     """A member and its subscription."""
 
@@ -71,7 +70,7 @@ class JoinGroupResponseMember:
     metadata: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupResponse:
     """The new generation; only the leader gets the members."""
 
@@ -86,7 +85,7 @@ class JoinGroupResponse:
     members: tuple[JoinGroupResponseMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SyncGroupRequestAssignment:
     """What one member gets."""
 
@@ -94,7 +93,7 @@ class SyncGroupRequestAssignment:
     assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SyncGroupRequest:
     """Ask for an assignment; the leader brings everybody's."""
 
@@ -107,7 +106,7 @@ class SyncGroupRequest:
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SyncGroupResponse:
     """What this member gets."""
 
@@ -118,7 +117,7 @@ class SyncGroupResponse:
     assignment: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class HeartbeatRequest:
     """Still here."""
 
@@ -128,7 +127,7 @@ class HeartbeatRequest:
     group_instance_id: Annotated[String | None, Wire(since=3)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class HeartbeatResponse:
     """Stay, or join again."""
 
@@ -136,7 +135,7 @@ class HeartbeatResponse:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupRequestMember:
     """A member that leaves, by id or by instance id."""
 
@@ -145,7 +144,7 @@ class LeaveGroupRequestMember:
     reason: Annotated[String | None, Wire(since=5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupRequest:
     """Leave: one member up to version 2, a list from 3."""
 
@@ -154,7 +153,7 @@ class LeaveGroupRequest:
     members: Annotated[tuple[LeaveGroupRequestMember, ...], Wire(since=3)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupResponseMember:
     """Whether this member left."""
 
@@ -163,7 +162,7 @@ class LeaveGroupResponseMember:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupResponse:
     """The outcome; from version 3 also for each member."""
 

@@ -1,12 +1,11 @@
 """Where a partition is led from now on, sent along with "not leader" errors (KIP-951)."""
 
-from dataclasses import dataclass
 from typing import Final
 
-from dovetail.kafka.codec.schema import Int32, String
+from dovetail.kafka.codec.schema import Int32, String, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaderIdAndEpoch:
     """The leader of a partition; -1 if unknown."""
 
@@ -18,7 +17,7 @@ class LeaderIdAndEpoch:
 LEADER_UNKNOWN: Final = LeaderIdAndEpoch()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class NodeEndpoint:
     """Address of a broker that is named as a leader."""
 

@@ -1,12 +1,11 @@
 """DescribeLogDirs: where partitions lie, and how large they are."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int16, Int32, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsRequestTopic:
     """Partitions of one topic."""
 
@@ -14,24 +13,34 @@ class DescribeLogDirsRequestTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsRequest:
     """About which partitions; null is all."""
 
     topics: tuple[DescribeLogDirsRequestTopic, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsResponsePartition:
-    """A partition and its bytes."""
+    """A partition and its bytes.
+
+    The tagged fields are our own, and Kafka's clients pass over them: how far a compacted partition
+    is compacted, its bytes that are and that are not, when the last pass over it ended, and the
+    bytes that it read a second; -1 where it is unknown.
+    """
 
     partition_index: Int32
     partition_size: Int64
     offset_lag: Int64
     is_future_key: Bool
+    cleaned_to: Annotated[Int64, Wire(since=2, tag=10_000)] = -1
+    clean_bytes: Annotated[Int64, Wire(since=2, tag=10_001)] = -1
+    dirty_bytes: Annotated[Int64, Wire(since=2, tag=10_002)] = -1
+    compacted_ms: Annotated[Int64, Wire(since=2, tag=10_003)] = -1
+    compacted_bytes_per_second: Annotated[Int64, Wire(since=2, tag=10_004)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsResponseTopic:
     """Partitions of one topic."""
 
@@ -39,7 +48,7 @@ class DescribeLogDirsResponseTopic:
     partitions: tuple[DescribeLogDirsResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsResponseResult:
     """A folder and what lies in it."""
 
@@ -51,7 +60,7 @@ class DescribeLogDirsResponseResult:
     is_cordoned: Annotated[Bool, Wire(since=5)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeLogDirsResponse:
     """Every folder of the broker."""
 

@@ -1,13 +1,22 @@
 """Metadata: brokers, topics, partitions and who leads them."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.messages.access import AUTHORIZED_OPERATIONS_ABSENT
-from dovetail.kafka.codec.schema import ZERO_UUID, Bool, Int16, Int32, String, Uuid, Wire
+from dovetail.kafka.codec.schema import (
+    ZERO_UUID,
+    Bool,
+    EncodedOnce,
+    Int16,
+    Int32,
+    String,
+    Uuid,
+    Wire,
+    message,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MetadataRequestTopic:
     """A topic by name, or from version 12 by id with a null name."""
 
@@ -15,7 +24,7 @@ class MetadataRequestTopic:
     name: Annotated[String | None, Wire(nullable=10)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MetadataRequest:
     """About which topics; null is all, in version 0 the empty list is all."""
 
@@ -25,7 +34,7 @@ class MetadataRequest:
     include_topic_authorized_operations: Annotated[Bool, Wire(since=8)] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MetadataResponseBroker:
     """A broker and its advertised address."""
 
@@ -35,7 +44,7 @@ class MetadataResponseBroker:
     rack: Annotated[String | None, Wire(since=1)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MetadataResponsePartition:
     """A partition and its leader; -1 while there is none."""
 
@@ -48,8 +57,8 @@ class MetadataResponsePartition:
     offline_replicas: Annotated[tuple[Int32, ...], Wire(since=5)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataResponseTopic:
+@message
+class MetadataResponseTopic(EncodedOnce):
     """A topic, or why there is none."""
 
     error_code: Int16
@@ -60,7 +69,7 @@ class MetadataResponseTopic:
     topic_authorized_operations: Annotated[Int32, Wire(since=8)] = AUTHORIZED_OPERATIONS_ABSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MetadataResponse:
     """The cluster as clients should see it."""
 

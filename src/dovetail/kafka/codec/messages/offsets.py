@@ -1,12 +1,11 @@
 """Positions in a partition: by time, by leader epoch, and the lowest one kept."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Int8, Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import Int8, Int16, Int32, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsRequestPartition:
     """The timestamp to look for in one partition."""
 
@@ -15,7 +14,7 @@ class ListOffsetsRequestPartition:
     timestamp: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsRequestTopic:
     """Questions about one topic."""
 
@@ -23,7 +22,7 @@ class ListOffsetsRequestTopic:
     partitions: tuple[ListOffsetsRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsRequest:
     """Offsets by timestamp; -1 is the end, -2 the start, -3 the largest timestamp."""
 
@@ -33,7 +32,7 @@ class ListOffsetsRequest:
     timeout_ms: Annotated[Int32, Wire(since=10)] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsResponsePartition:
     """The first offset at or after the timestamp; -1 if there is none."""
 
@@ -44,7 +43,7 @@ class ListOffsetsResponsePartition:
     leader_epoch: Annotated[Int32, Wire(since=4)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsResponseTopic:
     """Answers about one topic."""
 
@@ -52,7 +51,7 @@ class ListOffsetsResponseTopic:
     partitions: tuple[ListOffsetsResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListOffsetsResponse:
     """An offset for each question."""
 
@@ -60,7 +59,7 @@ class ListOffsetsResponse:
     topics: tuple[ListOffsetsResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochRequestPartition:
     """The epoch to look for in one partition."""
 
@@ -69,7 +68,7 @@ class OffsetForLeaderEpochRequestPartition:
     leader_epoch: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochRequestTopic:
     """Questions about one topic."""
 
@@ -77,7 +76,7 @@ class OffsetForLeaderEpochRequestTopic:
     partitions: tuple[OffsetForLeaderEpochRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochRequest:
     """Where a leader epoch ended; `replica_id` -1 is a consumer, -2 a debugger."""
 
@@ -85,7 +84,7 @@ class OffsetForLeaderEpochRequest:
     topics: tuple[OffsetForLeaderEpochRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochResponsePartition:
     """The largest epoch not above the one asked for, and its end."""
 
@@ -95,7 +94,7 @@ class OffsetForLeaderEpochResponsePartition:
     end_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochResponseTopic:
     """Answers about one topic."""
 
@@ -103,7 +102,7 @@ class OffsetForLeaderEpochResponseTopic:
     partitions: tuple[OffsetForLeaderEpochResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetForLeaderEpochResponse:
     """The end of each epoch."""
 
@@ -111,7 +110,7 @@ class OffsetForLeaderEpochResponse:
     topics: tuple[OffsetForLeaderEpochResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsRequestPartition:
     """The first offset to keep; -1 drops all."""
 
@@ -119,7 +118,7 @@ class DeleteRecordsRequestPartition:
     offset: Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsRequestTopic:
     """Partitions of one topic."""
 
@@ -127,7 +126,7 @@ class DeleteRecordsRequestTopic:
     partitions: tuple[DeleteRecordsRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsRequest:
     """Drop everything below an offset."""
 
@@ -135,7 +134,7 @@ class DeleteRecordsRequest:
     timeout_ms: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsResponsePartition:
     """The lowest offset that is now kept."""
 
@@ -144,7 +143,7 @@ class DeleteRecordsResponsePartition:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsResponseTopic:
     """Outcomes for one topic."""
 
@@ -152,7 +151,7 @@ class DeleteRecordsResponseTopic:
     partitions: tuple[DeleteRecordsResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteRecordsResponse:
     """The outcome for each partition."""
 

@@ -3,14 +3,23 @@
 Versions 0 to 2 are declared only so that they can be refused in their own format.
 """
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from dovetail.kafka.codec.messages.leaders import LEADER_UNKNOWN, LeaderIdAndEpoch, NodeEndpoint
-from dovetail.kafka.codec.schema import Int16, Int32, Int64, Records, String, Wire
+from dovetail.kafka.codec.schema import (
+    ZERO_UUID,
+    Int16,
+    Int32,
+    Int64,
+    Records,
+    String,
+    Uuid,
+    Wire,
+    message,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceRequestPartition:
     """Batches for one partition."""
 
@@ -18,15 +27,16 @@ class ProduceRequestPartition:
     records: Records | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceRequestTopic:
     """Batches for one topic."""
 
-    name: String
+    name: Annotated[String, Wire(until=12)] = ""
+    topic_id: Annotated[Uuid, Wire(since=13)] = ZERO_UUID
     partition_data: tuple[ProduceRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceRequest:
     """Append batches; `acks` is 0 (send no response), 1 or -1 (all)."""
 
@@ -36,7 +46,7 @@ class ProduceRequest:
     topic_data: tuple[ProduceRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceResponseRecordError:
     """A record that made the batch be refused."""
 
@@ -44,7 +54,7 @@ class ProduceResponseRecordError:
     batch_index_error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceResponsePartition:
     """The offset of the first record, or why the batch was not stored."""
 
@@ -58,15 +68,16 @@ class ProduceResponsePartition:
     current_leader: Annotated[LeaderIdAndEpoch, Wire(since=10, tag=0)] = LEADER_UNKNOWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceResponseTopic:
     """Outcomes for one topic."""
 
-    name: String
+    name: Annotated[String, Wire(until=12)] = ""
+    topic_id: Annotated[Uuid, Wire(since=13)] = ZERO_UUID
     partition_responses: tuple[ProduceResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ProduceResponse:
     """The outcome for each partition."""
 

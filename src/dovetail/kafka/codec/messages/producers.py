@@ -1,12 +1,11 @@
 """InitProducerId: an id and epoch for an idempotent producer."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import Int16, Int32, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InitProducerIdRequest:
     """A null transactional id asks for idempotence alone."""
 
@@ -16,7 +15,7 @@ class InitProducerIdRequest:
     producer_epoch: Annotated[Int16, Wire(since=3)] = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class InitProducerIdResponse:
     """The id and its epoch."""
 

@@ -1,11 +1,9 @@
 """DescribeClientQuotas and AlterClientQuotas."""
 
-from dataclasses import dataclass
-
-from dovetail.kafka.codec.schema import Bool, Float64, Int8, Int16, Int32, String
+from dovetail.kafka.codec.schema import Bool, Float64, Int8, Int16, Int32, String, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasRequestComponent:
     """Match type 0 is this name, 1 the default, 2 any name."""
 
@@ -14,7 +12,7 @@ class DescribeClientQuotasRequestComponent:
     match: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasRequest:
     """Quotas of matching entities."""
 
@@ -22,7 +20,7 @@ class DescribeClientQuotasRequest:
     strict: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasResponseEntity:
     """One part of an entity; a null name is the default."""
 
@@ -30,7 +28,7 @@ class DescribeClientQuotasResponseEntity:
     entity_name: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasResponseValue:
     """One quota."""
 
@@ -38,7 +36,7 @@ class DescribeClientQuotasResponseValue:
     value: Float64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasResponseEntry:
     """An entity and its quotas."""
 
@@ -46,7 +44,7 @@ class DescribeClientQuotasResponseEntry:
     values: tuple[DescribeClientQuotasResponseValue, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeClientQuotasResponse:
     """The entities that match."""
 
@@ -56,7 +54,7 @@ class DescribeClientQuotasResponse:
     entries: tuple[DescribeClientQuotasResponseEntry, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasRequestEntity:
     """One part of an entity; a null name is the default."""
 
@@ -64,7 +62,7 @@ class AlterClientQuotasRequestEntity:
     entity_name: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasRequestOp:
     """Sets a quota, or removes it."""
 
@@ -73,7 +71,7 @@ class AlterClientQuotasRequestOp:
     remove: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasRequestEntry:
     """Changes to one entity."""
 
@@ -81,7 +79,7 @@ class AlterClientQuotasRequestEntry:
     ops: tuple[AlterClientQuotasRequestOp, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasRequest:
     """Change quotas of entities."""
 
@@ -89,7 +87,7 @@ class AlterClientQuotasRequest:
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasResponseEntity:
     """One part of an entity; a null name is the default."""
 
@@ -97,7 +95,7 @@ class AlterClientQuotasResponseEntity:
     entity_name: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasResponseEntry:
     """Whether this entity was changed."""
 
@@ -106,7 +104,7 @@ class AlterClientQuotasResponseEntry:
     entity: tuple[AlterClientQuotasResponseEntity, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterClientQuotasResponse:
     """The outcome for each entity."""
 

@@ -1,12 +1,11 @@
 """ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ElectLeadersRequestTopic:
     """Partitions of one topic."""
 
@@ -14,7 +13,7 @@ class ElectLeadersRequestTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ElectLeadersRequest:
     """Elect leaders of these partitions; null is all. Type 0 is preferred, 1 unclean."""
 
@@ -23,7 +22,7 @@ class ElectLeadersRequest:
     timeout_ms: Int32 = 60000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ElectLeadersResponsePartition:
     """The outcome of one election."""
 
@@ -32,7 +31,7 @@ class ElectLeadersResponsePartition:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ElectLeadersResponseTopic:
     """Outcomes in one topic."""
 
@@ -40,7 +39,7 @@ class ElectLeadersResponseTopic:
     partition_result: tuple[ElectLeadersResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ElectLeadersResponse:
     """The outcome for each partition."""
 
@@ -49,7 +48,7 @@ class ElectLeadersResponse:
     replica_election_results: tuple[ElectLeadersResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsRequestPartition:
     """The nodes that shall hold a partition; null ends a move."""
 
@@ -57,7 +56,7 @@ class AlterPartitionReassignmentsRequestPartition:
     replicas: tuple[Int32, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsRequestTopic:
     """Partitions of one topic."""
 
@@ -65,7 +64,7 @@ class AlterPartitionReassignmentsRequestTopic:
     partitions: tuple[AlterPartitionReassignmentsRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsRequest:
     """Move partitions to other nodes."""
 
@@ -74,7 +73,7 @@ class AlterPartitionReassignmentsRequest:
     topics: tuple[AlterPartitionReassignmentsRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsResponsePartition:
     """Whether the move has begun."""
 
@@ -83,7 +82,7 @@ class AlterPartitionReassignmentsResponsePartition:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsResponseTopic:
     """Outcomes in one topic."""
 
@@ -91,7 +90,7 @@ class AlterPartitionReassignmentsResponseTopic:
     partitions: tuple[AlterPartitionReassignmentsResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsResponse:
     """The outcome for each partition."""
 
@@ -102,7 +101,7 @@ class AlterPartitionReassignmentsResponse:
     responses: tuple[AlterPartitionReassignmentsResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsRequestTopic:
     """Partitions of one topic."""
 
@@ -110,7 +109,7 @@ class ListPartitionReassignmentsRequestTopic:
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsRequest:
     """About which partitions; null is all."""
 
@@ -118,7 +117,7 @@ class ListPartitionReassignmentsRequest:
     topics: tuple[ListPartitionReassignmentsRequestTopic, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsResponsePartition:
     """A move."""
 
@@ -128,7 +127,7 @@ class ListPartitionReassignmentsResponsePartition:
     removing_replicas: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsResponseTopic:
     """Moves in one topic."""
 
@@ -136,7 +135,7 @@ class ListPartitionReassignmentsResponseTopic:
     partitions: tuple[ListPartitionReassignmentsResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsResponse:
     """The moves that are under way."""
 

@@ -1,19 +1,18 @@
 """SaslHandshake and SaslAuthenticate: a client says who it is."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bytes, Int16, Int64, String, Wire
+from dovetail.kafka.codec.schema import Bytes, Int16, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SaslHandshakeRequest:
     """How the client wants to prove it."""
 
     mechanism: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SaslHandshakeResponse:
     """Whether that is offered, and what is."""
 
@@ -21,14 +20,14 @@ class SaslHandshakeResponse:
     mechanisms: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SaslAuthenticateRequest:
     """The client's next message."""
 
     auth_bytes: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SaslAuthenticateResponse:
     """The server's next message, or why there is none."""
 

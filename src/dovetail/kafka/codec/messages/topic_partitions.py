@@ -1,18 +1,16 @@
 """DescribeTopicPartitions: partitions of topics, page by page."""
 
-from dataclasses import dataclass
-
-from dovetail.kafka.codec.schema import Bool, Int16, Int32, String, Uuid
+from dovetail.kafka.codec.schema import Bool, Int16, Int32, String, Uuid, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsRequestTopic:
     """A topic."""
 
     name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsRequestCursor:
     """The first partition of a page."""
 
@@ -20,7 +18,7 @@ class DescribeTopicPartitionsRequestCursor:
     partition_index: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsRequest:
     """About which topics; none is all. The cursor is where the page begins."""
 
@@ -29,7 +27,7 @@ class DescribeTopicPartitionsRequest:
     cursor: DescribeTopicPartitionsRequestCursor | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsResponsePartition:
     """A partition and its leader; -1 while there is none."""
 
@@ -44,7 +42,7 @@ class DescribeTopicPartitionsResponsePartition:
     offline_replicas: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsResponseTopic:
     """A topic, or why there is none."""
 
@@ -56,7 +54,7 @@ class DescribeTopicPartitionsResponseTopic:
     topic_authorized_operations: Int32 = -2147483648
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsResponseCursor:
     """The first partition of the next page."""
 
@@ -64,7 +62,7 @@ class DescribeTopicPartitionsResponseCursor:
     partition_index: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTopicPartitionsResponse:
     """A page; the next one begins at the cursor, if there is one."""
 

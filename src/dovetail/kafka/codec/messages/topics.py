@@ -1,12 +1,21 @@
 """Topics: create, delete, add partitions."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import ZERO_UUID, Bool, Int8, Int16, Int32, String, Uuid, Wire
+from dovetail.kafka.codec.schema import (
+    ZERO_UUID,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    String,
+    Uuid,
+    Wire,
+    message,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsRequestAssignment:
     """Replicas of one partition, chosen by hand."""
 
@@ -14,7 +23,7 @@ class CreateTopicsRequestAssignment:
     broker_ids: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsRequestConfig:
     """A setting of the new topic."""
 
@@ -22,7 +31,7 @@ class CreateTopicsRequestConfig:
     value: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsRequestTopic:
     """A topic to be; -1 partitions or replicas is the broker's default."""
 
@@ -33,7 +42,7 @@ class CreateTopicsRequestTopic:
     configs: tuple[CreateTopicsRequestConfig, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsRequest:
     """Create topics, or only check that it would work."""
 
@@ -42,7 +51,7 @@ class CreateTopicsRequest:
     validate_only: Bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsResponseConfig:
     """A setting of the topic as created."""
 
@@ -53,7 +62,7 @@ class CreateTopicsResponseConfig:
     is_sensitive: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsResponseTopic:
     """The topic as created, or why not."""
 
@@ -67,7 +76,7 @@ class CreateTopicsResponseTopic:
     configs: Annotated[tuple[CreateTopicsResponseConfig, ...] | None, Wire(since=5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreateTopicsResponse:
     """The outcome for each topic."""
 
@@ -75,7 +84,7 @@ class CreateTopicsResponse:
     topics: tuple[CreateTopicsResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteTopicsRequestTopic:
     """A topic by name or by id."""
 
@@ -83,7 +92,7 @@ class DeleteTopicsRequestTopic:
     topic_id: Uuid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteTopicsRequest:
     """Delete topics: `topic_names` up to version 5, `topics` from 6."""
 
@@ -92,7 +101,7 @@ class DeleteTopicsRequest:
     timeout_ms: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteTopicsResponseTopic:
     """Whether this topic was deleted."""
 
@@ -102,7 +111,7 @@ class DeleteTopicsResponseTopic:
     error_message: Annotated[String | None, Wire(since=5)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteTopicsResponse:
     """The outcome for each topic."""
 
@@ -110,14 +119,14 @@ class DeleteTopicsResponse:
     responses: tuple[DeleteTopicsResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsRequestAssignment:
     """Replicas of one new partition."""
 
     broker_ids: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsRequestTopic:
     """A topic and its new total."""
 
@@ -126,7 +135,7 @@ class CreatePartitionsRequestTopic:
     assignments: tuple[CreatePartitionsRequestAssignment, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsRequest:
     """Raise the number of partitions."""
 
@@ -135,7 +144,7 @@ class CreatePartitionsRequest:
     validate_only: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsResponseTopic:
     """Whether this topic has its partitions."""
 
@@ -144,7 +153,7 @@ class CreatePartitionsResponseTopic:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsResponse:
     """The outcome for each topic."""
 

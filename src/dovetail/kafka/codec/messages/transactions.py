@@ -1,12 +1,11 @@
 """Transactions: partitions and positions that join one, its end, its markers, and lists of them."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, Int64, String, Wire
+from dovetail.kafka.codec.schema import Bool, Int8, Int16, Int32, Int64, String, Wire, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TransactionTopic:
     """Partitions of one topic."""
 
@@ -14,7 +13,7 @@ class TransactionTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TransactionPartitionResult:
     """What became of one partition."""
 
@@ -22,7 +21,7 @@ class TransactionPartitionResult:
     partition_error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TransactionTopicResult:
     """What became of the partitions of one topic."""
 
@@ -33,7 +32,7 @@ class TransactionTopicResult:
 # AddPartitionsToTxn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddPartitionsToTxnRequestTransaction:
     """One transaction, as a broker names it; with `verify_only` nothing is added."""
 
@@ -44,7 +43,7 @@ class AddPartitionsToTxnRequestTransaction:
     topics: tuple[TransactionTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddPartitionsToTxnRequest:
     """One transaction of a client up to version 3, several of a broker from 4."""
 
@@ -55,7 +54,7 @@ class AddPartitionsToTxnRequest:
     v3_and_below_topics: Annotated[tuple[TransactionTopic, ...], Wire(until=3)] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddPartitionsToTxnResponseTransaction:
     """What became of one transaction's partitions."""
 
@@ -63,7 +62,7 @@ class AddPartitionsToTxnResponseTransaction:
     topic_results: tuple[TransactionTopicResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddPartitionsToTxnResponse:
     """What became of each partition."""
 
@@ -78,7 +77,7 @@ class AddPartitionsToTxnResponse:
 # AddOffsetsToTxn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddOffsetsToTxnRequest:
     """Positions of a group join a transaction."""
 
@@ -88,7 +87,7 @@ class AddOffsetsToTxnRequest:
     group_id: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AddOffsetsToTxnResponse:
     """Whether they did."""
 
@@ -99,7 +98,7 @@ class AddOffsetsToTxnResponse:
 # EndTxn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class EndTxnRequest:
     """Commit, or abort; from version 5 the epoch grows with it (KIP-890)."""
 
@@ -109,7 +108,7 @@ class EndTxnRequest:
     committed: Bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class EndTxnResponse:
     """Who the producer is from now on, from version 5."""
 
@@ -122,7 +121,7 @@ class EndTxnResponse:
 # TxnOffsetCommit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitRequestPartition:
     """A position."""
 
@@ -132,7 +131,7 @@ class TxnOffsetCommitRequestPartition:
     committed_metadata: String | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitRequestTopic:
     """Positions in one topic."""
 
@@ -140,7 +139,7 @@ class TxnOffsetCommitRequestTopic:
     partitions: tuple[TxnOffsetCommitRequestPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitRequest:
     """Positions that count from the end of a transaction on."""
 
@@ -154,7 +153,7 @@ class TxnOffsetCommitRequest:
     topics: tuple[TxnOffsetCommitRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitResponsePartition:
     """What became of a position."""
 
@@ -162,7 +161,7 @@ class TxnOffsetCommitResponsePartition:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitResponseTopic:
     """What became of the positions in one topic."""
 
@@ -170,7 +169,7 @@ class TxnOffsetCommitResponseTopic:
     partitions: tuple[TxnOffsetCommitResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class TxnOffsetCommitResponse:
     """What became of each position."""
 
@@ -181,7 +180,7 @@ class TxnOffsetCommitResponse:
 # WriteTxnMarkers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersRequestTopic:
     """Partitions of one topic."""
 
@@ -189,7 +188,7 @@ class WriteTxnMarkersRequestTopic:
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersRequestMarker:
     """The end of one producer's transaction; `transaction_result` is true for a commit."""
 
@@ -201,14 +200,14 @@ class WriteTxnMarkersRequestMarker:
     transaction_version: Annotated[Int8, Wire(since=2)] = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersRequest:
     """Ends transactions in partitions; an operator's tool sends it for one that hangs."""
 
     markers: tuple[WriteTxnMarkersRequestMarker, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersResponsePartition:
     """Whether the marker is stored."""
 
@@ -216,7 +215,7 @@ class WriteTxnMarkersResponsePartition:
     error_code: Int16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersResponseTopic:
     """What became of the partitions of one topic."""
 
@@ -224,7 +223,7 @@ class WriteTxnMarkersResponseTopic:
     partitions: tuple[WriteTxnMarkersResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersResponseMarker:
     """What became of one marker."""
 
@@ -232,7 +231,7 @@ class WriteTxnMarkersResponseMarker:
     topics: tuple[WriteTxnMarkersResponseTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class WriteTxnMarkersResponse:
     """What became of each marker."""
 
@@ -242,7 +241,7 @@ class WriteTxnMarkersResponse:
 # DescribeProducers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersRequestTopic:
     """Partitions of one topic."""
 
@@ -250,14 +249,14 @@ class DescribeProducersRequestTopic:
     partition_indexes: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersRequest:
     """Who writes to partitions."""
 
     topics: tuple[DescribeProducersRequestTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersResponseProducer:
     """One producer; the start of its open transaction is -1 if it has none."""
 
@@ -269,7 +268,7 @@ class DescribeProducersResponseProducer:
     current_txn_start_offset: Int64 = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersResponsePartition:
     """The producers of one partition."""
 
@@ -279,7 +278,7 @@ class DescribeProducersResponsePartition:
     active_producers: tuple[DescribeProducersResponseProducer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersResponseTopic:
     """The producers of one topic."""
 
@@ -287,7 +286,7 @@ class DescribeProducersResponseTopic:
     partitions: tuple[DescribeProducersResponsePartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeProducersResponse:
     """The producers of each partition."""
 
@@ -298,14 +297,14 @@ class DescribeProducersResponse:
 # DescribeTransactions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTransactionsRequest:
     """Transactional ids that are to be described."""
 
     transactional_ids: tuple[String, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTransactionsResponseTopic:
     """Partitions that a transaction has written to."""
 
@@ -313,7 +312,7 @@ class DescribeTransactionsResponseTopic:
     partitions: tuple[Int32, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTransactionsResponseTransaction:
     """One transactional id."""
 
@@ -327,7 +326,7 @@ class DescribeTransactionsResponseTransaction:
     topics: tuple[DescribeTransactionsResponseTopic, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeTransactionsResponse:
     """Each transactional id."""
 
@@ -338,16 +337,17 @@ class DescribeTransactionsResponse:
 # ListTransactions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListTransactionsRequest:
     """The transactional ids of a broker; empty filters mean all."""
 
     state_filters: tuple[String, ...]
     producer_id_filters: tuple[Int64, ...]
     duration_filter: Annotated[Int64, Wire(since=1)] = -1
+    transactional_id_pattern: Annotated[String | None, Wire(since=2)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListTransactionsResponseTransaction:
     """One transactional id."""
 
@@ -356,7 +356,7 @@ class ListTransactionsResponseTransaction:
     transaction_state: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListTransactionsResponse:
     """What was found, and filters that mean nothing."""
 

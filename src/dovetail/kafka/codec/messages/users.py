@@ -1,25 +1,23 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: who can log in."""
 
-from dataclasses import dataclass
-
-from dovetail.kafka.codec.schema import Bytes, Int8, Int16, Int32, String
+from dovetail.kafka.codec.schema import Bytes, Int8, Int16, Int32, String, message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeUserScramCredentialsRequestUser:
     """A user by name."""
 
     name: String
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeUserScramCredentialsRequest:
     """Which users; null or none mean all."""
 
     users: tuple[DescribeUserScramCredentialsRequestUser, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeUserScramCredentialsResponseCredential:
     """A way in which a user can log in."""
 
@@ -27,7 +25,7 @@ class DescribeUserScramCredentialsResponseCredential:
     iterations: Int32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeUserScramCredentialsResponseResult:
     """A user."""
 
@@ -37,7 +35,7 @@ class DescribeUserScramCredentialsResponseResult:
     credential_infos: tuple[DescribeUserScramCredentialsResponseCredential, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeUserScramCredentialsResponse:
     """The users."""
 
@@ -47,7 +45,7 @@ class DescribeUserScramCredentialsResponse:
     results: tuple[DescribeUserScramCredentialsResponseResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterUserScramCredentialsRequestDeletion:
     """A way to log in that ends."""
 
@@ -55,7 +53,7 @@ class AlterUserScramCredentialsRequestDeletion:
     mechanism: Int8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterUserScramCredentialsRequestUpsertion:
     """A password, salted by the client."""
 
@@ -66,7 +64,7 @@ class AlterUserScramCredentialsRequestUpsertion:
     salted_password: Bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterUserScramCredentialsRequest:
     """Passwords to set and to remove."""
 
@@ -74,7 +72,7 @@ class AlterUserScramCredentialsRequest:
     upsertions: tuple[AlterUserScramCredentialsRequestUpsertion, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterUserScramCredentialsResponseResult:
     """What became of a user."""
 
@@ -83,7 +81,7 @@ class AlterUserScramCredentialsResponseResult:
     error_message: String | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterUserScramCredentialsResponse:
     """One result for each user."""
 

@@ -7,7 +7,8 @@ from django.db import migrations
 from dovetail.outbox.schema import DROP_STATEMENTS, statements_of
 
 
-def _run(schema_editor: Any, statements: tuple[str, ...]) -> None:
+def run(schema_editor: Any, statements: tuple[str, ...]) -> None:
+    """Runs plain statements."""
     with schema_editor.connection.cursor() as cursor:
         for statement in statements:
             # Without parameters Django hands the text to the driver as it is.
@@ -15,11 +16,11 @@ def _run(schema_editor: Any, statements: tuple[str, ...]) -> None:
 
 
 def _create(_: Any, schema_editor: Any) -> None:
-    _run(schema_editor, statements_of(schema_editor.connection.vendor))
+    run(schema_editor, statements_of(schema_editor.connection.vendor, 1))
 
 
 def _drop(_: Any, schema_editor: Any) -> None:
-    _run(schema_editor, DROP_STATEMENTS[schema_editor.connection.vendor])
+    run(schema_editor, DROP_STATEMENTS[schema_editor.connection.vendor])
 
 
 class Migration(migrations.Migration):  # type: ignore[misc] # Django has no types.

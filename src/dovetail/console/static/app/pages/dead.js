@@ -101,7 +101,7 @@ function sources(list, at) {
 
 function nothing(at) {
   return at.query.get("source")
-    ? empty("No dead letters here", "Whatever was here is replayed, dropped or handled.")
+    ? empty("No dead letters here", "What was here has been replayed, dropped or handled.")
     : empty(
         "No dead letters",
         "Nothing was given up: every message was handled or is still being tried. Letters of " +
@@ -267,7 +267,7 @@ async function replay(letters, at) {
     text: h(
       "p",
       null,
-      "Each goes back to where it came from and is tried anew, with its attempts counted from " +
+      "Each goes back to where it came from and is tried again, with its attempts counted from " +
         "the beginning. " +
         "Fix what made it fail first. From: ",
       h("strong", null, places(letters)),

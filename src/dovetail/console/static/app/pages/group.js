@@ -1,7 +1,7 @@
 /** One consumer group: lag of each partition, members, and setting its positions anew. */
 
 import { address, post } from "../api.js";
-import { button, empty, field, head, note, section, table, tile, tiles } from "../parts.js";
+import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
 import { brief, count, plural, rate } from "../format.js";
 import { danger, deletion, form } from "../dialog.js";
 import { figure, named } from "../columns.js";
@@ -23,7 +23,7 @@ export const page = {
     return [
       head(group.group, {
         crumbs: [["Groups", "/groups"]],
-        note: stateTag(group.state),
+        note: [stateTag(group.state), group.shares ? tag("share group") : null],
         tools: [
           button("Reset positions", () => reset(group, at), {
             disabled: busy,
@@ -41,7 +41,7 @@ export const page = {
         ? note(
             "",
             "Positions can be reset while the group has no members",
-            "Stop its consumers and reset; they go on from the new positions when they restart.",
+            "Stop its consumers and reset; they continue from the new positions when they restart.",
           )
         : null,
       tiles(
@@ -49,9 +49,11 @@ export const page = {
           title: count(group.lag),
           chart: spark(points(watchOf(at), "lag"), at.nowMs, `Lag, now ${count(group.lag)}`),
         }),
-        tile("Consumed", rate(group.consumed_per_s), {
-          chart: spark(points(watchOf(at), "rate"), at.nowMs, "Consumed a second"),
-        }),
+        group.shares
+          ? tile("Accepted", rate(group.accepted_per_s))
+          : tile("Consumed", rate(group.consumed_per_s), {
+              chart: spark(points(watchOf(at), "rate"), at.nowMs, "Consumed a second"),
+            }),
         tile("Members", count(group.members)),
         tile("Partitions", count(group.partitions.length)),
       ),
@@ -65,6 +67,7 @@ export const page = {
               "The group has members, but they have committed nothing yet.",
             ),
       ),
+      group.outcomes ? section("Deliveries", {}, outcomes(group)) : null,
       section(
         "Members",
         {},
@@ -72,7 +75,7 @@ export const page = {
           ? members(group, at)
           : empty(
               "The group has no members",
-              "Its positions are kept. A new consumer goes on where the last one stopped:",
+              "Its positions are kept. A new consumer continues where the last one stopped:",
               {
                 command:
                   `dovetail consume ${group.partitions[0]?.topic ?? "orders"} --group ` +
@@ -87,6 +90,40 @@ export const page = {
 /** Kafka's protocol writes a host as "/10.0.0.9". */
 const hostOf = (row) => (row.host ?? "–").replace(/^\//, "");
 
+const reader = {
+  name: "client",
+  label: "Read by",
+  cell: (row) =>
+    row.client ? `${row.client} at ${hostOf(row)}` : h("span", { class: "faint" }, "nobody"),
+};
+
+/** Of a share group, whose members read a partition together. */
+const sharing = [
+  figure("in_flight", "In flight"),
+  figure("again", "Again"),
+  figure("dying", "To dead letters"),
+  figure("deliveries", "Deliveries"),
+];
+
+/** What became of the records that a share group handed out, since its brokers count. */
+const OUTCOMES = [
+  ["acquired", "Acquired"],
+  ["accepted", "Accepted"],
+  ["released", "Released"],
+  ["expired", "Lock ended"],
+  ["rejected", "Rejected"],
+  ["exhausted", "Delivered too often"],
+  ["dead_letters", "Dead letters"],
+];
+
+function outcomes(group) {
+  return tiles(
+    ...OUTCOMES.map(([name, label]) =>
+      tile(label, brief(group.outcomes[name]), { title: count(group.outcomes[name]) }),
+    ),
+  );
+}
+
 function positions(group, at) {
   return table(at, {
     label: "Positions",
@@ -99,12 +136,7 @@ function positions(group, at) {
       figure("committed", "Committed"),
       figure("end", "End"),
       figure("lag", "Lag"),
-      {
-        name: "client",
-        label: "Read by",
-        cell: (row) =>
-          row.client ? `${row.client} at ${hostOf(row)}` : h("span", { class: "faint" }, "nobody"),
-      },
+      ...(group.shares ? sharing : [reader]),
     ],
   });
 }

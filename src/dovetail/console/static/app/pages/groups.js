@@ -3,7 +3,7 @@
 import { field, tag } from "../parts.js";
 import { figure, named } from "../columns.js";
 import { h } from "../dom.js";
-import { listing } from "../list.js";
+import { listing, partOf } from "../list.js";
 import { plural } from "../format.js";
 import { to } from "../router.js";
 
@@ -21,21 +21,39 @@ export const groupColumns = (lagLabel) => [
 
 export const page = {
   title: () => "Groups",
-  watch: () => ["groups"],
-  view({ groups: { groups } }, at) {
+  watch: (at) => [
+    partOf("groups", at, {
+      sorts: SORTS,
+      more: { topic: at.query.get("topic"), internal: shows(at) && "true" },
+    }),
+  ],
+  view({ groups: { groups, total, lag, topics } }, at) {
     const topic = at.query.get("topic") ?? "";
-    const topics = [...new Set(groups.flatMap((row) => row.topics))].sort();
     return listing(at, {
       title: "Groups",
-      rows: topic ? groups.filter((row) => row.topics.includes(topic)) : groups,
+      rows: groups,
+      total,
       name: "group",
-      note: totals,
+      note: () => `${plural(total, "group")}, ${plural(lag, "record")} behind`,
       narrowed: Boolean(topic),
-      controls: field(
-        "Topic",
-        { value: topic, onchange: (event) => at.set({ topic: event.target.value }) },
-        { options: [["", "All"], ...topics.map((name) => [name, name])] },
-      ),
+      controls: [
+        field(
+          "Topic",
+          { value: topic, onchange: (event) => at.set({ topic: event.target.value, from: null }) },
+          { options: [["", "All"], ...topics.map((name) => [name, name])] },
+        ),
+        h(
+          "label",
+          { class: "check" },
+          h("input", {
+            type: "checkbox",
+            checked: shows(at),
+            onchange: (event) =>
+              at.set({ internal: event.target.checked ? "1" : null, from: null }),
+          }),
+          "Snapshots of teams",
+        ),
+      ],
       columns: [
         ...groupColumns("Lag"),
         {
@@ -59,7 +77,8 @@ export const page = {
   },
 };
 
-function totals(rows) {
-  const lag = rows.reduce((sum, row) => sum + (row.lag ?? 0), 0);
-  return `${plural(rows.length, "group")}, ${plural(lag, "record")} behind`;
-}
+/** Whether groups are shown in which teams keep their snapshots. */
+const shows = (at) => at.query.get("internal") === "1";
+
+/** The node's name of each column that it sorts by. */
+const SORTS = { group: "group", state: "state", members: "members", lag: "lag" };

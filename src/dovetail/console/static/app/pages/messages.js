@@ -54,9 +54,12 @@ const source = (wish) =>
     limit: wish.limit,
   });
 
+/** What can be chosen from. */
+const TOPICS = "topics?internal=true";
+
 export const page = {
   title: (at) => (wishes(at).topic ? `Messages of ${wishes(at).topic}` : "Messages"),
-  watch: (at) => (wishes(at).topic ? ["topics", `topic:${wishes(at).topic}`] : ["topics"]),
+  watch: (at) => [TOPICS, ...(wishes(at).topic ? [`topic:${wishes(at).topic}`] : [])],
   loadedBy: (at) => source(wishes(at)),
   load: async (at) => (wishes(at).topic ? read(source(wishes(at))) : {}),
   arrived(watch, doc, at) {
@@ -111,7 +114,7 @@ function noteOf(loaded, wish) {
 
 function noTopic(topics) {
   if (topics.some((row) => !row.internal)) return null;
-  return empty("There are no messages yet", "Nothing was written yet. To write a first one:", {
+  return empty("There are no messages yet", "Nothing has been written yet. To write a message:", {
     command: "echo 'hello, world' | dovetail produce orders",
   });
 }
@@ -210,8 +213,8 @@ function found(loaded, wish, at) {
     loaded.complete === false
       ? note(
           "warn",
-          `Only the first ${plural(loaded.scanned, "record")} were looked at`,
-          "There may be more behind them. Start at a later offset or time, or choose one " +
+          `Only the first ${plural(loaded.scanned, "record")} were examined`,
+          "There may be more after them. Start at a later offset or time, or choose one " +
             "partition.",
         )
       : null,
@@ -227,7 +230,7 @@ function nothing(loaded, wish) {
         "letter by letter.",
     );
   }
-  return empty("No message here", "The topic is empty from this place on. To write one:", {
+  return empty("No message here", "The topic is empty from here on. To write a message:", {
     command: `echo 'hello, world' | dovetail produce ${wish.topic}`,
   });
 }

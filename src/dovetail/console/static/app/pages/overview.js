@@ -1,11 +1,12 @@
-/** The node and its cluster at a glance: is anything wrong, how much flows, who is there. */
+/** The node and its cluster at a glance: what needs attention, how much flows, who is there. */
 
 import { brief, bytes, count, plural, rate, span } from "../format.js";
-import { command, empty, facts, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import { ago, command, empty, facts, head, section, table, tag, tile, tiles } from "../parts.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { points } from "../history.js";
 import { spark } from "../charts.js";
+import { to } from "../router.js";
 
 const TONES = { healthy: "good", degraded: "warn", leaving: "warn" };
 
@@ -22,7 +23,7 @@ export const page = {
             : plural(overview.nodes.length, "node")) + `, up for ${span(node.uptime_ms)}`,
         tools: [at.live()],
       }),
-      health(overview),
+      attention(overview, at),
       flow(totals, at),
       totals.topics === 0 ? firstSteps(node) : null,
       section(plural(overview.nodes.length, "node"), {}, nodes(overview, at)),
@@ -31,27 +32,56 @@ export const page = {
   },
 };
 
-function health({ node, degradations, totals }) {
-  const ills = [];
-  if (!node.ready) ills.push(note("bad", "This node takes no clients", node.reasons.join("; ")));
-  if (totals.partitions_without_owner > 0) {
-    ills.push(
-      note(
-        "bad",
-        `${plural(totals.partitions_without_owner, "partition")} without an owner`,
-        "Nobody can write to or read from them until a broker claims them, which takes seconds. " +
-          "If it lasts, check that enough storage nodes are up.",
-      ),
+/** What somebody should look at, the worst first, each with what to do. */
+function attention({ node, attention: findings }, at) {
+  const about = [...findings];
+  if (!node.ready && !about.some((one) => one.noun === "node")) {
+    const what = `takes no clients: ${node.reasons.join("; ")}`;
+    about.unshift({ grade: "bad", noun: "node", where: node.name, what, todo: "" });
+  }
+  if (about.length === 0) {
+    return h(
+      "p",
+      { key: "well" },
+      tag("Healthy", "good", { dot: true }),
+      " ",
+      h("span", { class: "soft" }, "Nothing needs attention."),
     );
   }
-  for (const one of degradations) ills.push(note("warn", one.where, one.reason));
-  if (ills.length > 0) return h("div", { class: "section", key: "ills" }, ills);
+  return section(
+    "Needs attention",
+    { note: plural(about.length, "finding") },
+    h(
+      "ul",
+      { class: "attention" },
+      about.map((one) => finding(one, at)),
+    ),
+  );
+}
+
+const PLACES = {
+  group: (name) => to("groups", name),
+  timeline: (name) => to("timelines", name),
+  pipeline: (name) => to("pipelines", name),
+  dead: () => "/dead",
+  topic: () => "/topics",
+};
+
+function finding(one, at) {
+  const href = PLACES[one.noun]?.(one.where);
   return h(
-    "p",
-    { key: "well" },
-    tag("Healthy", "good", { dot: true }),
-    " ",
-    h("span", { class: "soft" }, "Every partition has an owner, and no node reports trouble."),
+    "li",
+    { class: `note ${one.grade}`, key: `${one.noun} ${one.where} ${one.what}` },
+    h(
+      "p",
+      null,
+      tag(one.grade === "bad" ? "failing" : "warning", one.grade, { dot: true }),
+      " ",
+      h("strong", null, `${one.noun} `, href ? h("a", { href }, one.where) : one.where),
+      one.since_ms ? h("span", { class: "soft" }, " since ", ago(one.since_ms, at.nowMs)) : null,
+    ),
+    h("p", null, one.what),
+    one.todo ? h("p", { class: "soft" }, one.todo) : null,
   );
 }
 

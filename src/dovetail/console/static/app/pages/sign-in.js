@@ -18,7 +18,7 @@ export const page = {
     if (loaded === null) return loading();
     if (!loaded.required || loaded.signed_in) {
       return [
-        head("Signed in", { note: loaded.required ? null : "This node asks for no token." }),
+        head("Signed in", { note: loaded.required ? null : "This node requires no token." }),
         h(
           "div",
           { class: "buttons" },

@@ -23,7 +23,7 @@ import { danger, deletion } from "../dialog.js";
 import { figure } from "../columns.js";
 import { h } from "../dom.js";
 import { histogram, share, spark, strip } from "../charts.js";
-import { move, putSchedule, schedule } from "../timeline-forms.js";
+import { byFilter, move, putSchedule, schedule } from "../timeline-forms.js";
 import { points } from "../history.js";
 import { say } from "../said.js";
 
@@ -94,7 +94,15 @@ export const page = {
       section("Consumers and their buckets", {}, consumers(timeline, at)),
       section(
         "Messages",
-        { note: "The next ones to become due, or those you look up." },
+        {
+          note: "The next ones to become due, or those you look up.",
+          tools: [
+            button(
+              "Change by filter",
+              async () => (await byFilter(timeline.timeline)) && at.load(),
+            ),
+          ],
+        },
         lookup(at),
         docs.loaded ? messages(docs.loaded.listed, timeline, at) : loading(),
       ),
@@ -253,7 +261,7 @@ function messages(list, timeline, at) {
           "No such message",
           "It was handled or cancelled, or never existed. Clear the fields to see the next ones.",
         )
-      : empty("Nothing is scheduled", "To put a message ten minutes ahead:", {
+      : empty("Nothing is scheduled", "To schedule a message in ten minutes:", {
           command: `dovetail timeline schedule ${timeline.timeline} 'call Ada' --delay 10m`,
         });
   }

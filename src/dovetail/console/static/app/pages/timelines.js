@@ -64,7 +64,7 @@ async function create(at) {
     fields: (bound) => [
       field("Name", bound("timeline", "", { required: true, maxlength: 249, autocomplete: "off" })),
       field("Attempts", bound("attempts", "10", { type: "number", min: 1, required: true }), {
-        note: "A message that fails so often becomes a dead letter.",
+        note: "After this many failed attempts, a message becomes a dead letter.",
       }),
     ],
     submit: async (values) => {

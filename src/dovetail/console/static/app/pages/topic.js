@@ -2,7 +2,19 @@
 
 import { address, patch } from "../api.js";
 import { brief, bytes, count, exact, plural, rate, span } from "../format.js";
-import { button, empty, field, head, note, section, table, tag, tile, tiles } from "../parts.js";
+import {
+  ago,
+  button,
+  empty,
+  field,
+  head,
+  note,
+  section,
+  table,
+  tag,
+  tile,
+  tiles,
+} from "../parts.js";
 import { deletion, form } from "../dialog.js";
 import { figure } from "../columns.js";
 import { groupColumns } from "./groups.js";
@@ -17,7 +29,7 @@ const watchOf = (at) => `topic:${at.params.topic}`;
 
 export const page = {
   title: (at) => at.params.topic,
-  watch: (at) => [watchOf(at), "groups"],
+  watch: (at) => [watchOf(at), `groups?${new URLSearchParams({ topic: at.params.topic })}`],
   view(docs, at) {
     const topic = docs[watchOf(at)];
     const groups = docs.groups.groups.filter((row) => row.topics.includes(topic.topic));
@@ -54,6 +66,7 @@ export const page = {
         tile("Groups reading", count(groups.length)),
       ),
       section("Partitions", {}, partitions(topic, at)),
+      topic.compaction.length > 0 ? section("Compaction", {}, compaction(topic, at)) : null,
       section("Groups that read it", {}, readers(topic, groups, at)),
       section(
         "Settings",
@@ -136,6 +149,29 @@ function partitions(topic, at) {
             h("span", { class: "faint" }, ` (${row.ack_quorum} of ${row.write_quorum})`),
           ),
       },
+    ],
+  });
+}
+
+function compaction(topic, at) {
+  return table(at, {
+    label: "Compaction",
+    rows: topic.compaction,
+    key: (row) => row.partition,
+    name: "compaction",
+    sort: "partition",
+    columns: [
+      figure("partition", "Partition"),
+      figure("cleaned_to", "Compacted up to"),
+      figure("dirty_bytes", "Dirty", { show: bytes }),
+      figure("dirty_ratio", "Dirty part", { show: (part) => `${Math.round(part * 100)} %` }),
+      {
+        name: "last_ms",
+        label: "Last pass",
+        sort: (row) => row.last_ms,
+        cell: (row) => (row.last_ms === null ? "–" : ago(row.last_ms, at.nowMs)),
+      },
+      figure("bytes_per_s", "Read a second", { show: bytes }),
     ],
   });
 }
@@ -245,7 +281,7 @@ function changes(topic, values) {
   if (Object.keys(config).length > 0) body.config = config;
   if (unset.length > 0) body.unset = unset;
   if (Object.keys(body).length === 0)
-    throw new Error("Nothing was changed. Change a value, or leave with Cancel.");
+    throw new Error("Nothing has changed. Change a value, or choose Cancel.");
   return body;
 }
 

@@ -6,28 +6,28 @@ import { button, field, tag } from "../parts.js";
 import { figure, named } from "../columns.js";
 import { form } from "../dialog.js";
 import { h } from "../dom.js";
-import { listing } from "../list.js";
+import { listing, partOf } from "../list.js";
 import { say } from "../said.js";
 import { to } from "../router.js";
 
 export const page = {
   title: () => "Topics",
-  watch: () => ["topics"],
-  view({ topics: { topics } }, at) {
-    const internal = at.query.get("internal") === "1";
+  watch: (at) => [partOf("topics", at, { sorts: SORTS, more: { internal: shows(at) && "true" } })],
+  view({ topics: { topics, total, records } }, at) {
     return listing(at, {
       title: "Topics",
-      rows: internal ? topics : topics.filter((row) => !row.internal),
+      rows: topics,
+      total,
       name: "topic",
-      note: totals,
+      note: () => `${plural(total, "topic")} with ${plural(records, "record")}`,
       tools: [button("Create topic", () => createTopic(at), { kind: "primary" })],
       controls: h(
         "label",
         { class: "check" },
         h("input", {
           type: "checkbox",
-          checked: internal,
-          onchange: (event) => at.set({ internal: event.target.checked ? "1" : null }),
+          checked: shows(at),
+          onchange: (event) => at.set({ internal: event.target.checked ? "1" : null, from: null }),
         }),
         "Internal topics",
       ),
@@ -42,10 +42,17 @@ export const page = {
   },
 };
 
-function totals(rows) {
-  const records = rows.reduce((sum, row) => sum + (row.records ?? 0), 0);
-  return `${plural(rows.length, "topic")} with ${plural(records, "record")}`;
-}
+/** Whether topics are shown that the node keeps for itself. */
+const shows = (at) => at.query.get("internal") === "1";
+
+/** The node's name of each column that it sorts by. */
+const SORTS = {
+  topic: "topic",
+  partitions: "partitions",
+  records: "records",
+  bytes: "bytes",
+  rate: "records_per_s",
+};
 
 const COLUMNS = [
   named("topic", "Topic", (row) => to("topics", row.topic), { marks }),

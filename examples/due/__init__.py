@@ -1,0 +1,1 @@
+"""Messages that are due later, from four Kafka clients; see the README of the examples."""

@@ -1,0 +1,5 @@
+"""`dovetail backup` and `dovetail restore`: a node in a file (`dovetail.backup` has the theory).
+
+backup.py    asks a node for the file, reads it back, and gives it its name
+restore.py   the file into an empty data folder
+"""

@@ -1,0 +1,58 @@
+"""The cancels of a pipeline as one task reads them: all that there are, and then as they come."""
+
+from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
+from dovetail.spark.fetching import Fetched, fetch
+from dovetail.teams.cancelling import Cancels
+from dovetail.teams.graph import cancels_topic
+from dovetail.teams.tasks.tail import Tail
+
+
+class CancelLog:
+    """Follows the topic of cancels. The partitions of a task share one."""
+
+    def __init__(self, client: KafkaClient, pipeline: str) -> None:
+        """Reads all that is there. Raises `Unavailable`, and `TopicUnknown`."""
+        self._place = (cancels_topic(pipeline), 0)
+        self.cancels = Cancels()
+        #: How many it has read; whoever has seen fewer looks through its jobs again.
+        self.count = 0
+        start = client.offsets({self._place: EARLIEST})[self._place]
+        end = client.offsets({self._place: LATEST})[self._place]
+        for fetched in fetch(client, self._place, start, end, committed=True):
+            self._note(fetched, start)
+        self._tail = Tail(client, self._place, position=end)
+
+    def fileno(self) -> int:
+        """What to wait for; -1: nothing."""
+        return self._tail.fileno()
+
+    @property
+    def due_s(self) -> float | None:
+        """When to call `step` at the latest."""
+        return None if self._tail.fileno() >= 0 else self._tail.retry_s
+
+    def step(self, now_s: float, ready: set[int]) -> None:
+        """Takes what has come. Called by each partition of the task: the first one does it."""
+        position = self._tail.position
+        fetched = self._tail.take(now_s, ready)
+        if fetched is not None:
+            self._note(fetched, position)
+        self._tail.ask(now_s)
+
+    def close(self) -> None:
+        """Leaves the topic."""
+        self._tail.close()
+
+    def _note(self, fetched: Fetched, position: int) -> None:
+        if not fetched.batches:
+            return
+        batch = to_arrow(
+            fetched.batches, self._place, offset_min=position, columns=COLUMNS_WITH_HEADERS
+        )
+        columns = (batch.column(name).to_pylist() for name in ("key", "value"))
+        for key, value, at_ms in zip(*columns, times_ms(batch), strict=True):
+            if key is not None:
+                reason = (value or b"").decode(errors="replace")
+                self.cancels.note(key, at_ms=at_ms, reason=reason)
+                self.count += 1

@@ -1,0 +1,118 @@
+"""Serving one partition of a gathering: ends of items in, one job for each group out.
+
+`gathers` decides which ends make a group and when it is closed; the chain stores its row once. No
+code of the user runs here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dovetail.kafka.client.client import KafkaClient, Partition
+from dovetail.kafka.client.partitioner import murmur2_partitioner
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
+from dovetail.spark.fetching import Fetched, fetch
+from dovetail.teams.chains.lane import clock_s
+from dovetail.teams.chains.rows import OUTCOME, Row
+from dovetail.teams.envelope import ITEM, Item
+from dovetail.teams.outcome import KIND, REASON
+from dovetail.teams.tasks.attempt import Attempt, Share, now_ms
+from dovetail.teams.tasks.gathers import End, Group, Groups, payload_of
+
+
+class Gathering(Attempt):
+    """One attempt at a partition of a gathering."""
+
+    def __init__(self, share: Share, client: KafkaClient, *, committing: KafkaClient) -> None:
+        """Raises as `Attempt` does."""
+        self._groups = Groups()
+        self._asked_ms = self._read_ms = 0
+        super().__init__(share, client, committing=committing)
+        assert share.stage.gather is not None
+        self._gather = share.stage.gather
+
+    def outputs(self) -> Sequence[Partition]:
+        return []
+
+    def work(self, now_s: float, ready: set[int]) -> None:
+        position = self._input.position
+        fetched = self._input.take(now_s, ready)
+        if fetched is not None:
+            self._read(fetched, position)
+        if self.wants_more and self._input.fileno() < 0:
+            self._asked_ms = now_ms()
+            self._input.ask(now_s)
+
+    def follow_stored(self, outcome: Row) -> None:
+        self._chain.follow(outcome.job, ())
+
+    def forget(self, offset: int) -> None:
+        for other in self._groups.end(offset):
+            self._chain.release(other)
+
+    def _read(self, fetched: Fetched, position: int) -> None:
+        if fetched.batches:
+            batch = to_arrow(
+                fetched.batches,
+                self._share.input,
+                offset_min=position,
+                columns=COLUMNS_WITH_HEADERS,
+            )
+            # The times apart: what a client gave may be none that Python knows.
+            rows = batch.drop_columns(["timestamp"]).to_pylist()
+            for row, at_ms in zip(rows, times_ms(batch), strict=True):
+                headers = {pair["key"]: pair["value"] or b"" for pair in row["headers"] or ()}
+                item = Item.parsed(row["key"] or b"", headers.get(ITEM, b""))
+                if item is not None and Groups.counts(item, at_ms=at_ms):
+                    self._take(row["offset"], item, _end_of(row["value"] or b"", headers))
+            self._chain.skip(self._input.position)
+
+        if self._input.position >= fetched.high_watermark:
+            self._read_ms = max(self._read_ms, self._asked_ms)
+        for group in self._groups.over(read_ms=self._read_ms):
+            self._close(group)
+
+    def _take(self, offset: int, item: Item, end: End) -> None:
+        effects = self._chain.take(offset)
+        complete = self._groups.add(offset, item, end)
+        if effects:
+            self.do(effects)
+        elif complete is not None:
+            self._close(complete)
+
+    def _close(self, group: Group) -> None:
+        """Makes the group's row."""
+        group.closed = True
+        self._read_again(group)
+        gather = self._gather
+        payload = payload_of(group, given=self._stage.codec, wanted=gather.target.codec)
+        key = group.base
+        if gather.id_suffix is not None:
+            key += f"/{gather.id_suffix}".encode()
+        place = (self._share.results_topic, murmur2_partitioner(key, self._share.results))
+        self._chain.decide(place, Row(group.last, OUTCOME, key, payload), ())
+        self._moved_at_s = clock_s()
+
+    def _read_again(self, group: Group) -> None:
+        """Ends that did not fit into memory."""
+        left = {end.left_at: n for n, end in group.ends.items() if end.left_at is not None}
+        place = self._share.input
+        for offset, number in sorted(left.items()):
+            for fetched in fetch(self._client, place, offset, offset + 1, committed=True):
+                batch = to_arrow(
+                    fetched.batches,
+                    place,
+                    offset_min=offset,
+                    offset_end=offset + 1,
+                    columns=COLUMNS_WITH_HEADERS,
+                )
+                for row in batch.drop_columns(["timestamp"]).to_pylist():
+                    headers = {pair["key"]: pair["value"] or b"" for pair in row["headers"] or ()}
+                    end = _end_of(row["value"] or b"", headers)
+                    group.ends[number] = replace(end, left_at=offset)
+
+
+def _end_of(value: bytes, headers: dict[str, bytes]) -> End:
+    if KIND not in headers:
+        return End(value)
+    kind, reason = headers[KIND], headers.get(REASON, b"")
+    return End(None, kind.decode(errors="replace"), reason.decode(errors="replace"))

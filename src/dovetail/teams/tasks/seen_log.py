@@ -1,0 +1,100 @@
+"""Which records of an input partition are repetitions, read from the log where memory lacks them.
+
+An attempt that begins reads the time to live before its first record once; from then on every
+record passes by here. What `seen` promises is a function of the log, so each attempt finds the
+same answer.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import pyarrow as pa
+
+from dovetail.kafka.client.client import KafkaClient, Partition
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
+from dovetail.spark.fetching import fetch
+from dovetail.teams.envelope import Identity, Job, job_of, place_of
+from dovetail.teams.tasks.seen import Seen
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record of an input topic."""
+
+    job: Job
+    offset: int
+    at_ms: int
+    #: Whether the id is the producer's; else it is the record's place, which never repeats.
+    named: bool
+
+
+class SeenLog:
+    """The identities of one partition, as its log has them."""
+
+    def __init__(self, client: KafkaClient, partition: Partition, *, remember_ms: int) -> None:
+        self._client, self._partition, self._remember_ms = client, partition, remember_ms
+        self.seen: Seen | None = None
+
+    def fresh(self, records: Sequence[Record]) -> list[Record]:
+        """Those of the records, which follow the ones before, that are no repetitions."""
+        oldest_ms = min(record.at_ms for record in records)
+        start = records[0].offset
+        if self.seen is None:
+            self.seen = self._window(start, oldest_ms, forgets=True)
+        seen = self.seen
+        if seen.lacks(oldest_ms):
+            # Not kept: it would grow with every late record.
+            seen = self._window(start, oldest_ms, forgets=False)
+
+        named = [record for record in records if record.named]
+        identities = [record.job.identity for record in named]
+        times_ms = [record.at_ms for record in named]
+        repeated = seen.repeats(identities, times_ms)
+        if seen is not self.seen:
+            self.seen.repeats(identities, times_ms)
+        if not any(repeated):
+            return list(records)
+        dropped = {record.offset for record, again in zip(named, repeated, strict=True) if again}
+        return [record for record in records if record.offset not in dropped]
+
+    def _window(self, start: int, oldest_ms: int, *, forgets: bool) -> Seen:
+        """What came before `start`, as far back as a record of that time needs."""
+        window_ms = max(0, oldest_ms - self._remember_ms)
+        first = self._client.offsets({self._partition: window_ms})[self._partition]
+        position = start if first < 0 else min(first, start)
+        seen = Seen(remember_ms=self._remember_ms, covers_ms=window_ms, forgets=forgets)
+        for fetched in fetch(self._client, self._partition, position, start, committed=True):
+            batch = to_arrow(
+                fetched.batches,
+                self._partition,
+                offset_min=position,
+                offset_end=start,
+                columns=COLUMNS_WITH_HEADERS,
+            )
+            if batch.num_rows:
+                seen.repeats(*_identities(batch, self._partition))
+        return seen
+
+
+def records_of(batch: pa.RecordBatch, partition: Partition) -> list[Record]:
+    """The records of a decoded batch."""
+    topic, number = partition
+    headers = batch.column("headers")
+    # Most jobs have none, and a column of empty lists costs more to look through than all others.
+    pairs_of = headers.to_pylist() if len(headers.flatten()) else [None] * batch.num_rows
+    columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
+    records = []
+    for key, value, offset, at_ms, pairs in zip(*columns, times_ms(batch), pairs_of, strict=True):
+        found = [(pair["key"], pair["value"] or b"") for pair in pairs] if pairs else None
+        place = place_of(topic, number, offset) if key is None else ""
+        job = job_of(place=place, key=key, value=value, headers=found)
+        records.append(Record(job, offset, at_ms, key is not None))
+    return records
+
+
+def _identities(batch: pa.RecordBatch, partition: Partition) -> tuple[list[Identity], list[int]]:
+    """The identities and times of the records that have names; most are a key and no header."""
+    keys = batch.column("key")
+    if keys.null_count or len(batch.column("headers").flatten()):
+        named = [record for record in records_of(batch, partition) if record.named]
+        return [one.job.identity for one in named], [one.at_ms for one in named]
+    return keys.to_pylist(), times_ms(batch)

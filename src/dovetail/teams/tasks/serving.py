@@ -1,0 +1,284 @@
+"""Serving one partition of a team: jobs in, outcomes out, as each of them ends.
+
+    input partition ─ polled ─► without repetitions ─► crew ─► chain ─► lanes ─► output partitions
+                                  `seen_log`                     │
+                                                         snapshots, in a group
+
+The chain decides what is written, the crew runs functions, lanes talk to brokers; this joins them.
+
+Jobs in hand are bounded, in number and bytes. A job that takes long holds none of the others up:
+they end, and their outcomes are seen; only the position stays behind it, up to `HELD_BACK_MAX`.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from dovetail.kafka.client.client import KafkaClient, Partition
+from dovetail.settings.tracing import TracingSettings
+from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
+from dovetail.spark.fetching import Fetched
+from dovetail.teams.chains.lane import clock_s
+from dovetail.teams.chains.rows import Row
+from dovetail.teams.chains.snapshot import Snapshot
+from dovetail.teams.envelope import Job
+from dovetail.teams.outcome import DeadLetter, Failure, FailureKind, Postponed
+from dovetail.teams.progress import JobProgress, Note
+from dovetail.teams.tasks.attempt import Attempt, Share, now_ms
+from dovetail.teams.tasks.cancel_log import CancelLog
+from dovetail.teams.tasks.outcome_rows import (
+    counts_of,
+    ended_of,
+    follow_rows,
+    outcome_row,
+    output_topics,
+    sprayed_of,
+)
+from dovetail.teams.tasks.seen_log import Record, SeenLog, records_of
+from dovetail.teams.workers.allowance import Allowance
+from dovetail.teams.workers.crew import Crew, Done, Ended
+
+#: Jobs that are read and have not ended. Enough for a crew that takes two chunks for each worker.
+IN_HAND_MAX = 5_000
+IN_HAND_BYTES_MAX = 32 * 1024 * 1024
+#: Jobs behind one that takes long: what the next attempt reads back, at most.
+HELD_BACK_MAX = 1_000_000
+#: Topics that follow-ups go to may grow.
+_COUNTS_S = 30.0
+#: The crew's number for a result that is stored: this minus the offset of its job.
+_STORED = -1
+
+
+class Serving(Attempt):
+    """One attempt at a partition of a team."""
+
+    def __init__(
+        self,
+        share: Share,
+        client: KafkaClient,
+        *,
+        committing: KafkaClient,
+        cancels: CancelLog,
+        traced: TracingSettings | None = None,
+        allowance: Allowance | None = None,
+    ) -> None:
+        """Raises as `Attempt` does. `traced` says how functions make spans; `allowance` is that of
+        the team, if it has a limit."""
+        self._crew = Crew(share.stage, size=share.size, traced=traced, allowance=allowance)
+        self._seen = SeenLog(client, share.input, remember_ms=share.stage.remember_ms)
+        self._cancels, self._cancels_seen = cancels, cancels.count
+        self._counts: dict[str, int] = {}
+        self._counts_at_s = 0.0
+        #: Jobs that have not ended, as they came, and their size.
+        self._jobs: dict[int, Record] = {}
+        self._bytes = 0
+        #: Outcomes that are stored, and of which what follows is being made.
+        self._following: dict[int, Row] = {}
+        #: Read, and not taken yet; behind them the input goes on.
+        self._backlog: deque[Record] = deque()
+        self._news_committed = self._news_sent = 0
+        super().__init__(share, client, committing=committing)
+
+    def outputs(self) -> Sequence[Partition]:
+        self._look_at_counts()
+        return [(topic, n) for topic, count in self._counts.items() for n in range(count)]
+
+    def _look_at_counts(self) -> None:
+        topics = output_topics(self._stage, delays=self._share.delays)
+        found = self._client.partitions(topics)
+        self._counts = {topic: len(numbers) for topic, numbers in found.items()}
+        self._counts_at_s = clock_s()
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def filenos(self) -> list[int]:
+        others = (self._cancels.fileno(), *self._crew.filenos())
+        return [*super().filenos(), *(one for one in others if one >= 0)]
+
+    def due_s(self, now_s: float) -> float:
+        times = [super().due_s(now_s)]
+        if self._cancels.due_s is not None:
+            times.append(self._cancels.due_s)
+        monotonic_s = time.monotonic()
+        crew_s = self._crew.due_s(monotonic_s)
+        if crew_s is not None:
+            times.append(now_s + crew_s - monotonic_s)
+        return min(times)
+
+    def close(self) -> None:
+        super().close()
+        self._crew.close()
+
+    # --- jobs ------------------------------------------------------------------------------------
+
+    @property
+    def wants_more(self) -> bool:
+        chain = self._chain
+        return (
+            chain.ready
+            and not self._backlog
+            and chain.in_hand < IN_HAND_MAX
+            and self._bytes < IN_HAND_BYTES_MAX
+            and chain.held_back < HELD_BACK_MAX
+        )
+
+    def work(self, now_s: float, ready: set[int]) -> None:
+        self._take_cancels(now_s, ready)
+        position = self._input.position
+        fetched = self._input.take(now_s, ready)
+        if fetched is not None:
+            self._read(fetched, position)
+        if self.wants_more:
+            self._input.ask(now_s)
+
+        for offset, ended in self._crew.step(time.monotonic()):
+            self._job_ended(offset, ended, now_s)
+        self._take_backlog()
+
+    def _take_cancels(self, now_s: float, ready: set[int]) -> None:
+        """Ends what is in hand and not wanted any more."""
+        self._cancels.step(now_s, ready)
+        if self._cancels.count == self._cancels_seen:
+            return
+        self._cancels_seen = self._cancels.count
+        for offset, record in list(self._jobs.items()):
+            reason = self._cancelled(record)
+            if reason is not None and self._crew.cancel(offset, now_s=time.monotonic()):
+                self._job_ended(offset, _cancelled(record.job, reason), now_s)
+
+    def _cancelled(self, record: Record) -> str | None:
+        remember_ms = self._stage.remember_ms
+        cancels = self._cancels.cancels
+        return cancels.reason(record.job, at_ms=record.at_ms, remember_ms=remember_ms)
+
+    def _read(self, fetched: Fetched, position: int) -> None:
+        if not fetched.batches:
+            return
+        batch = to_arrow(
+            fetched.batches,
+            self._share.input,
+            offset_min=position,
+            columns=COLUMNS_WITH_HEADERS,
+        )
+        if batch.num_rows:
+            records = records_of(batch, self._share.input)
+            self._backlog.extend(self._seen.fresh(records))
+        if not self._backlog:
+            self._chain.skip(self._input.position)
+
+    def _take_backlog(self) -> None:
+        chain, before = self._chain, self._crew.in_hand
+        while self._backlog and chain.in_hand < IN_HAND_MAX and self._bytes < IN_HAND_BYTES_MAX:
+            record = self._backlog.popleft()
+            self._jobs[record.offset] = record
+            self._bytes += len(record.job.payload)
+            effects = chain.take(record.offset)
+            if effects:
+                self.do(effects)
+            elif (reason := self._cancelled(record)) is not None:
+                self._job_ended(record.offset, _cancelled(record.job, reason), clock_s())
+            else:
+                self._crew.add(record.offset, record.job)
+            if not self._backlog:
+                chain.skip(self._input.position)
+        if self._crew.in_hand > before:
+            # What was taken just now begins at once.
+            for offset, ended in self._crew.step(time.monotonic()):
+                self._job_ended(offset, ended, clock_s())
+
+    def _job_ended(self, offset: int, ended: Ended, now_s: float) -> None:
+        """A function has ended, or what follows from a stored result is made."""
+        if offset < 0:
+            self._made_again(_STORED - offset, ended)
+            return
+        record = self._jobs.get(offset)
+        if record is None or self._chain.has_outcome(offset):
+            return
+        job = record.job
+        if now_s - self._counts_at_s > _COUNTS_S:
+            self._look_at_counts()
+        counts = self._counts
+        ended_ms = now_ms()
+        place, row = outcome_row(
+            self._stage,
+            offset,
+            job,
+            ended,
+            results=self._share.results,
+            counts=counts,
+            now_ms=ended_ms,
+        )
+        follows = follow_rows(self._stage, offset, job, ended, counts=counts, now_ms=ended_ms)
+        self.know_places(follows)
+        self._chain.decide(place, row, follows)
+
+    def _made_again(self, offset: int, ended: Ended) -> None:
+        """What follows from a stored result; if a connector fails now, a dead letter says so."""
+        outcome, record = self._following.pop(offset, None), self._jobs.get(offset)
+        if outcome is None or record is None:
+            return
+        job = record.job
+        if isinstance(ended, Done):
+            ended = Done(job, ended.result, ended.forwards)
+        elif isinstance(ended, Postponed):
+            ended = DeadLetter(job, Failure(FailureKind.EXCEPTION, ended.reason), ended.attempts)
+        else:
+            ended = DeadLetter(job, ended.failure, ended.attempts)
+        self._follow(offset, outcome, ended)
+
+    def _follow(self, offset: int, outcome: Row, ended: Ended) -> None:
+        follows = follow_rows(
+            self._stage,
+            offset,
+            self._jobs[offset].job,
+            ended,
+            counts=self._counts | counts_of(outcome),
+            now_ms=sprayed_of(outcome) or now_ms(),
+        )
+        self.know_places(follows)
+        self._chain.follow(offset, follows)
+
+    def follow_stored(self, outcome: Row) -> None:
+        """An outcome that another attempt stored: what follows is made of it."""
+        job = self._jobs[outcome.job].job
+        ended = ended_of(outcome, job)
+        if isinstance(ended, Done) and self._stage.connectors:
+            self._following[outcome.job] = outcome
+            # Its function may still be running here, under its own number.
+            self._crew.add(_STORED - outcome.job, Job(job.id, ended.result), stored=True)
+        else:
+            self._follow(outcome.job, outcome, ended)
+
+    def forget(self, offset: int) -> None:
+        record = self._jobs.pop(offset, None)
+        self._following.pop(offset, None)
+        if record is not None:
+            self._bytes -= len(record.job.payload)
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    @property
+    def is_committed(self) -> bool:
+        return super().is_committed and self._news_committed == self._crew.news
+
+    def on_committed(self, snapshot: Snapshot) -> None:
+        super().on_committed(snapshot)
+        self._news_committed = self._news_sent
+
+    def note(self) -> str:
+        """What jobs say of themselves, for the driver's report."""
+        crew = self._crew
+        self._news_sent = crew.news
+        if not crew.progress and not crew.trouble:
+            return ""
+        said = sorted(crew.progress.items())
+        jobs = [
+            JobProgress(self._jobs[offset].job.id, part, text)
+            for offset, (part, text) in said
+            if offset in self._jobs
+        ]
+        return Note(jobs, crew.trouble).encoded()
+
+
+def _cancelled(job: Job, reason: str) -> DeadLetter:
+    return DeadLetter(job, Failure(FailureKind.CANCELLED, reason), job.attempts)

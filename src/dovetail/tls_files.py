@@ -1,0 +1,65 @@
+"""Certificate files that are read again when they change, so that a renewal needs no restart.
+
+A connection keeps what its handshake has agreed on; the next handshake gets the new certificate.
+Files that do not fit together, as in the middle of a renewal, change nothing: the old ones serve
+until a later look finds files that do.
+
+Not here: distrust. An authority that is taken out of its file is trusted until a restart.
+"""
+
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+
+from dovetail.logging import get_logger
+
+_log = get_logger("access")
+
+#: What tells that a file was replaced or rewritten: its inode, its size, when it was changed.
+_Seen = tuple[tuple[int, int, int], ...]
+
+
+class TlsFiles:
+    """A certificate, its key and whom to trust, and the contexts that were made of them."""
+
+    def __init__(self, certificate: str, key: str, authority: str = "") -> None:
+        """Remembers how the files are now: make it before the contexts."""
+        self._certificate = certificate
+        self._key = key
+        self._authority = authority
+        self._seen = self._look_at_files()
+        self._contexts: list[ssl.SSLContext] = []
+
+    def keep(self, contexts: Iterable[ssl.SSLContext | None]) -> None:
+        """These get what the files say from now on."""
+        self._contexts += [context for context in contexts if context is not None]
+
+    def look(self) -> None:
+        """Reads the files again if they have changed; cheap if not."""
+        now = self._look_at_files()
+        if now is None or now == self._seen:
+            return
+        self._seen = now
+        try:
+            # A context that fails half-way has lost its old certificate, so another one is first.
+            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), *self._contexts):
+                context.load_cert_chain(self._certificate, self._key)
+                if self._authority:
+                    context.load_verify_locations(self._authority)
+        except OSError as error:  # Errors of TLS are among these.
+            _log.warning(
+                "new certificates cannot be used; the old ones serve",
+                files=f"{self._certificate}, {self._key}, {self._authority}",
+                error=str(error),
+            )
+        else:
+            _log.info("new certificates", file=self._certificate)
+
+    def _look_at_files(self) -> _Seen | None:
+        """None while one of them is not there, as in the middle of a renewal."""
+        names = [name for name in (self._certificate, self._key, self._authority) if name]
+        try:
+            found = [Path(name).stat() for name in names]
+        except OSError:
+            return None
+        return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found)
