@@ -317,6 +317,28 @@ def test_a_function_that_spoils_its_process_costs_only_itself(
     assert kinds == {FailureKind.CRASH}
 
 
+def closes_and_goes_on(job: int) -> int:
+    os.closerange(3, 1000)
+    time.sleep(0.2)
+    return job
+
+
+def test_a_process_that_goes_on_without_its_pipe_is_judged_when_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F20: its job ends between two looks at it, and is counted once."""
+    unsent = crew_module.Worker.unsent
+
+    def later(worker: crew_module.Worker) -> list[int]:
+        worker._wait(10)
+        return unsent(worker)
+
+    monkeypatch.setattr(crew_module.Worker, "unsent", later)
+    ended = run(closes_and_goes_on, "1", "2", attempts=2)
+    assert {one.failure.kind for one in dead(ended).values()} == {FailureKind.CRASH}
+    assert [one.attempts for one in dead(ended).values()] == [2, 2]
+
+
 def test_a_long_job_holds_up_no_other() -> None:
     """T14: jobs behind long ones in the same crew end at once, and the long ones later."""
 

@@ -430,14 +430,15 @@ class Crew:
 
     def _judge(self, worker: Worker, now_s: float) -> None:
         """The child is lost: whose fault was it, and which jobs are given again?"""
+        # It may still run, having closed its pipe only: what it does is read when it has ended.
+        failure = worker.end()
+        self._workers.remove(worker)
         begun = [number for number in worker.begun() if number in self._jobs]
         # A function that has ended can have spoilt its process for all behind it, such as the pipe.
         unsent = [number for number in worker.unsent() if number in self._jobs]
         blamed = begun + unsent
         proven = len(blamed) == 1 and (bool(begun) or worker.given[blamed[0]].alone)
         was_cancelled = bool(worker.cancelled)
-        failure = worker.end()
-        self._workers.remove(worker)
         self._plan.returned(worker.given.keys() & self._jobs.keys() - set(blamed))
         if proven:
             self._failed(blamed[0], self._timed(failure))
