@@ -70,7 +70,7 @@ async def running_timelines(
     `address` is where clients reach this node; `leases` is its membership in a cluster;
     `topics` are where dead letters can go.
 
-    Raises `InvalidSetting`, `Unavailable`.
+    Raises `Damaged`, `InvalidSetting`, `Unavailable`.
     """
     tags = parse_tags(settings.timeline.tags)
     stores = await _stores(settings, data_dir, await cluster_id(coordinator))

@@ -126,6 +126,11 @@ class Catalog:
                 found[name] = TimelineRecord(name, number, "deleting", TimelineConfig())
         return found
 
+    async def last_given(self) -> int:
+        """The highest id that a timeline was given; 0 if there never was one."""
+        last = await self._coordinator.get(_LAST)
+        return 0 if last is None else int(last.value)
+
     async def is_ready(self, name: str) -> bool:
         """Whether there is such a timeline, as the coordination service knows it now."""
         item = await self._coordinator.get(_NAMES + name)

@@ -24,7 +24,7 @@ from dovetail.background import Tasks
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator
 from dovetail.coordination.membership import LeaseSource
-from dovetail.errors import DovetailError, WatchGap
+from dovetail.errors import Damaged, DovetailError, WatchGap
 from dovetail.logging import get_logger
 from dovetail.timeline import frames
 from dovetail.timeline.catalog import Catalog, TimelineRecord
@@ -335,11 +335,25 @@ class TimelineService:
         await self._sync()
 
     async def _sweep(self) -> None:
-        """Removes storage that no entry names; only where nobody else can be making some."""
+        """Removes storage that no entry names; only where nobody else can be making some.
+
+        Raises `Damaged` if the coordination service never gave one of the ids: it was lost or is
+        an old copy, so that an entry that it lacks says nothing.
+        """
         if self._stores.news is not None:
             return
         known = {record.id for record in (await self.catalog.records()).values()}
-        for number in await self._stores.existing() - known:
+        unnamed = await self._stores.existing() - known
+        given = await self.catalog.last_given()
+        newest = max(unnamed, default=0)
+        if newest > given:
+            raise Damaged(
+                f"the data folder holds timeline number {newest}, but the coordination service "
+                f"has given numbers up to {given} only: it lost its state, or is an old copy. "
+                "Restore it from a newer copy; to give the timelines up, move the folder "
+                "'timelines' away"
+            )
+        for number in unnamed:
             _log.warning("storage of no timeline removed", id=int(number))
             await self._stores.drop(TimelineId(number))
 
