@@ -1,10 +1,9 @@
 """Dovetail: a messaging and job platform.
 
-All ownership in Dovetail is the same thing: a lease with a term, and a store that refuses an
-old term. `docs/architecture.md` shows the rooms; each room's theory is the docstring of its
-package.
+All ownership in Dovetail is the same thing: a lease with a term, and a store that refuses an old
+term. `docs/architecture.md` shows the rooms; the docstring of each package gives its theory.
 
-`connect` and `connect_blocking` are the client of timelines, loaded when used.
+`connect` and `connect_blocking` open the client of timelines; it is imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,25 +1,25 @@
-"""One node in one process: the rooms put together, with its health and its metrics.
+"""One node in one process: puts the rooms together and reports health and metrics.
 
-Nothing is decided here that another room could decide. A node has up to three roles: a broker
+This room makes no decision that another room can make. A node has up to three roles: a broker
 serves topics and timelines, a storage node keeps ledgers, an overseer answers questions about the
-cluster. All of them share one listener, one membership with its lease, and one prober.
+cluster. They share one listener, one membership with its lease, and one prober of peers.
 
-    serving.py     running a node as a process: the loop, the signals, the exit code
-    node.py        start and stop of every room, in order
-    listener.py    every frame that comes in, to the service that its key names
-    disk.py        the storage node's disk: opened, and read through for damage
-    broker.py      the broker's part: the log, its groups, and their upkeep
-    others.py      the other brokers, as this one asks them
-    timelines.py   the timelines' part: stores and service made from settings
-    letters.py     dead letters of timelines on their way to a topic
-    security.py    TLS, logins and permissions, as the settings say
-    overseer.py    the report of the cluster
-    due/           due records: topics whose records may be due later
-    insight.py     what a node sees of its cluster from inside, for the console
-    sentry.py      ends the lease of a node whose process is gone
-    metrics.py     what a node counts
-    tallies.py     counts and times that cost an addition
-    measured.py    a coordination service whose calls are counted
+    serving.py     runs a node as a process: event loop, signals, exit code
+    node.py        starts and stops every room, in order
+    listener.py    passes each incoming frame to the service that its api key names
+    disk.py        opens the storage node's disk, scrubs it, and backs it up
+    broker.py      the broker role: the log, its coordinators, and their upkeep
+    others.py      private calls to the other brokers
+    timelines.py   makes the timelines' stores and service from the settings
+    letters.py     appends dead letters of timelines to a topic
+    security.py    TLS, login and permissions, from the settings
+    overseer.py    reports on the cluster
+    due/           due records: a topic's records wait in a timeline until they are due
+    insight.py     what a node knows of its cluster, for the console
+    sentry.py      ends the lease of a node whose process has died
+    metrics.py     the metrics of a node
+    tallies.py     counters and timers for the hot path
+    measured.py    measures every call to the coordination service
 """
 
 from dovetail.node.node import Endpoints, Node

@@ -1,8 +1,8 @@
-"""The broker's part of a node: the log, its groups, and their upkeep.
+"""The broker role of a node: the log, its coordinators, and their upkeep.
 
-Start, in two steps: entering reads what there is, so that clients learn who is where; `start`
-takes over what is this broker's, then its groups. In a cluster both may have to wait until enough
-storage nodes are there; what waits says so and goes on by itself.
+It starts in two steps. Entering the context reads topics and owners, so that clients get metadata.
+`start` then takes over this broker's partitions and afterwards loads its groups. In a cluster both
+may have to wait for enough storage nodes; they report that they wait, and continue by themselves.
 """
 
 import asyncio
@@ -249,7 +249,7 @@ class Broker:
                 await self.groups.shorten()
                 await self.transactions.shorten()
             except DovetailError as error:
-                _log.warning("upkeep failed; it is tried again", error=str(error))
+                _log.warning("upkeep failed; trying again", error=str(error))
 
     async def _look_after(self) -> None:
         while True:
@@ -277,7 +277,7 @@ def _defaults(settings: LogSettings) -> TopicConfig:
     try:
         check_quorum(quorum)
     except InvalidInput as error:
-        raise InvalidSetting(f"log.ensemble, .write_quorum, .ack_quorum: {error}") from error
+        raise InvalidSetting(f"log.ensemble, log.write_quorum, log.ack_quorum: {error}") from error
     return TopicConfig(
         retention_ms=settings.retention_ms,
         retention_bytes=settings.retention_bytes,
@@ -335,5 +335,5 @@ async def cluster_id(coordinator: Coordinator) -> str:
     )
     found = await coordinator.get(key)
     if found is None:
-        raise InvalidSetting(f"{key} cannot be written; is the namespace shared with others?")
+        raise InvalidSetting(f"cannot write {key}: check that no other cluster uses this namespace")
     return found.value.decode()

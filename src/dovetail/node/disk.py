@@ -1,4 +1,4 @@
-"""The disk of a node with the storage role: opened at start, read for damage and for backups."""
+"""The disk of a storage node: opened at start, scrubbed for damage, and read for backups."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ async def open_store(folder: Path, settings: StorageSettings) -> LedgerStore:
     if report.torn_bytes:
         _log.warning("cut the torn tail of the last write", bytes=report.torn_bytes)
     for place in report.damaged:
-        _log.error("damaged on disk; what is intact around it is served", place=place)
+        _log.error("found damage on disk; serving what is intact around it", place=place)
     _log.info(
         "storage ready",
         segments=report.segments,

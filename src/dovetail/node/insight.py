@@ -1,9 +1,9 @@
-"""What a node sees of its cluster from inside: more than a Kafka client gets to see.
+"""What a node knows of its cluster, beyond what a Kafka client can ask.
 
-Topics in every state, terms, owners, the chains of ledgers with their storage nodes and sizes. All
-of it is the shared view of the coordination service, so any broker answers for the whole cluster;
-only the bytes of a ledger that is being written are known to its owner alone, and are None
-elsewhere. Everything here only reads.
+It lists topics in every state, with terms, owners, and the chains of ledgers with their storage
+nodes and sizes. All of it comes from the coordination service, so any broker answers for the whole
+cluster. The exception is the size of a ledger that is being written: only its owner knows it, and
+elsewhere it is None. Nothing here writes.
 """
 
 from collections.abc import Callable, Mapping
@@ -128,7 +128,9 @@ class Insight:
         if self._broker is None:
             others = [m.http for m in self.members().values() if BROKER_ROLE in m.roles and m.http]
             where = f"; ask {others[0]}" if others else ", and no broker is known now"
-            raise Unavailable(f"this node has no role 'broker' and serves no topics{where}")
+            raise Unavailable(
+                f"this node does not have the role 'broker' and serves no topics{where}"
+            )
         return self._broker.log
 
     def topics(self) -> list[TopicFacts]:

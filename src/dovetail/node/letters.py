@@ -1,6 +1,7 @@
-"""Dead letters of timelines on their way to a topic (`timeline/forwarding.py`).
+"""Appends dead letters of timelines to a topic (see `timeline/forwarding.py`).
 
-They go the way of a share group's: the owner of the partition appends them, wherever it is.
+They take the same path as a share group's dead letters: the partition's owner, on whichever broker
+it is, appends them.
 """
 
 from collections.abc import Sequence

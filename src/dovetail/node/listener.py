@@ -1,8 +1,8 @@
-"""The listener: every frame that comes in goes to the service that its api key names.
+"""The listener: passes each incoming frame to the service that its api key names.
 
-Kafka's requests and our private calls share one port, and with it limits, TLS, login, metrics and
-pipelining. A service that is not there yet is None; its requests are refused, and the client comes
-again.
+Kafka requests and private calls share one port, and with it limits, TLS, login, metrics and
+pipelining. A service that has not started yet is None; the listener refuses its requests, and
+clients retry.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ class Listener:
             return self.ends(connection, frame)
 
         if self.kafka is None:
-            raise ProtocolViolation("this node serves no Kafka clients, or not yet")
+            raise ProtocolViolation("this node does not serve Kafka clients, or is still starting")
         if self._membership is not None and not self._membership.holds_lease():
             # What it knows may be long past, and a client that hears it stays with this node. Sent
             # away, it asks another one.
@@ -165,7 +165,9 @@ class Listener:
 
     def failed(self, connection: Connection, error: Exception) -> None:
         self._metrics.failures.inc()
-        _log.error("a request met a defect", peer=connection.peer, error=repr(error))
+        _log.error(
+            "cannot answer a request: internal error", peer=connection.peer, error=repr(error)
+        )
 
     def moved(self, bytes_in: int, bytes_out: int) -> None:
         self._metrics.moved(bytes_in, bytes_out)

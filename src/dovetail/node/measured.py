@@ -1,8 +1,8 @@
-"""The coordination service as a node sees it: how long it takes, how often it fails.
+"""Measures the coordination service as a node sees it: latency and failures of each call.
 
-`MeasuredCoordinator` is a `Coordinator` that hands everything on and measures what is a question
-with an answer. Bytes are those of keys and values, both ways, watched changes included: what the
-service's own protocol adds is not known here.
+`MeasuredCoordinator` is a `Coordinator` that forwards everything and measures the calls that have
+an answer. It counts the bytes of keys and values in both directions, watched changes included, but
+not the overhead of the service's own protocol.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Sequence

@@ -1,8 +1,8 @@
-"""What a node counts, for Prometheus.
+"""The metrics of a node, for Prometheus.
 
-What is counted for every request costs an addition (`tallies.py`).
-What is known anyway (ends of partitions, lag of groups, space on the disk) is computed when it is
-scraped. `docs/metrics.md` has all series in one table.
+A metric that every request updates costs one addition (`tallies.py`). A metric that can be derived
+(ends of partitions, lag of groups, free disk space) is computed at each scrape. `docs/metrics.md`
+lists all series.
 """
 
 import shutil

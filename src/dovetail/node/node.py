@@ -1,10 +1,10 @@
-"""One node in one process: every room, put together.
+"""One node in one process: starts and stops every room.
 
-Start, from the bottom up: coordination → storage → the listener → the catalog of topics →
-registered with the others → partitions and groups. HTTP comes first, so that `/livez` answers while
-the rest recovers, and `/readyz` says what is still missing. Stop is the same backwards: the node
-deregisters, gives partitions back with their ledgers closed, answers what is on its way, and stops
-listening.
+Start goes from the bottom up: coordination → storage → the listener → the catalog of topics →
+registration with the other nodes → partitions and groups. HTTP starts first, so that `/livez`
+answers while the rest recovers and `/readyz` reports what is still missing. Stop is the reverse:
+the node deregisters, closes the ledgers of its partitions and hands the partitions over, answers
+the requests in flight, and stops listening.
 """
 
 import asyncio
@@ -294,8 +294,8 @@ class Node:
             return await self._join_cluster(coordinator)
         if self._storage is None or BROKER_ROLE not in roles:
             raise InvalidSetting(
-                "a node that is not broker and storage both is part of a cluster: set "
-                "coordination.kind to 'etcd'"
+                "coordination.kind 'embedded' needs both roles, broker and storage, in this node; "
+                "add the missing role, or set coordination.kind to 'etcd' to join a cluster"
             )
         return OneNode(settings.node.node_id, self._storage)
 
@@ -475,7 +475,7 @@ class Node:
 
     def _on_out(self, because: str) -> None:
         if not self._metrics.storage_out._value.get():
-            _log.error("storage took itself out", because=because)
+            _log.error("storage is out of service", because=because)
             self._renew()
         self._metrics.storage_out.set(1)
 

@@ -1,4 +1,4 @@
-"""The other brokers of the cluster, as this one asks them: over private calls."""
+"""Private calls to the other brokers of the cluster."""
 
 from typing import NamedTuple
 

@@ -1,9 +1,9 @@
-"""The overseer: what the cluster looks like, for whoever asks (B1, B2).
+"""The overseer: reports on the whole cluster (B1, B2).
 
-Every node registers its address, its roles, its load and what ails it
-(`coordination/membership.py`); the records of partitions say who owns what. The overseer puts the
-two together and adds what no node can say of itself: how long it takes to answer (`wire/probe.py`).
-It decides nothing; any number of nodes can have the role, and they agree as far as their views do.
+Every node registers its address, roles, load and problems (`coordination/membership.py`); the
+records of partitions name their owners. The overseer joins the two and adds what a node cannot know
+about itself: how fast it answers (`wire/probe.py`). It decides nothing. Any number of nodes can
+have the role; their reports differ only as far as their views do.
 """
 
 from collections import Counter

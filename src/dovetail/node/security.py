@@ -1,6 +1,6 @@
-"""A node's security, as its settings say it: TLS, who may come in, and what they may do (R4).
+"""A node's security, from its settings: TLS, login, and permissions (R4).
 
-Off unless it is set: then there is no authenticator, and nothing is looked up.
+Off by default: without an authenticator, no request is checked.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Security:
             EVERYTHING if self.authenticator is None else self.authenticator.access_of(connection)
         )
         if access is None:
-            raise ProtocolViolation("a request before the client has said who it is; log in first")
+            raise ProtocolViolation("the client sent a request before it logged in; log in first")
         return access
 
     def is_stranger(self, connection: Connection) -> bool:
@@ -83,7 +83,7 @@ class Security:
         """Raises `ProtocolViolation` if this is not a node of the cluster."""
         if not self.is_node(connection):
             raise ProtocolViolation(
-                "storage is for nodes: their certificates are named in security.nodes"
+                "only nodes may call storage nodes: name their certificates in security.nodes"
             )
 
     async def stop(self) -> None:
@@ -190,4 +190,4 @@ async def _make_first_admin(settings: Settings, registry: AccessRegistry) -> Non
         for mechanism in Mechanism
     }
     await registry.change_user(admins[0], lambda user: user or made)
-    _log.info("first admin made", name=admins[0])
+    _log.info("created the first admin", name=admins[0])

@@ -1,18 +1,18 @@
-"""The sentry: notices that another node's process is gone before its lease ends.
+"""The sentry: notices that another node's process has died before its lease expires.
 
-A lease says "not heard of for so long", which is all that can be known of a node behind a dead
-network or one that stands still. The death of a process shows sooner: the system closes its
-connections at once, and refuses new ones. So each broker keeps an idle connection to every other
-node, and when one breaks and a new one is *refused*, it ends that node's lease. Takeover begins
-within milliseconds then, instead of seconds.
+An expired lease only shows that a node was silent for too long, which is all one can know about a
+node behind a broken network or one that is paused. The death of a process shows sooner: the kernel
+closes its connections at once and refuses new ones. So each broker keeps an idle connection to
+every other node. When one breaks and the node *refuses* a new one, the broker ends that node's
+lease, and takeover begins within milliseconds instead of seconds.
 
-This is no probe (`wire/probe.py`): nothing is sent, so a node that is slow or refuses logins is
-watched like any other.
+The sentry is not a probe (`wire/probe.py`): it sends nothing, so it also watches nodes that are
+slow or refuse logins.
 
-Safe, because a lease is a hint: a node whose lease was ended wrongly registers anew, and what it
-owned is protected by terms. Bounded, because each life of a node is reported once at most, and only
-by somebody who was connected to it before: an address that was wrong from the start, or a firewall
-that refuses everybody, ends nobody's lease again and again.
+Safe, because a lease is only a hint: a node whose lease was ended by mistake registers again, and
+terms protect what it owned. Bounded, because a broker reports each life of a node at most once, and
+only after it was connected to it. So a wrong address, or a firewall that refuses every connection,
+does not end a node's lease again and again.
 """
 
 import asyncio
@@ -95,8 +95,12 @@ class Sentry:
         now = self._membership.members().get(member.node_id)
         if now is None or now.incarnation != member.incarnation:
             return
-        _log.warning("a node's process is gone; ending its lease", node=member.node_id)
+        _log.warning("a node's process has died; ending its lease", node=member.node_id)
         try:
             await self._coordinator.revoke(LeaseId(now.lease))
         except DovetailError as error:
-            _log.warning("its lease ends by itself", node=member.node_id, error=str(error))
+            _log.warning(
+                "cannot end the lease of a dead node; it expires by itself",
+                node=member.node_id,
+                error=str(error),
+            )

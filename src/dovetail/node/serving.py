@@ -1,4 +1,4 @@
-"""Running a node as a process: the loop, the signals, the exit code."""
+"""Runs a node as a process: event loop, signals, exit code."""
 
 import asyncio
 import ctypes
@@ -111,5 +111,9 @@ async def _start(settings: Settings, http: HttpStarter | None) -> Node:
         try:
             return await Node(settings, http=http).__aenter__()
         except (CoordinationDown, LeaseLost, WatchGap) as error:
-            _log.warning("start broke off; trying again", error=str(error), seconds=RESTART_S)
+            _log.warning(
+                "lost coordination during the start; starting again",
+                error=str(error),
+                seconds=RESTART_S,
+            )
         await asyncio.sleep(RESTART_S)

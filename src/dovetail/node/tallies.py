@@ -1,8 +1,8 @@
-"""Counts and times of the hot path, which cost an addition.
+"""Counters and timers for the hot path; each costs one addition.
 
-The library's counters take a lock and several calls for each; with five times and a dozen counts
-for one small message that was a tenth of what the event loop did. These are plain numbers, added to
-by one thread, and become series when they are scraped.
+The Prometheus library's counters take a lock and several calls each. With five timers and a dozen
+counters for one small message, that was a tenth of the event loop's work. These are plain numbers
+that one thread adds to; a scrape turns them into series.
 """
 
 from bisect import bisect_left

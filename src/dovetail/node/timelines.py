@@ -1,8 +1,8 @@
-"""The timelines of a node: stores and service made from its settings.
+"""The timelines of a node: makes their stores and service from the settings.
 
-On one node they lie in files of their own below the data folder. In a cluster every broker serves
-every timeline, so their store must be one that all of them reach: PostgreSQL. Without it a node of
-a cluster serves no timelines, and says so.
+On a single node each timeline is a file below the data folder. In a cluster every broker serves
+every timeline, so all brokers must reach the store: PostgreSQL. A node of a cluster without
+PostgreSQL serves no timelines and says so.
 """
 
 import random
@@ -110,7 +110,7 @@ async def _stores(settings: Settings, data_dir: Path, cluster: str) -> Stores | 
     if timeline.store == "postgres":
         if not timeline.dsn:
             raise InvalidSetting(
-                "timeline.store is 'postgres', so timeline.dsn must say where it is, such as "
+                "timeline.store is 'postgres', so set timeline.dsn, such as "
                 "postgresql://user:password@host:5432/database"
             )
         return await PostgresStores.connect(
@@ -135,6 +135,8 @@ def parse_tags(text: str) -> dict[str, str]:
                 f"timeline.tags: {part!r} is not a label; write name=value,name=value"
             )
         if name in _TAGS_TAKEN or name in tags:
-            raise InvalidSetting(f"timeline.tags: the label {name!r} is taken")
+            raise InvalidSetting(
+                f"timeline.tags: the label {name!r} is reserved or given twice; choose another"
+            )
         tags[name] = value
     return tags

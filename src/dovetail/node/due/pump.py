@@ -1,24 +1,24 @@
-"""One partition of a due topic: what is due goes from its timeline to the log, once.
+"""One partition of a due topic: moves what is due from its timeline to the log, once.
 
     lease what is due → append it as one batch → delete it → lease the next
 
-Promise: a record is appended once, whoever dies between any two steps, and never early.
+Promise: a record is appended once, whichever process dies between any two steps, and never early.
 
-Why once: at most one batch is between its append and its deletion, and each of its records names
-the message that it was, and its timeline (`records.ID`). All batches of ours have one producer, so
-the partition's table of producers, which is a function of the log, has the offset of the last one.
-Whoever begins to serve the partition reads that batch: what is named there is in the log, and is
-deleted, not appended. A former owner that wakes is fenced by its term, as with every append; and
-the leases are taken up under the same name by the next owner, with new versions, so they need not
-end first.
+Why once: at most one batch lies between its append and its deletion, and each of its records names
+the message it was, and its timeline (`records.ID`). All our batches have one producer, so the
+partition's table of producers, which is a function of the log, has the offset of the last one. A
+broker that begins to serve the partition reads that batch: the messages it names are in the log, so
+the broker deletes them and does not append them. A former owner that wakes up is fenced by its
+term, as with every append. The next owner takes the leases over under the same name, with new
+versions, so it does not wait for them to end.
 
-A record of a transaction waits in doubt until that has ended (`records.Doubt`): the log says how,
-to whoever owns the partition.
+A record of a transaction waits in doubt until the transaction has ended (`records.Doubt`): the log
+says how it ended, and any owner of the partition can read it there.
 
-Compaction leaves that batch alone until what it names is deleted (`ProducerTable.held_from`).
+Compaction keeps that batch until the messages it names are deleted (`ProducerTable.held_from`).
 
-What it leaves to others: a batch that retention has removed is not found again. So a record can be
-doubled if its owner died in between and nobody served the partition for as long as that.
+Not covered: a batch that retention has removed cannot be found again. A record can therefore be
+doubled if its owner died in between and no broker served the partition until the batch had expired.
 """
 
 import asyncio

@@ -1,19 +1,19 @@
-"""What a batch holds that is due later, and what is appended when it is. Pure.
+"""Splits a batch into due records and the rest; builds what is appended when they are due; pure.
 
-A record that waits is a message of a timeline: its value is the body, and its headers are the
-message's, with one more in front (`RECORD_HEADER`) that says what a message has no place for.
+A waiting record is a message of a timeline: its value is the body, and its headers are the
+message's, after an additional one (`RECORD_HEADER`) with what a message has no field for.
 
-Of the batch that it came in the other records stay where they were, at their offsets, and the batch
-keeps the producer's numbers: to its producer it is stored as it was sent, and to readers it is a
-batch with gaps, as compaction leaves them. A batch of which nothing is left is stored only if its
-producer counts its records.
+The other records of the batch keep their places and offsets, and the batch keeps the producer's
+sequence numbers: to its producer it is stored as sent, and to readers it is a batch with gaps, as
+compaction leaves them. A batch without any record left is stored only if its producer numbers its
+records.
 
-A record of a transaction is in doubt until that has ended, which the log says: the batch that it
-came in lies at an offset, open, committed or aborted as the others of it.
+A record of a transaction is in doubt until the transaction has ended. The log decides: its batch
+lies at an offset, and is open, committed or aborted like the other records of it.
 
-What an idempotent producer sends again must be split as it was: a record that waited the first time
-and is due by now would be stored beside the one that waits. So all its records with a due time go
-through the timeline, also those whose time has passed.
+A batch that an idempotent producer sends again must be split as the first time: a record that
+waited then and is due by now would otherwise be stored beside the waiting one. So all its records
+with a due time go through the timeline, including those whose time has passed.
 """
 
 from collections.abc import Sequence

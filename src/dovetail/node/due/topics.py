@@ -1,13 +1,13 @@
-"""The due topics of a broker: what comes is stored in its timeline, what is due is appended.
+"""The due topics of a broker: stores incoming records in their timeline, appends what is due.
 
-Every batch for a due topic comes through here. One without due records is appended as always, but
-not before those that came to its partition earlier. One with due records is split (`records`), and
-acknowledged when its due records are in the timeline and the rest is in the log, in this order. So
-whoever dies in between has acknowledged nothing; and what an idempotent producer sends again is
-known to the timeline by the producer's numbers, and to the log as always.
+Every batch for a due topic comes through here. A batch without due records is appended as usual,
+but after those that reached its partition earlier. A batch with due records is split (`records`);
+it is acknowledged when its due records are in the timeline and then the rest is in the log. If the
+owner dies in between, nothing was acknowledged; when an idempotent producer sends the batch again,
+the timeline recognises it by the producer's sequence numbers, and the log does as usual.
 
-A record whose key is that of one which is being appended right now waits until that is done, and
-only then takes the key: the other one waits no more, so there is nothing to take the place of.
+If a record has the key of one that is being appended right now, it waits for that append and only
+then takes the key: the other record no longer waits, so there is nothing to replace.
 """
 
 import asyncio
