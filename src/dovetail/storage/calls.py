@@ -1,6 +1,6 @@
-"""The calls to a storage node: their messages, keys and limits. `wire/calls.py` is their codec.
+"""The private calls to a storage node: messages, keys and limits. `wire/calls.py` is their codec.
 
-Entries travel as heads in the message, with their payloads behind it in the same order.
+A message holds the heads of entries; their payloads follow it in the same order.
 """
 
 from typing import Annotated, Final

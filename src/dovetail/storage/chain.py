@@ -1,29 +1,31 @@
-"""A partition's chain of ledgers, as it lies in the coordination service.
+"""A partition's chain of ledgers, as the coordination service keeps it; pure.
 
     ledger    open → closed → (trimmed, or replaced by a compacted one)
 
-Open ledgers are at the end of the chain, two at most: while an owner goes on in a new ledger, the
-old one is closed only when its last entry is confirmed. A new owner must therefore expect two
-open ledgers, and fences both.
+The open ledgers are at the end of the chain, two at most: when an owner rolls, the old ledger is
+closed only after its last entry is confirmed. A new owner must therefore expect two open ledgers,
+and fences both.
 
-All changes are compare-and-set on one key. Whoever lost the partition learns it there, at the
-latest; the entries themselves are protected by the term.
+Every change is a compare-and-set on one key. An owner that has lost the partition learns it there
+at the latest; the term protects the entries themselves.
 
-A chain has no largest size (L15). When the key's value has grown, the oldest closed ledgers move to
-a *page*, a key of its own, in the transaction that writes the record; the record keeps a summary:
+A chain has no maximum size (L15). When the key's value has grown, the oldest closed ledgers move
+to a *page*, a key of its own, in the same transaction that writes the record. The record keeps a
+summary of them:
 
     /partitions/<topic id>/<number>            the record: owner, term, sum of pages, newest ledgers
     /chain-pages/<topic id>/<number>/<page>    closed ledgers, older than those of the record
 
-Compaction writes the kept records of closed neighbours to a new ledger and puts it in their place
-(L17). The record names it as `rewriting` before any node holds it, as every ledger is named, and
-in the change that puts it into the chain no more. The log's offsets are covered without a gap
-before and after; inside a compacted ledger they have gaps.
+Compaction writes the records it keeps of adjacent closed ledgers to a new ledger and replaces them
+by it (L17). The partition's record names the new ledger as `rewriting` before any node holds it, as
+with every ledger, and stops doing so in the change that puts it into the chain. Before and after,
+the chain covers the log's offsets without a gap; inside a compacted ledger they have gaps.
 
 Pages are numbered from the oldest on and cover the offsets below the record's ledgers without a
 gap; the record always keeps its newest closed ledger. Only the owner changes a page, on condition
-that the record is as it wrote it last. A ledger moves once, from the record to a page: whoever
-reads the records first and the pages after it has seen every ledger that was there all the time.
+that the record is unchanged since its last write. A ledger moves once, from the record to a page.
+So whoever reads the records first and the pages second sees every ledger that was in the chain
+throughout.
 """
 
 from collections.abc import Iterable, Sequence

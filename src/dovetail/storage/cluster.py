@@ -1,8 +1,8 @@
-"""The storage nodes of a cluster, as ledgers need them: found by number, chosen by strategy (L12).
+"""The storage nodes of a cluster: finds them by number, chooses them by strategy (L12).
 
-A node is reached at the address that it registered last; connections are made when they are first
-needed, and made anew when a node comes back elsewhere. A node that is not there now is still a
-node: reads and recovery ask it, and fail.
+A node is reached at the address that it registered last. Connections are made on first use, and
+again when a node returns at another address. A node that is down remains known: reads and recovery
+still ask it, and these calls fail.
 """
 
 import random
@@ -75,7 +75,7 @@ class ClusterNodes:
         known = self._remote.get(number)
         if member is None or STORAGE_ROLE not in member.roles:
             if known is None:
-                raise Unavailable(f"storage node {number} is not there")
+                raise Unavailable(f"storage node {number} is not registered")
             return known[1]
 
         identity = self._disks.identity(number)
@@ -123,7 +123,7 @@ class ClusterNodes:
         ]
         if len(candidates) < count:
             raise Unavailable(
-                f"{count} storage nodes are needed and {len(candidates)} are there; start more, "
+                f"{count} storage nodes are needed, {len(candidates)} are available; start more, "
                 "or lower the topic's ensemble"
             )
         self._turn += 1

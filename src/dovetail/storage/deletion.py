@@ -1,9 +1,9 @@
-"""Deleting ledgers on the nodes that hold them.
+"""Deletes ledgers on the nodes that hold them, in one of two ways.
 
-Two ways, for two reasons. A topic's deletion is complete only when every node has deleted (L8), so
-it insists, and is tried again; nodes that were removed from the cluster for good are left out. What
-retention lets go has left its chain already: nodes get a request in the background, and one that
-does not answer finds out by itself when it is back (sweeping.py), so that nobody waits for it.
+Deleting a topic is complete only when every node has deleted its ledgers (L8), so `insist` fails if
+one does not answer, and the caller repeats it; nodes removed from the cluster for good are skipped.
+Ledgers that retention drops have left their chain already, so `let_go` sends requests in the
+background and waits for no silent node: that node sweeps when it returns (sweeping.py).
 """
 
 import asyncio

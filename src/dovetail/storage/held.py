@@ -1,7 +1,8 @@
-"""What a storage node holds of a ledger, and what it should: spans of entry ids.
+"""Spans of entry ids: what a storage node holds of a ledger, and what it should hold.
 
-A span is a first and a last entry, both included. Lists of spans are sorted and never touch. The
-ids that a place of an ensemble gets are a pattern: of every E entries Qw, one after another.
+A span is a first and a last entry id, both inclusive. Lists of spans are sorted, and there is a gap
+between any two. The entries for one place of an ensemble form a pattern: Qw consecutive ones of
+every E.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The ledger room's words, as types."""
+"""Ledger id, entry id and term, as types."""
 
 from dataclasses import dataclass
 from typing import NewType

@@ -1,8 +1,8 @@
 """The identity of a storage node's disk: made once, kept with its ledgers.
 
-A storage node whose disk was lost must not come back under its old number: it would say "not here"
-of entries that it once acknowledged, and a recovery would believe it. So the number is bound to the
-disk's identity for good; another disk is refused, and needs another number.
+A storage node that lost its disk must not return under its old number: it would answer "not here"
+for entries that it once acknowledged, and a recovery would believe it. So the number is bound to
+the disk's identity for good. Another disk is refused and needs another number.
 """
 
 import fcntl
@@ -79,7 +79,7 @@ def lock_folder(folder: Path) -> Callable[[], None]:
     except OSError as error:
         os.close(descriptor)
         raise Unavailable(
-            f"{folder} is in use by another process; end that one first, or give this node a data "
+            f"{folder} is in use by another process; stop that process, or give this node a data "
             "folder of its own (node.data_dir)"
         ) from error
     return lambda: os.close(descriptor)

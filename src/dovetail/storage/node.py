@@ -1,11 +1,11 @@
-"""A storage node as the rest of the house sees it, and the local one with its group commit.
+"""A storage node: the contract that all other code uses, and the local node with its group commit.
 
-Group commit: one thread takes everything that waits, writes it, syncs once and answers all of it.
-While it syncs, the next group gathers. So the number of syncs follows the disk's speed, and the
-number of appends to a sync follows the load; nobody waits for a timer.
+Group commit: one thread takes all waiting commands, writes them, syncs once and answers them all.
+While it syncs, the next group gathers. So the disk's speed sets the number of syncs, and the load
+sets the number of appends for each; no timer delays an append.
 
-Answers are callbacks and not futures: an append costs the event loop one call, and the order of
-answers is the order of appends.
+Answers are callbacks, not futures: an append costs the event loop one call, and answers come in the
+order of appends.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""Chains read whole, pages and all (`chain.py`), for those who look at every ledger.
+"""Reads whole chains, including their pages (`chain.py`), for code that must see every ledger.
 
-Records first, then pages: a ledger moves from the one to the other, never back. So every ledger
-that was in a chain all the time is seen, and one that moved meanwhile is seen once.
+It reads the records first and the pages second, because a ledger moves from a record to a page and
+never back. So it sees every ledger that was in a chain throughout, and one that moved meanwhile
+once.
 """
 
 from dovetail.coordination.protocol import Coordinator

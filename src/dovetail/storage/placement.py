@@ -1,8 +1,8 @@
-"""Where a ledger lies: its quorum sizes, and which nodes hold which entries.
+"""The placement of a ledger: its quorum sizes, and which nodes hold which entries.
 
-A *fragment* is a stretch of entries on one ensemble; it ends where the next one begins. The last
-fragment of an open ledger is the one that is being written. All of it is metadata that the owner
-of the ledger changes by compare-and-set.
+A *fragment* is a run of entries on one ensemble; it ends where the next one begins. The writer of
+an open ledger appends to its last fragment. The ledger's owner changes this metadata by
+compare-and-set.
 """
 
 from collections.abc import Iterator

@@ -1,21 +1,20 @@
 """A storage node in another process: the `StorageNode` protocol over private calls.
 
-Two connections to the node. Appends, fences and deletes go over one, reads over the other, because
-a node answers each connection in order, and a read of old data must not hold up the answers to
-appends.
+It uses two connections: one for appends, fences and deletes, one for reads. A node answers each
+connection in order, and a read of old data must not delay the answers to appends.
 
-Appends are gathered while the event loop turns once, and leave in one frame. So the busier it is,
-the more entries share a frame, and nobody waits for a timer. Their answers come in the order of the
-appends. The exception are those that are refused here, because too much is on its way (`Throttled`)
-or they cannot be sent at all: they are answered in the next turn.
+Appends made in one turn of the event loop leave together in one frame. So the busier the broker,
+the more entries share a frame, and no timer delays an append. They are answered in the order in
+which they were made. The exceptions are appends refused on this side, because too much is in flight
+(`Throttled`) or because they cannot be sent at all: these are answered in the next turn.
 
 What a broken connection means to a caller:
 
     append, fence, delete      sent: `Uncertain`        not sent: `Unavailable`
     reads, ledgers, held       sent: `Unavailable`      not sent: `Unavailable`
 
-A recovery read that was lost may have fenced; it is repeated or not, the fence harms nobody else.
-Repeating any of them is safe: the storage node sees to that.
+A lost recovery read may have fenced the ledger; that harms nobody but the old writer, whether the
+read is repeated or not. All calls are safe to repeat: the storage node ensures that.
 """
 
 import asyncio
@@ -272,4 +271,4 @@ def _held(found: calls.HeldFound, first: EntryId, last: EntryId) -> Held:
 
 
 def _bad_numbers(what: str) -> InvalidInput:
-    return InvalidInput(f"{what}: ids and terms are not negative")
+    return InvalidInput(f"{what}: ids and terms cannot be negative")

@@ -1,11 +1,11 @@
-"""Which node gets something new: named strategies (L12).
+"""Named strategies that choose a node for something new (L12).
 
-A strategy puts candidates into an order, best first. It is a pure function of them and of `turn`,
-a number that differs from choice to choice: nodes that see the same candidates and the same turn
-come to the same order without a word to each other.
+A strategy sorts candidates, best first. It is a pure function of the candidates and of `turn`, a
+number that differs from choice to choice: nodes that see the same candidates and the same turn get
+the same order without talking to each other.
 
-    least-loaded    fewest first; equals in an order that `turn` decides
-    round-robin     by number, the next one first
+    least-loaded    the smallest load first; `turn` decides among equals
+    round-robin     by number, starting one further with each turn
     random          any order
     module:callable the user's own, with the signature of `Selection`
 """
@@ -100,7 +100,7 @@ def _checked(name: str, users: Selection) -> Selection:
         except Exception as error:
             raise Unavailable(f"selection {name!r} failed: {error!r}") from error
         if sorted(answer) != sorted(candidate.node_id for candidate in candidates):
-            raise Unavailable(f"selection {name!r} answered {answer[:10]}, not its candidates")
+            raise Unavailable(f"selection {name!r} returned {answer[:10]}, not each candidate once")
         return answer
 
     return select

@@ -1,16 +1,16 @@
-"""The calls to a storage node: a `Dispatch` with a `StorageNode` behind it.
+"""Answers the calls to a storage node: a `Dispatch` in front of a `StorageNode`.
 
-Appends of one frame are all begun at once, so that they share a group commit, and are answered
-together when each has its outcome. Everything is pipelined: the next frame is begun while one waits
-for the disk. Appends are begun in the order in which they came; other requests have no order among
-each other, because whoever needs one waits for the answer.
+The appends of one frame start together, so that they share a group commit, and are answered
+together when each has its outcome. All requests are pipelined: the next frame starts while one
+waits for the disk. Appends start in the order of arrival. Other requests have no order among
+themselves; a client that needs one waits for the answer.
 
-Bytes: the frame of appends counts as held until the last of its entries is down, also when who
-asked is gone by then, because the payloads are slices of it. Answers to reads are bounded one by
-one (`READ_BYTES_MAX`); the connection bounds how many there are.
+Memory: a frame of appends stays in the budget until its last entry is stored, even if the client
+has gone, because the payloads are slices of it. Each answer to a read is bounded
+(`READ_BYTES_MAX`); the connection bounds their number.
 
-Promise: a frame that does not check has no effect at all, and its connection is closed.
-Not here: which nodes may ask; the node demands a login before it comes to this.
+Promise: a malformed frame has no effect at all, and closes its connection.
+Not here: which nodes may call; the listener demands a login first.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ class StorageService:
         if isinstance(message, calls.Appends):
             return self._append(correlation_id, message.heads, payloads)
         if payloads:
-            raise ProtocolViolation(f"{len(payloads)} bytes behind a {type(message).__name__}")
+            raise ProtocolViolation(
+                f"{len(payloads)} unexpected bytes after a {type(message).__name__}"
+            )
         return PipelinedReply.of(self._answered(correlation_id, message))
 
     def _append(

@@ -43,7 +43,7 @@ def test_a_node_that_took_itself_out_is_not_chosen() -> None:
     nodes = nodes_of(member(1, out=True), member(2), member(3), member(4), joined=4)
     for _ in range(20):
         assert set(nodes.choose(3, without=())) == {2, 3, 4}
-    with pytest.raises(Unavailable, match="4 storage nodes are needed and 3 are there"):
+    with pytest.raises(Unavailable, match="4 storage nodes are needed, 3 are available"):
         nodes.choose(4, without=())
 
 

@@ -1,4 +1,4 @@
-"""What a store is asked for, what it answers, and what a group of commands cost."""
+"""The commands to a store, its answers, and what a group of commands cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
-"""Giving room back: what lives in a segment that is mostly dead is moved, then the segment goes.
+"""Frees space: moves the live entries of a mostly dead segment, then deletes the segment.
 
-A damaged segment is kept as it is, because what is intact in it may be the last copy. It is let go
-once everything that should be on this node is known to be readable (wholeness.py): then what
-still lives in it is moved like any other, and what was stored anew since stays where it is now.
+A damaged segment is kept unchanged, because what is intact in it may be the last copy. Once
+everything that this node should hold is known to be readable (wholeness.py), its live entries are
+moved like any others, except those that were stored anew since: they stay where they are now.
 
-Survives: a crash at any point. What was moved is on the disk before the place that it came from
-goes; until then it lies in two places, and the newer one is read.
+Survives: a crash at any point. A moved entry is on disk before its old segment goes. Until then it
+lies in two places, and the newer one is read.
 
-A segment whose file somebody removed is moved too: the process has it open, for the last time.
+A segment whose file somebody removed is moved too, while this process still has the file open.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,22 +1,23 @@
-"""What a storage node may have lost without knowing what it was.
+"""What a storage node may have lost without knowing it.
 
-A start that finds damage knows where, not what: entries of any ledger may have lain there. Until
-that is settled, "not here" would be a lie that a recovery believes, so the node says `Damaged`.
+A start that finds damage knows the place but not the content: it may have held entries of any
+ledger. Until that is settled, "not here" would be a lie that a recovery believes, so the node
+answers `Damaged`.
 
     unexamined   every ledger is in doubt
-    examined     those ledgers are in doubt that the chains named after the start: a ledger is in a
-                 chain before any node holds it, so no other one can have been here. What comes
-                 later is not in doubt at all.
-    (gone)       all that should be here is here again (storage/repair/wholeness.py says so)
+    examined     the ledgers are in doubt that chains named after the start: a chain names a ledger
+                 before any node holds it, so no other ledger can have been here. Ledgers created
+                 later are not in doubt at all
+    (gone)       all that should be here is here again (storage/repair/wholeness.py decides that)
 
-Where no entry can have lain (recovery.py), fences and deletions are in doubt alone: nothing is
-denied wrongly, and the node is whole as soon as it was examined, which renews the fences.
+Where no entry can have lain (recovery.py), only fences and deletions are in doubt. The node then
+answers no read wrongly, and is whole as soon as it was examined, which renews the fences.
 
-How far a ledger is in doubt. Where others hold copies: all that is missing, for they can answer.
-Where this node holds the only copy nobody else can, and the doubt should not go further than it
-must: its one writer sends entries in order, so an intact one *behind* the damage proves that what
-was lost lies below it; not so an old one that was moved there. The same rule holds as long as
-nothing was examined.
+How far a ledger is in doubt: where other nodes hold copies, everything missing, for they can
+answer. Where this node holds the only copy, no other node can, so the doubt must not go further
+than necessary: the one writer sends entries in order, so an intact entry *behind* the damage proves
+that what was lost lies below it. An old entry that compaction moved there proves nothing. The same
+rule holds until the damage has been examined.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Files at the bottom: write, sync, read.
+"""Files at the lowest level: write, sync, read.
 
-`Disk` is a folder of files. Promise: what was written before `sync` returned is there after a
-power cut; what was not synced may be there, in part, or not at all. A name is durable after
-`sync_names`. Errors of the system pass through as `OSError`; what they mean is decided above.
+`Disk` is a folder of files. Promise: what was written before `sync` returned is there after a power
+cut; what was not synced may be there, in part, or not at all. A name is durable after `sync_names`.
+Errors of the system pass through as `OSError`; the layers above interpret them.
 
-`RealDisk` is the folder; `FaultyDisk` in the tests keeps just these promises and no more.
+`RealDisk` is the folder; `FaultyDisk` in the tests keeps exactly these promises and no more.
 """
 
 import errno

@@ -1,25 +1,25 @@
-"""How records lie in a segment file, and how a scan tells torn from damaged.
+"""The format of a segment file, and how a scan distinguishes torn from damaged.
 
-    file    = head, record, record, ..., zeros (room that was reserved)
+    file    = head, record, record, ..., zeros (reserved space)
     head    = magic, segment number, salt, checksum                                    24 bytes
     record  = checksum, length, magic, kind, flags, ledger, entry, term, confirmed, group
               (52 bytes), then `length` bytes of payload
     flags   = 1: the last of its group; 2: an entry that is written again (`Record.again`)
 
-The checksum is CRC-32C over everything behind it, seeded with the file's random salt: bytes that
-were copied out of a segment into a message cannot pass for a record of this file.
+The checksum is CRC-32C over everything behind it, seeded with the file's random salt: bytes copied
+from a segment into a message cannot pass for a record of this file.
 
-*Groups.* Records that share one sync carry one group number, and the last of them a flag. The
-node begins group g + 1 only after group g is on the disk. So when a record does not check:
-- if a record of a later group is intact behind it, its own group was on the disk once, and maybe
-  acknowledged: it is **damaged**, and must not be cut away;
+*Groups.* Records that share one sync carry one group number, and the last of them a flag. The node
+begins group g + 1 only after group g is on disk. So when a record fails its checksum:
+- if an intact record of a later group lies behind it, its own group was on disk once, and may have
+  been acknowledged: it is **damaged**, and must not be cut;
 - if not, it belongs to the last group, whose sync never finished, so nothing of it was
   acknowledged: it is **torn**, and is cut.
 
-*Marks.* A group that was synced and has no successor yet looks like one that was torn. So a store
-that closes, or has nothing to write for a second, writes a mark: an empty record, a group of its
-own, behind the group that is on the disk. Damage before a mark is damage. A note beside the
-segments (synced.py) tells the same where the mark is lost too.
+*Marks.* A group that was synced and has no successor yet looks like a torn one. So a store that
+closes, or has nothing to write for a second, writes a mark: an empty record, a group of its own,
+behind the group that is on disk. Damage before a mark is damage. A note beside the segments
+(synced.py) proves the same where the mark is lost too.
 
 Survives: any mixture of the last group's sectors reaching the disk.
 Not here: what the records mean (store.py).
@@ -113,7 +113,7 @@ def encode_head(number: int, salt: int) -> bytes:
 def decode_head(data: bytes, number: int) -> int:
     """The salt. Raises `Damaged` if this is not the head of segment `number`."""
     if len(data) < HEAD.size:
-        raise Damaged(f"segment {number}: only {len(data)} bytes of a head of {HEAD.size}")
+        raise Damaged(f"segment {number}: its head has {len(data)} of {HEAD.size} bytes")
     magic, found, salt, checksum = HEAD.unpack_from(data)
     if magic != HEAD_MAGIC or found != number or checksum != crc32c(data[:16]):
         raise Damaged(f"segment {number}: the head of the file fails its checksum")

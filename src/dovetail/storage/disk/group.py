@@ -1,4 +1,4 @@
-"""Commands that share one sync: what is decided of them, and how they are written."""
+"""Commands that share one sync: what was decided about them, and their bytes."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,7 @@
 """Which entries a store has, and where; shared by the writing thread and the readers.
 
-One lock covers the tables, never the reading of entries from the disk. A segment that is dropped
-while somebody reads it keeps its file open until the last reader is done.
+One lock covers the tables, but never a read of entries from the disk. A segment that is dropped
+while a reader uses it keeps its file open until the last reader has finished.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""How a store keeps its files: when an append counts as stored, and how much room it takes."""
+"""Settings of a store: when an append counts as stored, and how much space it takes."""
 
 from dataclasses import dataclass
 from enum import Enum

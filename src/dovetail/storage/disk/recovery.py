@@ -1,21 +1,22 @@
-"""From files back to state, at start.
+"""Rebuilds the state from the files at start.
 
 Promises:
-- Of the newest segment exactly the intact prefix is kept; a torn tail is cut and reported.
-- Damage (frame.py says how it differs from a torn tail) is never cut: what is intact around it
-  stays readable, and the report says where it is. It stops no other ledger: also where the head of
-  a segment, or the state that it starts with, does not check, or the disk cannot read a place.
-- What is served after a start is on the disk: the last group is written once more and synced,
-  because after a crash of the process, or a failed sync, it may be in the system's memory only.
+- Exactly the intact prefix of the newest segment is kept; a torn tail is cut and reported.
+- Damage (frame.py distinguishes it from a torn tail) is never cut: what is intact around it stays
+  readable, and the report gives its place. It affects no other ledger, even if the head of a
+  segment or the state in its first record fails its checksum, or the disk cannot read a place.
+- Everything served after a start is on disk: the last group is written once more and synced,
+  because after a crash of the process, or a failed sync, it may be only in the system's memory.
 
-The order of things at a start:
+What a start reads, in order:
 
-    newest segment   scanned whole; it holds the state. One that was never finished being born
-                     holds nothing and is removed. Where its state is damaged, the older segments
-                     tell most of it; what they do not is in doubt, as all that was damaged
-                     (doubt.py), and fences are renewed before anything is served.
-    older segments   their index file is checked; without one they are scanned, and it is built.
-                     One whose index is there without it was lost: a segment goes after its index
+    newest segment   scanned whole; it holds the state. One whose creation never finished holds
+                     nothing and is removed. If its state is damaged, the older segments supply
+                     most of it; the rest is in doubt like everything that was damaged (doubt.py),
+                     and fences are renewed before the node serves
+    older segments   their index file is checked; one without an index is scanned, and its index
+                     built. If an index has no segment, the segment was lost: a deletion removes
+                     the index first
 """
 
 from collections.abc import Iterator

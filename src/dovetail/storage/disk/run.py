@@ -1,17 +1,16 @@
 """Where entries lie: rows of (entry, position, length), compact.
 
-A *run* is rows of one ledger in one segment with rising entry ids, all written in their turn or all
-written again (frame.py): 16 bytes a row, in arrays and
-not in objects, so that 10 million entries cost 160 MB at most while their segment is open, and
-next to nothing once it is sealed: then rows lie in the segment's index file and are read when
-needed.
+A *run* is rows of one ledger in one segment with rising entry ids, either all written in sequence
+or all written again (frame.py). A row takes 16 bytes, in arrays and not in objects, so 10 million
+entries cost at most 160 MB while their segment is open. Once it is sealed they cost next to
+nothing: the rows then lie in the segment's index file and are read when needed.
 
     index file = magic, segment number, segment length, runs, checksum of the directory
                  directory: (ledger, first, last, count, bytes, rows at, checksum of rows, again)
                  rows: entry ids (8 bytes each), positions (4), lengths (4); a run at a time
 
-Survives: an index file that is missing, torn or damaged is noticed and built anew from the
-segment, which is the truth.
+Survives: a missing, torn or damaged index file is detected and rebuilt from the segment, which is
+authoritative.
 """
 
 import struct

@@ -1,9 +1,9 @@
-"""One segment file: its handle, its runs, and the state that it starts with.
+"""One segment file: its handle, its runs, and the state in its first record.
 
-A segment is born in three synced steps: its head; its first record, which holds all state that
-earlier segments would be needed for (fences, and ledgers that are deleted but still lie somewhere);
-a mark (frame.py), so that a state that does not check any more is not taken for one that was torn.
-So the newest segment alone tells the state, and old segments can go in any order.
+A segment is created in three synced steps: its head; its first record, with all the state for which
+earlier segments would be needed (fences, and deleted ledgers whose entries still exist somewhere);
+and a mark (frame.py), so that a damaged state does not pass for a torn one. So the newest segment
+alone gives the state, and old segments can go in any order.
 """
 
 import errno
@@ -106,7 +106,7 @@ class Segment:
             self.damaged = True
             raise Damaged(
                 f"entry {row.entry} in {segment_name(self.number)} at byte {row.position} "
-                "does not check; the disk has changed it"
+                "fails its checksum; the disk has changed it"
             )
         return found.record, found.payload
 

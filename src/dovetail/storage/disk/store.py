@@ -1,26 +1,26 @@
 """The core of a storage node: decides, writes, syncs; one thread, no asyncio.
 
 Promises:
-- An append is answered only when the entry is on the disk (`durability = "sync"`).
+- An append is answered only when the entry is on disk (`durability = "sync"`).
 - The same entry again is a success; another entry under the same id is refused (L5).
-- Once `fence(term)` was answered, no append with a lower term is ever acknowledged: the fence is
-  a record like any other, synced before the answer.
-- No room: the group is taken back whole, the node goes on reading, deleting and fencing.
+- Once `fence(term)` was answered, no append with a lower term is ever acknowledged: the fence is a
+  record like any other, synced before the answer.
+- No space: the group is taken back whole; the node continues to read, delete and fence.
 - Too many open files: the group is refused, and the next one tries again.
-- A failed sync: what waited for it is *uncertain*, and the node takes itself out. It is never
-  tried again, because the system forgets which pages failed. A restart reads the disk anew.
+- A failed sync: whatever waited for it is *uncertain*, and the node goes out of service. It never
+  repeats the sync, because the system forgets which pages failed. A restart reads the disk anew.
 
-What a command meets, and what it gets:
+What a command gets, depending on what it finds:
 
     ledger deleted                      LedgerUnknown
     term below the fence                Fenced
-    id there, same bytes                success, nothing is written
-    id there, other bytes               EntryConflict
-    id there, bytes damaged             stored anew
-    disk below its reserve              DiskFull (appends only; deletes make room)
+    id exists, same bytes               success, nothing is written
+    id exists, other bytes              EntryConflict
+    id exists, bytes damaged            stored anew
+    disk below its reserve              DiskFull (appends only; deletes free space)
 
-Not here: which entries exist on other nodes (reading.py, writer.py); when to commit (node.py).
-Reads may come from other threads at any time (index.py).
+Not here: which entries exist on other nodes (reader.py, writer.py); when to commit (node.py).
+Other threads may read at any time (index.py).
 """
 
 import errno
@@ -108,7 +108,7 @@ class LedgerStore:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise DiskFull(
-                    "no room to start; free some space on the disk of the data folder"
+                    "no space to start: free some on the disk of the data folder"
                 ) from error
             raise StorageOut(f"cannot open the data folder: {error}") from error
 
@@ -463,7 +463,7 @@ class LedgerStore:
         except (LedgerUnknown, EntryUnknown):
             if self.doubts.may_have_lost(ledger, first):
                 raise Damaged(
-                    f"entry {first} of ledger {ledger} may be among what is damaged on the disk"
+                    f"entry {first} of ledger {ledger} may be in a damaged place on the disk"
                 ) from None
             raise
 

@@ -1,15 +1,15 @@
-"""A note beside the segments: up to where the newest one is on the disk for sure.
+"""A note beside the segments: up to where the newest one is certainly on disk.
 
-Room that was reserved reads as zeros. So a stretch of zeros over the last group *and* its mark
-(frame.py) looks like a segment that ends before them, and a newest segment that is gone looks like
-one that never was. The note lies in a file of its own and tells: what does not check before the
-noted place was there once, so it is damage.
+Reserved space reads as zeros. So a range of zeros over the last group *and* its mark (frame.py)
+looks like a segment that ends before them, and a newest segment that is gone looks like one that
+never existed. The note lies in its own file and tells the difference: whatever fails its checksum
+before the noted position was once there, so it is damage.
 
     file = magic, segment, position, checksum                                           24 bytes
 
-It is written when a mark is, when a segment is born, and at a start. It is true for ever: nothing
-before the place is ever cut away. So one that is old, torn, or missing says less, never anything
-wrong, and a note that cannot be written is left out.
+It is written with every mark, when a segment is created, and at a start. It stays true: nothing
+before the position is ever cut. So an old, torn or missing note says less but never anything wrong,
+and a note that cannot be written is skipped.
 """
 
 import struct

@@ -1,15 +1,16 @@
-"""Quorum arithmetic: who stores an entry, and what a set of answers proves.
+"""Quorum arithmetic: which nodes store an entry, and what a set of answers proves.
 
 A ledger lies on an *ensemble* of E nodes. Entry n is written to its *write set*, the Qw nodes from
 place n mod E on; it is acknowledged when Qa of them hold it.
 
     E >= Qw >= Qa >= 1
 
-What answers prove, for one entry (f = nodes of its write set that can be unheard):
-- "stored by Qa" proves that it may have been acknowledged, and that every later quorum meets it;
+What answers prove, for one entry:
+- "stored" by Qa nodes proves that it may have been acknowledged, and that every later quorum will
+  find it;
 - "not here, and fenced" by Qw - Qa + 1 nodes proves that it never was and never will be
   acknowledged: the other Qa - 1 are too few;
-- anything less proves nothing. A node that does not answer is not a node that says no.
+- anything less proves nothing. Silence is not "not here".
 
 For a whole ledger, a fence holds when no write set has Qa nodes left that are not fenced.
 """

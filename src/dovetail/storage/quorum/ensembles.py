@@ -1,7 +1,7 @@
-"""Ledgers on several storage nodes: the doing part of the quorum machines.
+"""Ledgers on several storage nodes: performs what the quorum machines decide.
 
-`writer.py` and `recovery.py` decide; here their effects are performed on storage nodes, local or
-remote alike. One node with one copy is the smallest ensemble, and takes the same path.
+`writer.py` and `recovery.py` decide; this module applies their effects to storage nodes, local and
+remote alike. One node with one copy is the smallest ensemble and takes the same path.
 """
 
 import asyncio
@@ -383,7 +383,7 @@ class OneNode:
         among: Collection[int] | None = None,
     ) -> tuple[int, ...]:
         if count > 1 or self._number in without:
-            raise Unavailable(f"a ledger needs {count} storage nodes, and this node is alone")
+            raise Unavailable(f"a ledger needs {count} storage nodes, but this is a single node")
         return (self._number,)
 
     def away(self) -> tuple[int, ...]:

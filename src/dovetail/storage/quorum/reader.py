@@ -1,15 +1,14 @@
-"""Reading entries from a write set: one node is asked, then others beside it.
+"""Reads entries from a write set: asks one node, and the next if that one is slow.
 
     ask the first ──answers──────────────────────► done
           │ silent for HEDGE_MS, or it failed
           ▼
-    ask the next too ──whoever answers first─────► done
+    ask the next too ──first answer of any───────► done
 
-Which node answers does not matter for what is confirmed: Qa nodes hold it, and no node ever holds
-another entry under the same id; so one in this node's rack is asked first (L16). A node that was
-silent or unreachable is asked last for a while, so that a dead one costs a reader one wait and not
-one for each read: a takeover makes a dozen reads in a row, and each would wait for as long as a
-connection is given.
+Any node's answer will do: the entries are confirmed, and no two nodes ever hold different entries
+under one id. So the reader asks a node in its own rack first (L16). It asks a node that was silent
+or unreachable last for a while, so that a dead node delays a reader once and not at every read: a
+takeover makes a dozen reads in a row, and each would wait for a connection to time out.
 """
 
 import asyncio

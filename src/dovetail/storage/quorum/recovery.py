@@ -1,15 +1,15 @@
-"""Finding the end of an unclosed ledger on a quorum, pure: events in, effects out.
+"""Finds the end of an unclosed ledger on a quorum; pure: events in, effects out.
 
 Promises:
-- The end that is found is not below any entry that was, or will ever be, acknowledged to the old
-  writer; every entry up to it is held by Qa nodes when it is found.
-- Two recoveries of a ledger that both end find ends that agree, or one of them is refused: the
+- The end is not below any entry that was, or ever will be, acknowledged to the old writer; when
+  the recovery ends, Qa nodes hold every entry up to it.
+- If two recoveries of a ledger both end, they find ends that agree, or one of them is refused: the
   higher term fences the lower one.
 
     FENCING   every node of the last fragment is fenced with our term, until no write set has Qa
               nodes left that could still acknowledge to the old writer
-    READING   the next entry is asked for, by reads that fence as well: a node that says "no" now
-              will never store that entry for the old writer
+    READING   asks for the next entry, by reads that also fence: a node that says "no" now will
+              never store that entry for the old writer
                 found               → WRITING it back to its whole write set
                 Qw - Qa + 1 noes    → DONE, the end is the entry before
                 neither             → wait; if no more answers can come: STUCK, try again later
@@ -17,16 +17,17 @@ Promises:
               too few can           → failed nodes are replaced from this entry on; the new ones
                                       are written to, but their "no" proves nothing
 
-A node that said, when it was fenced, that it has more entries is asked for many at once, beside the
-others that are asked for the next one. What it has is written back together: two thousand entries
-on their way cost a few round trips and not four thousand. That is found and not proven: only the
-fencing reads say "no", and without an answer to the long read recovery goes on entry by entry.
+A node that reported further entries when it was fenced is asked for many of them at once, besides
+the reads of the next entry. They are written back together, so two thousand entries in flight cost
+a few round trips instead of four thousand. Such entries are found, but an end is not proven by
+them: only the fencing reads say "no". Without an answer to the long read, recovery continues entry
+by entry.
 
-The first entry to ask for is the one behind the highest `confirmed` that any node has seen, and
-never below the first entry of the last fragment: a fragment begins at the first unconfirmed entry,
-so all before it are confirmed.
+It starts with the entry behind the highest `confirmed` that any node has seen, and never below the
+first entry of the last fragment: a fragment begins at the first unconfirmed entry, so all entries
+before it are confirmed.
 
-Not here: closing the ledger by compare-and-set, which is where recoveries finally agree.
+Not here: closing the ledger by compare-and-set, where recoveries finally agree.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,25 +1,24 @@
-"""The quorum writer, pure: events in, effects out.
+"""The quorum writer; pure: events in, effects out.
 
 Promises:
 - An entry is confirmed when Qa nodes of its write set hold it and all entries before it are
   confirmed.
-- After a failure that it cannot mend, nothing more is confirmed (L4).
+- After a failure that it cannot repair, nothing more is confirmed (L4).
 
 Events: `append`, `on_stored`, `on_refused`, `on_failed`, `on_replaced`, `on_not_replaced`,
 `on_back`. Effects: `Send` an entry to a node, `Confirm` entries, ask for `Replace`ment of nodes,
 `Fail` for good.
 
-Ensemble change. A node that fails is replaced from the first unconfirmed entry on, by a
-compare-and-set of the ledger's metadata that the caller does. While that is under way nothing is
-confirmed, so the first unconfirmed entry cannot move, and the new fragment cannot begin below or
-above it. Then what is not confirmed is sent to the new nodes, and answers of the old ones count no
-more.
+Ensemble change. A failed node is replaced from the first unconfirmed entry on, by a compare-and-set
+of the ledger's metadata that the caller makes. Meanwhile nothing is confirmed, so the first
+unconfirmed entry cannot move, and the new fragment begins exactly there. Then the unconfirmed
+entries are sent to the new nodes, and answers of the old ones no longer count.
 
-Without a spare node the writer goes on with those it has, as long as Qa answer; entries that then
-lie on fewer than Qw nodes are copied later, in the background. A node that is said to be back gets
-entries again, and counts as one that answers when it has stored one: who says so looks at the
-coordination service, and our own line to the node may be cut. Else a writer that reaches nobody
-would never fail: each node would be back before the next one is given up.
+Without a spare node the writer continues with the nodes it has, as long as Qa answer; entries that
+then lie on fewer than Qw nodes are copied later, in the background. A node reported as back gets
+entries again, but counts as answering only when it has stored one: the report comes from the
+coordination service, and our own connection to the node may be broken. Otherwise a writer that
+reaches no node would never fail: each node would be back before the next one is given up.
 
     open ──► changing (ensemble) ──► open
       └────────────┴──► failed

@@ -1,8 +1,8 @@
-"""Copies of entries, from whoever has them to the nodes that a closed ledger is to lie on.
+"""Copies entries to the nodes of a closed ledger's new placement, from any node that has them.
 
-A copy is an append under the owner's term; `repairer.py` says why that is safe, and decides what
-is copied. Here is how: a stretch at a time, no faster than a rate, and what nobody can give is
-noted and left for later.
+A copy is an append under the owner's term; `repairer.py` explains why that is safe, and decides
+what to copy. This module copies one stretch of entries after another, at a limited rate. It notes
+the entries that no node can supply and leaves them for later.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Taking a storage node out of the cluster, without a moment in which its data is missing.
+"""Takes a storage node out of the cluster; its data is never missing meanwhile.
 
     /storage-state/<id>     StoredState, as JSON; no key: active
 
@@ -6,19 +6,18 @@
        ▲                   │ cancel    │ cancel
        └───────────────────┴───────────┘
 
-DRAINING: new ledgers are not placed on it, and the owners of partitions copy what it holds to
-others (repairer.py), while it still serves reads. A node that is already dead can be drained too:
-that says that nobody need wait for it. DRAINED is not stored: it *is* the fact that no chain names
-the node any more, looked up each time. REMOVED is for good: the number is not used again, and
-deletions wait for it no more.
+DRAINING: no new ledgers are placed on the node, and the owners of partitions copy what it holds to
+other nodes (repairer.py) while it still serves reads. A dead node can be drained too: that tells
+owners not to wait for it. DRAINED is not stored: it *is* the fact that no chain names the node any
+more, looked up each time. REMOVED is final: the number is not used again, and deletions no longer
+wait for it.
 
-`admin/storage.py` is what an operator asks for; here is what the nodes go by.
+Operators call `admin/storage.py`; the nodes obey what is stored here.
 
-Survives: whoever asks dying at any step; each change is one compare-and-set. An owner whose view is
-late may still place a ledger on a node that is being drained: the chain names it then, and repair
-moves it. If that happens at the very moment of the removal, the ledger has a dead node, as after a
-crash, and repair replaces it.
-
+Survives: a crash of the caller at any step; each change is one compare-and-set. An owner with an
+outdated view may still place a ledger on a draining node: the chain then names it, and repair moves
+it. If that happens at the very moment of the removal, the ledger has a dead node, as after a crash,
+and repair replaces it.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,24 +1,25 @@
-"""What a closed ledger needs to be whole again: the deciding part of repair, pure (L10).
+"""What a closed ledger needs to be whole again: the deciding part of repair; pure (L10).
 
-A closed ledger is *whole* when every node that its placement names holds every entry that its place
-in the ensemble gets. Repair aims at a placement, fills it, and then puts it into the chain:
+A closed ledger is *whole* when every node that its placement names holds every entry of its place
+in the ensemble. Repair aims at a placement, fills it, and then puts it into the chain:
 
     aim      nodes that are gone or leaving are replaced by others, place by place
-    fill     what the nodes of the aim lack is copied to them, from whoever has it
-    settle   places that were filled change hands, in one step; the others stay as they were
+    fill     each node of the aim gets what it lacks, from any node that has it
+    settle   filled places change to their new nodes in one step; the others stay as they were
 
-Where a node is:
+The presence of a node:
 
     HERE      it answers; it is asked what it holds and gets what it lacks
-    AWAY      it does not answer, and has not for long: waited for, because copying all that it
-              holds costs far more than a restart takes
-    LEAVING   it answers, and is to hold nothing in the end: read from, not written to
+    AWAY      it does not answer, but only since recently: repair waits, because copying everything
+              it holds costs far more than a restart takes
+    LEAVING   it answers and is to hold nothing in the end: it is read from but not written to
     GONE      away for longer than the grace time, or away and given up by its operator
 
 Promises:
-- A place changes hands only when the new node holds everything of it. So no step lowers the number
-  of copies that the placement names and that exist.
-- What nobody can give is not given up: the place stays with the node that may still have it.
+- A place changes nodes only when the new node holds everything of it. So no step lowers the number
+  of existing copies that the placement names.
+- Entries that no node can supply are not given up: the place stays with the node that may still
+  have them.
 - A node never has two places of one ensemble.
 """
 

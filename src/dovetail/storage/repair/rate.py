@@ -1,4 +1,4 @@
-"""A rate for work in the background."""
+"""Limits background work to a rate."""
 
 
 class ByteRate:

@@ -1,34 +1,34 @@
 """Re-replication: the owner of a partition brings its closed ledgers back to full strength (L10).
 
-In the background, a ledger at a time, no faster than a rate (`plan.py` decides, the repairer does):
-a node that lacks entries gets them from its peers; a node that is gone or leaving is replaced by
-another, which gets all of its entries *before* the chain names it. A ledger that is still open is
-closed first: the owner goes on in a new one, on nodes that stay.
+The repairer works in the background, one ledger at a time, at a limited rate; `plan.py` decides
+what it does. A node that lacks entries gets them from its peers. A node that is gone or leaving is
+replaced by another, which gets all entries *before* the chain names it. A ledger that is still open
+is closed first: the owner rolls to a new one, on nodes that stay.
 
-Why copying is safe, whoever does it and whoever dies meanwhile:
+Why copying is safe, whichever owner does it and whatever dies meanwhile:
 
-- Only closed ledgers are copied. Their end is in the chain and never moves, nobody recovers them
-  any more, and no writer's entry beyond that end will ever be read.
+- Only closed ledgers are copied. Their end is in the chain and never moves, no recovery touches
+  them, and no entry that a writer stored beyond that end will ever be read.
 - An entry id of a ledger has one payload for ever: one writer chose it, and recoveries only repeat
-  what they found. So a copy is the same bytes wherever it comes from, and a second copy, by a
+  what they found. So a copy has the same bytes wherever it comes from, and a second copy, by a
   second owner or by one that was believed dead, is a success that writes nothing (L5).
-- Copies are appends under the owner's term. A term is above every fence that was there when it was
-  claimed; a node that fenced with a higher one has seen a newer owner, and stops the old one here.
-  A copy creates no fence, and need not: what protects a closed ledger is the chain. Its old writer
-  is refused by the nodes that fenced it, which keep their fences; the new node was never in the
-  ensemble that this writer knows.
+- Copies are appends under the owner's term. A term is above every fence that existed when it was
+  claimed. A node with a higher fence has seen a newer owner, and stops the old one here. A copy
+  creates no fence, and need not: the chain protects a closed ledger. The nodes that fenced its old
+  writer refuse it and keep their fences; the new node was never in the ensemble that this writer
+  knows.
 - The chain changes by one compare-and-set under the owner's term, after the copies are durable. An
-  owner that dies before it leaves copies that no chain names; the next owner finds them there when
-  it asks, or they go with the ledger. An owner that was replaced is refused by the compare-and-set.
-  So the chain never names a node that did not hold everything of its place.
-- The node that gave its place away keeps what it has: readers that go by the old placement find it
-  there, and should it come back it needs little to take a place again. What it has goes when the
-  ledger leaves its chain (`sweeping.py`) and not before, because its fence would go too.
+  owner that dies before it leaves copies that no chain names; the next owner finds them when it
+  asks the node, or they go with the ledger. A replaced owner is refused by the compare-and-set. So
+  the chain never names a node that does not hold everything of its place.
+- A node that loses its place keeps what it has: readers with the old placement find it there, and
+  if the node returns it needs little to take a place again. Its entries go when the ledger leaves
+  its chain (`sweeping.py`) and not before, because its fence would go too.
 
-Survives: source, target or owner dying at any step (the ledger stays as it was, the next pass asks
-anew); two owners at once; a node that was given up and comes back.
+Survives: source, target or owner dying at any step (the ledger stays as it was, and the next pass
+asks anew); two owners at once; a node that was given up and returns.
 
-Not here: choosing nodes (`Nodes`), who is there and who is leaving (`StorageView`), a damaged
+Not here: choosing nodes (`Nodes`), which nodes are present or leaving (`StorageView`), a damaged
 node's own view of itself (`wholeness.py`).
 """
 
@@ -142,7 +142,9 @@ class Repairer:
                 try:
                     await self.mend(partition)
                 except Exception as error:  # noqa: BLE001 - the others must be repaired still
-                    _log.error("repair met a defect", partition=partition.name, error=repr(error))
+                    _log.error(
+                        "repair failed: internal error", partition=partition.name, error=repr(error)
+                    )
             self._forget_all_but(served)
             try:
                 async with asyncio.timeout(self._settings.check_ms / 1000):

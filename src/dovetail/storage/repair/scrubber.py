@@ -1,19 +1,20 @@
-"""A storage node reads everything that it holds, slowly and again and again.
+"""A storage node slowly reads everything it holds, again and again, to find damage.
 
-A byte that the disk has changed is noticed when it is read, and old records may not be read for
-months: long enough for the other copies to go bad too. So each storage node reads its own entries
-at a low rate, in the order of their ledgers. What does not check is noted as lost by the store, as
-after any other read: the node says so, its peers' owners are told and copy it anew (`repairer.py`),
-and then the damaged segment goes (`wholeness.py`). On a node that is alone it is reported.
+A byte that the disk has changed is noticed only when it is read, and old records may not be read
+for months: long enough for the other copies to go bad too. So each storage node reads its own
+entries at a low rate, ledger by ledger. The store notes an entry that fails its checksum as lost,
+as after any other read. The node then reports damage, the owners copy the entry anew
+(`repairer.py`), and afterwards the damaged segment is dropped (`wholeness.py`). On a single node
+the damage is only reported.
 
-It also looks, every ten seconds, whether somebody has removed a segment file: what lives in it is
-open still, so it is moved to another segment at once (`disk/compaction.py`). If the node ends
+Every ten seconds it also checks whether a segment file was removed. The process still has the file
+open, so its live entries move to another segment at once (`disk/compaction.py`). If the node ends
 before that, the next start finds the index without its segment, which is damage.
 
-What the system has in its memory is read from there: a place that changes on the disk is seen once
-the system has let go of it, which for old data is soon.
+The scrubber reads through the system's page cache: a change on the disk is seen only after the
+system has dropped the page, which for old data is soon.
 
-Not here: which bytes are bad (`disk/index.py`), and what is in the files of no live ledger.
+Not here: which bytes are bad (`disk/index.py`), and segments without live ledgers.
 """
 
 import asyncio
@@ -81,7 +82,7 @@ class Scrubber:
             try:
                 await self.once()
             except DovetailError as error:
-                _log.warning("cannot read all that is held; trying again", error=str(error))
+                _log.warning("cannot read every entry; trying again", error=str(error))
             await asyncio.sleep(PAUSE_S)
 
     async def once(self) -> None:
@@ -101,7 +102,7 @@ class Scrubber:
         self._looked_ms = now_ms
         gone = frozenset(await self._node.look_for_files())
         for name in sorted(gone - self._gone):
-            _log.error("a segment file was removed; what lives in it is moved", file=name)
+            _log.error("a segment file was removed; moving its live entries", file=name)
             self._node.scrub.damaged += 1
         self._gone = gone
 

@@ -1,18 +1,18 @@
-"""A storage node lets go what no chain names (L8, L11): it was away when a ledger was deleted.
+"""A storage node deletes ledgers that no chain names (L8, L11): it was away when they were deleted.
 
-Why that cannot delete what is needed: the node reads its own ledgers *first*, then the chains. A
-ledger is in a chain before any node holds it, it stays in that one chain until it is let go, also
-when it moves to a page there (`pages.py`), and its id is never given again. So a ledger that is
-here, and is in no chain that is read afterwards, was let go. Copies that repair has made for a node
-that its chain does not name yet are of a ledger that *is* in a chain, and stay: which nodes a chain
-names is not asked.
+Why this never deletes a ledger that is needed: the node reads its own ledgers *first*, then the
+chains. A chain names a ledger before any node holds it, the ledger stays in that one chain until it
+is dropped, even when it moves to a page (`pages.py`), and its id is never used again. So a ledger
+that is here, but in no chain that is read afterwards, was dropped. Copies that repair has made for
+a node that its chain does not name yet belong to a ledger that *is* in a chain, and stay: sweeping
+does not look at which nodes a chain names.
 
-The one thing that could be wrong is the coordination service itself, restored from an old copy: its
-chains know nothing of newer ledgers. It would not have given their ids either, so a ledger whose id
-was not given yet stops the sweep, and nothing is deleted.
+Only the coordination service itself could be wrong, restored from an old copy: its chains lack the
+newer ledgers. But it would not have issued their ids either, so a ledger whose id was not issued
+yet stops the sweep, and nothing is deleted.
 
-Survives: a crash at any point (the next sweep does the rest), the service being away (nothing is
-deleted), a late append that makes a deleted ledger appear again (it goes at the next sweep).
+Survives: a crash at any point (the next sweep does the rest), an absent service (nothing is
+deleted), a late append that makes a deleted ledger appear again (the next sweep deletes it).
 """
 
 from collections.abc import Iterable
@@ -50,9 +50,9 @@ async def sweep(node: StorageNode, coordinator: Coordinator) -> Swept:
     strange = sorted(ledger for ledger in here - named if ledger >= given)
     if strange:
         raise Damaged(
-            f"ledger {strange[0]} is on this storage node, and the coordination service has given "
-            f"ids below {given} only: it is older than what is stored. Restore it from a newer "
-            "copy; until then nothing is swept away"
+            f"ledger {strange[0]} is on this storage node, but the coordination service has issued "
+            f"ids below {given} only: its state is older than the ledgers. Restore it from a newer "
+            "backup; until then this node deletes no ledgers"
         )
     deleted: set[LedgerId] = set()
     for ledger in sorted(here - named):

@@ -1,8 +1,8 @@
-"""What a node with the storage role does about its own disk, at start and from time to time.
+"""What a storage node does for its own disk, at start and periodically.
 
-Before it serves: what no chain names goes (`sweeping.py`), and after damage the ledgers that are in
-doubt are found (`wholeness.py`), so that the node never answers "not here" of what it may have
-lost. Then the same again and again; often while there is damage, seldom otherwise.
+Before it serves, it deletes ledgers that no chain names (`sweeping.py`) and, after damage, finds
+the ledgers in doubt (`wholeness.py`), so that it never answers "not here" for an entry that it may
+have lost. Then it repeats both; often while there is damage, rarely otherwise.
 """
 
 import asyncio

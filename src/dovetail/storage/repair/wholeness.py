@@ -1,24 +1,24 @@
 """A damaged storage node finds out what it must hold, and when it is whole again.
 
-A node that finds damage on its disk knows where it is, not what lay there (`disk/doubt.py`). The
-chains tell: a ledger is in a chain before any node holds it, so all that can have been lost belongs
-to ledgers that name this node in the chains as they are read *after* the damage was found. Those
-are in doubt, no others. A fence can be among what was lost; each ledger in doubt is therefore
-fenced anew with its partition's newest term, which is not below any fence that ever was.
+A node that finds damage on its disk knows the place, not what lay there (`disk/doubt.py`). The
+chains tell: a chain names a ledger before any node holds it, so everything that can have been lost
+belongs to ledgers for which the chains, read *after* the damage was found, name this node. Those
+are in doubt, no others. A fence can be among what was lost; so each ledger in doubt is fenced anew
+with its partition's newest term, which is not below any fence that ever existed.
 
     damaged, nothing examined ── chains read, fences renewed ──► these ledgers are in doubt
-    ledgers in doubt          ── owners copy what is missing (repair.py) ──► (asked again)
-    every ledger in doubt is  ── damaged segments go ──► whole
+    ledgers in doubt          ── owners copy what is missing (repairer.py) ──► (checked again)
+    every ledger in doubt is  ── damaged segments are dropped ──► whole
     gone, or closed and held in full
 
-What the node must hold is arithmetic on a chain; what it holds it knows itself. So it asks nobody
-whether it is whole, and an owner that believes so cannot be wrong on its behalf.
+What the node must hold follows from the chain by arithmetic; what it holds it knows itself. So it
+decides alone whether it is whole, and no owner's wrong belief counts.
 
-Survives: a crash at any point. As long as a damaged segment is there the next start finds it and
-begins anew; what was copied meanwhile is found to be here.
+Survives: a crash at any point. As long as a damaged segment exists, the next start finds it and
+begins anew; it then finds what was copied meanwhile.
 
-Not here: the copies (repair.py). A node with the only copy of an entry stays in doubt until the
-ledger is let go by retention or deletion.
+Not here: the copies (repairer.py). A node with the only copy of an entry stays in doubt until
+retention or a deletion drops the ledger.
 """
 
 import asyncio
