@@ -159,6 +159,15 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted(there)
 
 
+def test_the_front_page_leads_to_every_page() -> None:
+    """U8: who reads plain Markdown, without the site's navigation, finds every page too."""
+    front = doc_pages.DOCS / "index.md"
+    links = [link.partition("#")[0] for link in doc_pages.links(front)]
+    led_to = {(doc_pages.DOCS / link).resolve() for link in links}
+    pages = {path for path in doc_pages.DOCS.rglob("*.md") if "decisions" not in path.parts}
+    assert pages - led_to == {front}
+
+
 def _leaves(nav: object) -> "list[str]":
     if isinstance(nav, str):
         return [nav]
