@@ -1,11 +1,13 @@
 """What only a whole node shows: long polls, lost files, clients that leave in the middle."""
 
+import asyncio
 import os
 import signal
 import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +19,10 @@ from dovetail.kafka.codec import messages as m
 from dovetail.kafka.codec.apis import ApiKey
 from dovetail.kafka.codec.frames import encode_request
 from dovetail.kafka.codec.headers import RequestHeader
+from dovetail.node import Node
+from dovetail.settings import load_settings
+from dovetail.settings.given import Flag
+from dovetail.storage.repair import scrubber
 
 
 def test_a_long_poll_gathers_until_it_has_enough(node_factory: NodeFactory) -> None:
@@ -66,6 +72,28 @@ def test_ledgers_are_not_swept_away_when_coordination_was_lost(node_factory: Nod
         node.start()
     segments = list(node.data_dir.glob("ledgers/*.segment"))
     assert any(b"precious" in segment.read_bytes() for segment in segments)
+
+
+async def test_a_removed_segment_is_noticed_though_nothing_is_scrubbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L10, R8: with `storage.scrub_bytes_per_second = 0` it was found missing at the next start."""
+    monkeypatch.setattr(scrubber, "PAUSE_S", 0.05)
+    given = {"node.data_dir": tmp_path, "kafka.port": 0, "http.enabled": False}
+    given["storage.scrub_bytes_per_second"] = "0"
+    flags = [Flag(name, value, name) for name, value in given.items()]
+    settings = load_settings(flags=flags, environment={}, folder=tmp_path)
+    async with Node(settings) as node:
+        producer = Producer({"bootstrap.servers": node.endpoints.kafka, "log_level": 0})
+        producer.produce("t", b"precious")
+        assert await asyncio.to_thread(producer.flush, 30) == 0
+        (segment,) = tmp_path.glob("ledgers/*.segment")
+        segment.unlink()
+        async with asyncio.timeout(60):
+            while not any(
+                b"precious" in p.read_bytes() for p in tmp_path.glob("ledgers/*.segment")
+            ):
+                await asyncio.sleep(0.02)
 
 
 def test_a_damaged_journal_of_groups_is_told_and_others_are_served(

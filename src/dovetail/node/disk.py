@@ -75,14 +75,13 @@ def scrub(
     renew: Callable[[], None],
     tasks: Tasks,
 ) -> None:
-    """Reads the disk through from now on, unless that is off; `renew` tells other nodes."""
+    """Looks after the disk from now on, and reads it through; `renew` tells other nodes."""
 
     def found() -> None:
         upkeep.wake()
         renew()
 
-    if settings.scrub_bytes_per_second:
-        scrubber = Scrubber(
-            storage, bytes_per_second=settings.scrub_bytes_per_second, clock=clock, on_damage=found
-        )
-        tasks.keep(scrubber.run, name="storage/scrub")
+    scrubber = Scrubber(
+        storage, bytes_per_second=settings.scrub_bytes_per_second, clock=clock, on_damage=found
+    )
+    tasks.keep(scrubber.run, name="storage/scrub")

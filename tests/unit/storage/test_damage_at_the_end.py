@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from dovetail.storage.disk.store import LedgerStore
 from dovetail.storage.disk.synced import SYNCED_NAME
 from dovetail.storage.held import Span
 from dovetail.storage.identifiers import EntryId, LedgerId, Term
-from dovetail.storage.repair.scrubber import Scrubber
+from dovetail.storage.repair import scrubber as module
+from dovetail.storage.repair.scrubber import PAUSE_S, Scrubber
 
 LARGE = StoreSettings(segment_bytes=1 << 20, disk_free_bytes_min=0, reserve_bytes=1 << 16)
 SMALL = StoreSettings(segment_bytes=4_000, disk_free_bytes_min=0, reserve_bytes=1_000)
@@ -125,24 +127,32 @@ def test_a_sealed_segment_that_is_gone_at_a_start_is_damage() -> None:
         store.close()
 
 
-@pytest.mark.parametrize("which", ["sealed", "newest"])
-async def test_a_segment_file_that_is_removed_while_the_node_runs_is_moved(
-    tmp_path: Path, which: str
-) -> None:
-    """L10: noticed by the scrubber; what lies in it is open still, and is there after a restart."""
-    node = LocalStorageNode(LedgerStore(RealDisk(tmp_path), SMALL, random.Random(2)))
+async def node_with_entries(folder: Path) -> LocalStorageNode:
+    node = LocalStorageNode(LedgerStore(RealDisk(folder), SMALL, random.Random(2)))
     for entry in range(20):
         answered: asyncio.Future[DovetailError | None] = asyncio.Future()
         node.append(append(1, entry), answered.set_result)
         assert await answered is None
+    return node
+
+
+@pytest.mark.parametrize("rate", [1 << 40, 0])
+@pytest.mark.parametrize("which", ["sealed", "newest"])
+async def test_a_segment_file_that_is_removed_while_the_node_runs_is_moved(
+    tmp_path: Path, which: str, rate: int
+) -> None:
+    """L10, R8: noticed by the scrubber, also by one that reads nothing; what lies in it is open
+    still, and is there after a restart."""
+    node = await node_with_entries(tmp_path)
     segments = sorted(path for path in tmp_path.iterdir() if path.suffix == ".segment")
     gone = segments[0] if which == "sealed" else segments[-1]
     gone.unlink()
 
     clock = ManualClock()
-    scrubber = Scrubber(node, bytes_per_second=1 << 40, clock=clock, on_damage=lambda: None)
+    scrubber = Scrubber(node, bytes_per_second=rate, clock=clock, on_damage=lambda: None)
     await scrubber.once()
     assert node.scrub.damaged == 1
+    assert (node.scrub.passes, node.scrub.bytes_read > 0) == (bool(rate), bool(rate))
     async with asyncio.timeout(20):
         while await node.look_for_files():
             await asyncio.sleep(0.01)
@@ -155,3 +165,29 @@ async def test_a_segment_file_that_is_removed_while_the_node_runs_is_moved(
     assert not store.damaged
     assert store.held(LedgerId(1), first=EntryId(0), last=EntryId(99)).spans == (Span(0, 19),)
     store.close()
+
+
+async def test_files_are_looked_for_while_reading_waits_for_its_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L10, R8: at the lowest rate a step lasts for hours; a file that is gone is noticed before."""
+    node, clock, looked_ms = await node_with_entries(tmp_path), ManualClock(), list[float]()
+    look_for_files = node.look_for_files
+
+    async def noted() -> tuple[str, ...]:
+        looked_ms.append(clock.monotonic_ms())
+        return await look_for_files()
+
+    async def sleep(seconds: float) -> None:
+        clock.advance(round(seconds * 1000))
+
+    node.look_for_files = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(module, "STEP_BYTES", 1_000)
+    scrubber = Scrubber(node, bytes_per_second=20, clock=clock, on_damage=lambda: None)
+    await scrubber.once()
+    monkeypatch.undo()
+    pauses = [after - before for before, after in pairwise(looked_ms)]
+    assert len(pauses) > 50
+    assert max(pauses) < 2 * PAUSE_S * 1000
+    await node.close()

@@ -7,9 +7,10 @@ as after any other read. The node then reports damage, the owners copy the entry
 (`repairer.py`), and afterwards the damaged segment is dropped (`wholeness.py`). On a single node
 the damage is only reported.
 
-Every ten seconds it also checks whether a segment file was removed. The process still has the file
-open, so its live entries move to another segment at once (`disk/compaction.py`). If the node ends
-before that, the next start finds the index without its segment, which is damage.
+Every ten seconds it also checks whether a segment file was removed, at any rate and also if it does
+not read at all. The process still has the file open, so its live entries move to another segment at
+once (`disk/compaction.py`). If the node ends before that, the next start finds the index without
+its segment, which is damage.
 
 The scrubber reads through the system's page cache: a change on the disk is seen only after the
 system has dropped the page, which for old data is soon.
@@ -68,9 +69,9 @@ class Scrubber:
         clock: Clock,
         on_damage: Callable[[], None],
     ) -> None:
-        """`on_damage` is called each time something is found."""
+        """`on_damage` is called each time something is found. With a rate of 0 nothing is read."""
         self._node = node
-        self._rate = ByteRate(bytes_per_second)
+        self._rate = ByteRate(bytes_per_second) if bytes_per_second else None
         self._clock = clock
         self._on_damage = on_damage
         self._looked_ms: float | None = None
@@ -88,9 +89,11 @@ class Scrubber:
     async def once(self) -> None:
         """One pass over what is held. Raises `Unavailable` if the disk cannot be read now."""
         await self._look_for_files()
+        if self._rate is None:
+            return
         for ledger in sorted(await self._node.ledgers()):
             try:
-                await self._read_through(ledger)
+                await self._read_through(ledger, self._rate)
             except NotFound:
                 continue  # It was deleted meanwhile.
         self._node.scrub.passes += 1
@@ -106,7 +109,7 @@ class Scrubber:
             self._node.scrub.damaged += 1
         self._gone = gone
 
-    async def _read_through(self, ledger: LedgerId) -> None:
+    async def _read_through(self, ledger: LedgerId, rate: ByteRate) -> None:
         first = EntryId(0)
         while True:
             held = await self._node.held(ledger, first=first, last=_LAST)
@@ -129,9 +132,17 @@ class Scrubber:
             size = sum(len(entry.payload) for entry in entries)
             self._node.scrub.bytes_read += size
             first = EntryId(entries[-1].entry + 1)
-            wait_ms = self._rate.take(size + _ENTRY_BYTES * len(entries), now_ms=self._now())
-            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = rate.take(size + _ENTRY_BYTES * len(entries), now_ms=self._now())
+            await self._rest(wait_ms / 1000)
+
+    async def _rest(self, wait_s: float) -> None:
+        """At a low rate it lasts for minutes; files are looked for meanwhile."""
+        while wait_s > PAUSE_S:
+            await asyncio.sleep(PAUSE_S)
             await self._look_for_files()
+            wait_s -= PAUSE_S
+        await asyncio.sleep(wait_s)
+        await self._look_for_files()
 
     def _now(self) -> float:
         return self._clock.monotonic_ms()
