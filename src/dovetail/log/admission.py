@@ -1,7 +1,8 @@
-"""What a topic's settings say of a batch from outside; pure.
+"""Applies a topic's settings to a client's batch; pure.
 
-Most topics say nothing, and their batches are stored as they came (`TopicConfig.examines`). The
-others pay for what they ask: a batch is decompressed to look at its records, or compressed anew.
+Most topics set nothing that matters here, and their batches are stored as they came
+(`TopicConfig.examines`). On other topics a batch is decompressed to check its records, or
+compressed again.
 """
 
 from dovetail.errors import BatchTooLarge, InvalidTimestamp, TooFewCopies
@@ -39,7 +40,8 @@ def admit(
     if len(batch) > config.batch_bytes_max:
         raise BatchTooLarge(
             f"the batch has {len(batch)} bytes with compression.type = "
-            f"{config.setting('compression.type')}; the topic accepts {config.batch_bytes_max}"
+            f"{config.setting('compression.type')}; the topic accepts {config.batch_bytes_max} "
+            "(max.message.bytes)"
         )
     return batch, header
 
@@ -48,8 +50,8 @@ def _check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, no
     ahead_ms_max = int(config.setting("message.timestamp.after.max.ms"))
     if header.timestamp_max - now_ms > ahead_ms_max:
         raise InvalidTimestamp(
-            f"a record of {header.timestamp_max} is {header.timestamp_max - now_ms} ms ahead of "
-            f"the broker; the topic accepts {ahead_ms_max}"
+            f"timestamp {header.timestamp_max} is {header.timestamp_max - now_ms} ms ahead of "
+            f"the broker's clock; the topic accepts {ahead_ms_max} ms"
         )
     old_ms_max = int(config.setting("message.timestamp.before.max.ms"))
     if old_ms_max == _NO_LIMIT:
@@ -57,6 +59,6 @@ def _check_times(batch: memoryview, header: BatchHeader, config: TopicConfig, no
     for record in decode_batch(batch):
         if record.timestamp != _NO_TIMESTAMP and now_ms - record.timestamp > old_ms_max:
             raise InvalidTimestamp(
-                f"a record of {record.timestamp} is {now_ms - record.timestamp} ms old; the topic "
-                f"accepts {old_ms_max}"
+                f"timestamp {record.timestamp} is {now_ms - record.timestamp} ms old; the topic "
+                f"accepts {old_ms_max} ms"
             )

@@ -1,4 +1,4 @@
-"""Private calls between brokers: connections to the others, and the answers to what they ask.
+"""Private calls between brokers: connections to the others, and answers to their calls.
 
 A broker is reached at the address that it registered last.
 """
@@ -47,7 +47,7 @@ class BrokerPeers:
         """The connection to a broker. Raises `Unavailable` if it is not there."""
         address = self._address_of(node)
         if address is None:
-            raise Unavailable(f"broker {node} is not there")
+            raise Unavailable(f"broker {node} is not registered")
         known = self._peers.get(node)
         if known is not None and known[0] != address:
             self._closing.start(known[1].close(), name="log/brokers/leave")
@@ -79,7 +79,9 @@ class BrokerService:
     def __call__(self, connection: Connection, frame: memoryview) -> Reply:
         correlation_id, _, message, payloads = self._calls.decode(frame)
         if payloads:
-            raise ProtocolViolation(f"{len(payloads)} bytes behind a {type(message).__name__}")
+            raise ProtocolViolation(
+                f"{len(payloads)} unexpected bytes after a {type(message).__name__}"
+            )
         return PipelinedReply.of(self._answered(correlation_id, message))
 
     async def _answered(self, correlation_id: int, message: Request) -> list[Buffer]:

@@ -1,12 +1,13 @@
-"""Topics and partitions as the coordination service holds them.
+"""Topics and partitions in the coordination service.
 
     /topics/<name>                      TopicRecord
     /partitions/<topic id>/<number>     PartitionRecord (storage/chain.py)
-    /ids/<kind>                         the next id that nobody has
+    /ids/<kind>                         the next id that was not issued yet
 
-Everything below the first two is followed, so that every broker knows every topic and who owns
-which partition; a view can be old, so each change is a compare-and-set. Each step of a creation or
-deletion can be done again: whoever finds a topic half-way goes on from there (L3, L8, B3, B4).
+Every broker watches everything below the first two, and so knows every topic and the owner of every
+partition. A view can be outdated, so each change is a compare-and-set. Each step of a creation or
+deletion can be repeated: any broker that finds a topic half-way continues from there (L3, L8, B3,
+B4).
 """
 
 import asyncio
@@ -252,7 +253,8 @@ class Catalog:
             await self._register(missing, owners(missing), topic)
             await self._fresh(record.name)
         raise CoordinationDown(
-            f"cannot register the partitions of topic {record.name!r}: others keep changing it"
+            f"cannot register the partitions of topic {record.name!r}: other brokers keep "
+            "changing it"
         )
 
     async def _register(
@@ -429,4 +431,4 @@ class IdBlocks:
             if outcome.applied:
                 self._next, self._end = start, start + self._block
                 return
-        raise CoordinationDown(f"cannot take a block of {self._key}, {_ATTEMPTS_MAX} times")
+        raise CoordinationDown(f"cannot reserve ids in {self._key} after {_ATTEMPTS_MAX} attempts")

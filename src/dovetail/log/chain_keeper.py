@@ -1,12 +1,12 @@
 """The owner's copy of its partition's chain: every change is a compare-and-set.
 
 Pages of a long chain (`storage/chain.py`) are read when they are needed. Their offsets rise, and so
-does the highest time so far: both are found by halving, and where a page begins is remembered. So
-a takeover reads no page, a roll writes one in some hundred times, and a read of old data asks the
-coordination service a few times at first and for one page later.
+does the highest time so far, so a binary search finds either; the first offset of each page read is
+remembered. Thus a takeover reads no page, one roll in some hundred writes one, and a read of old
+data asks the coordination service a few times at first and for one page later.
 
-Survives: a crash between any two steps, and answers that do not come. The record and what moves to
-or from a page change in one transaction; after a refusal what is stored decides.
+Survives: a crash between any two steps, and lost answers. The record and the ledgers that move to
+or from a page change in one transaction; after a refusal the stored state decides.
 """
 
 import asyncio

@@ -1,16 +1,16 @@
 """Checkpoints: what a ledger says about itself, inside itself.
 
-Every ledger starts with a checkpoint entry, and every so many entries comes another. It holds the
-producers and their open transactions as of now, sums, the rows of the sparse index and the aborted
-transactions since the checkpoint before it, and where that one is. So:
+Every ledger starts with a checkpoint entry, and another follows every so many entries. It holds the
+producers and their open transactions at that point, sums, the rows of the sparse index and the
+aborted transactions since the checkpoint before it, and the position of that one. So:
 
 - An owner that takes over reads back to the last checkpoint, and from there forward: bounded work,
   however large the ledger.
-- The index of an old ledger is read by walking the checkpoints back; nothing lies beside the
-  ledger that could be lost or differ.
+- A reader gets the index of an old ledger by walking the checkpoints back; no file beside the
+  ledger can be lost or differ.
 
-A checkpoint takes an entry id and no offset. Its first eight bytes, where a batch has its base
-offset, are all ones, which no offset is.
+A checkpoint takes an entry id but no offset. Its first eight bytes, where a batch has its base
+offset, are all ones, which is no valid offset.
 """
 
 from array import array

@@ -1,21 +1,22 @@
-"""Who takes which partition: the deciding part of ownership (L3, L9, L12), pure.
+"""Decides which broker takes which partition: the deciding part of ownership (L3, L9, L12); pure.
 
-A partition belongs to the node that its record names, for as long as that node is *alive*. One
-whose owner is not alive is *vacant*. Every broker sees about the same records and the same
-brokers, and computes the same plan: each vacant partition is assigned, in order, to the broker that
-the strategy puts first. That one claims at once (after a small random wait, so that views settle);
-the next in order only if the partition is still vacant a while later, and so on. So usually one
-tries, and when the first is stuck somebody else does. Two that claim at once do no harm: the record
-is changed by compare-and-set, and the storage refuses the lower term.
+A partition belongs to the broker that its record names, for as long as that broker is *alive*.
+Otherwise it is *vacant*. Every broker sees about the same records and the same brokers, and
+computes the same plan: it assigns each vacant partition, in order, to the broker that the strategy
+puts first. That broker claims at once (after a small random wait, so that views settle); the next
+in order claims only if the partition is still vacant a while later, and so on. So usually one
+broker tries, and if the first is stuck, another takes its turn. Two that claim at once do no harm:
+the record is changed by compare-and-set, and the storage nodes refuse the lower term.
 
-Balance: when nothing is vacant and the brokers have not changed for a while, the fewest moves that
-bring all within one partition of each other are planned; each giver closes its ledgers and then
-names the taker in the record. A broker that is leaving is alive but not *willing*: it gives, and
-is given nothing.
+Balance: when nothing is vacant and the brokers have not changed for a while, every broker computes
+the fewest moves that bring all within one partition of each other. Each giver closes its ledgers
+and then names the taker in the record. A broker that is leaving is alive but not *willing*: it
+gives partitions away and receives none.
 
-A decision is made after every change, so it costs what has changed and not what is vacant or owned:
-vacant partitions are assigned once and wait in a heap for their time. As long as they only go to
-those whom the plan names first, a new plan would say the same of the others, so there is none.
+A decision runs after every change, so its cost depends on what has changed and not on how much is
+vacant or owned: vacant partitions are assigned once and wait in a heap for their time. As long as
+they go only to the brokers that the plan puts first, a new plan would say the same of the others,
+so none is made.
 
 Not here: claiming itself (`ownership.py`), doing what is decided (`owned.py`).
 """

@@ -1,9 +1,9 @@
-"""The life of coordinators: whoever owns a partition of an internal topic coordinates its keys.
+"""Starts and ends coordinators: the owner of an internal topic's partition coordinates its keys.
 
 A key, such as a group's name or a transactional id, belongs to one partition of the topic, by a
-hash. The partition is the coordinator's journal, so what a former owner still writes is refused
-with everything else that it writes (L13). When the partition comes here, its journal is replayed,
-and the coordinator goes on; when it goes, the coordinator ends.
+hash. The partition is the coordinator's journal, so the storage nodes refuse a former coordinator's
+writes as they refuse any former owner's (L13). When a broker takes the partition over, it replays
+the journal and the coordinator continues; when it loses the partition, its coordinator ends.
 """
 
 import asyncio

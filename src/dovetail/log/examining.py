@@ -1,9 +1,9 @@
-"""Batches from outside are examined before they are appended, and stay in order.
+"""Checks batches of clients before they are appended, and keeps them in order.
 
-A plain batch is examined at once: that takes microseconds. One that must be inflated, that is very
-large, or that the topic's settings say more about (`admission.py`), goes through a thread, and so
-does every batch for the same partition that comes while one is there: the thread takes them in
-turn, so that none overtakes another, and its answers come to the event loop in turn too.
+A plain batch is checked at once, which takes microseconds. A batch goes through a thread if it must
+be decompressed, is very large, or is subject to the topic's settings (`admission.py`); so does
+every batch for the same partition that arrives while one is there. The thread takes them in turn
+and its answers reach the event loop in turn, so none overtakes another.
 """
 
 import asyncio
@@ -81,8 +81,8 @@ class Examiner:
         except DovetailError as error:
             outcome.set_exception(error)
         except BaseException as error:  # noqa: BLE001 - a codec may raise anything for what it gets
-            _log.exception("a batch cannot be examined", error, partition=partition.name)
-            outcome.set_exception(InvalidBatch(f"the batch cannot be examined: {error!r}"))
+            _log.exception("cannot check a batch: internal error", error, partition=partition.name)
+            outcome.set_exception(InvalidBatch(f"cannot check the batch: {error!r}"))
         else:
             appended.add_done_callback(lambda first: copy_outcome(first, outcome))
 

@@ -1,4 +1,4 @@
-"""A ledger that a partition writes, and the entries that are on their way to it."""
+"""A ledger that a partition writes, and its entries in flight."""
 
 import asyncio
 from typing import NamedTuple

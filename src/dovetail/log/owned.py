@@ -1,9 +1,10 @@
-"""The partitions that this broker owns: the doing part of `claims.py`.
+"""The partitions of this broker: the doing part of `claims.py`.
 
-Whenever the records or the brokers change it decides again, and then opens what it may claim,
-drops what another has claimed, and gives away what balance asks for. A partition that cannot be
-opened is out of service and says why; the others are served (B18). If another broker might do
-better, because this one does not reach the storage, it is handed on after a few attempts.
+Whenever the records or the brokers change, it decides again. Then it opens the partitions that it
+may claim, drops those that another broker has claimed, and gives away what balance demands. A
+partition that cannot be opened is out of service and reports why; the others are served (B18). If
+this broker cannot reach the storage nodes but another might, the partition is handed over after a
+few attempts.
 
     (vacant) --claim--> opening --opened--> open --give--> closing --named--> (the taker's)
                            |                  |
@@ -283,7 +284,7 @@ class OwnedPartitions:
                         only_if=self._owner_is_gone,
                     )
                 if self._catalog.ownership(place).term > partition.term:
-                    raise NotOwner(f"{name} was claimed by another while it was opened")
+                    raise NotOwner(f"another broker claimed {name} while this one opened it")
 
             except (NotOwner, TopicUnknown, Fenced) as error:  # Fenced: another has a higher term.
                 _log.info("partition not taken", partition=name, why=str(error))

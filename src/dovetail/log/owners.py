@@ -1,9 +1,9 @@
-"""Who owns which partition, kept by owner and by topic, pure.
+"""Which broker owns which partition, indexed by owner and by topic; pure.
 
-Brokers decide whenever something changes, so a decision must cost what has changed and not what
-exists: whose partitions are how many, and which have an owner that is not alive, is known here
-without walking over all of them. A dict stands for a set where the order must be the same in every
-process.
+Brokers decide whenever something changes, so a decision's cost must depend on the change and not on
+all that exists: this index knows how many partitions each broker has, and which have an owner that
+is not alive, without walking over all of them. It uses a dict in place of a set where the order
+must be the same in every process.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -1,15 +1,15 @@
 """Owning a partition: the claim and the takeover.
 
 Takeover (L9): claim the partition with term + 1 → fence its open ledgers → find their last entries
-→ close them in the chain → serve. The old owner's appends are refused by the storage from the
-fence on; its changes of the chain are refused by the compare-and-set from the claim on.
+→ close them in the chain → serve. The storage nodes refuse the old owner's appends from the fence
+on; the compare-and-set refuses its changes of the chain from the claim on.
 
 Survives: a crash between any two steps. The next owner finds the open ledgers still open and does
 the same with a higher term; closing twice gives the same end, because fenced ledgers do not grow.
 
-Reads need no fence: another's partition is claimed in a transaction that holds only while its owner
-is not registered (`only_if`). So an owner that surely is registered, since before it last looked at
-the record, has no successor, and its end is the end (docs/decisions/0017).
+Reads need no fence: another owner's partition is claimed in a transaction that holds only while
+that owner is not registered (`only_if`). So an owner that has certainly been registered since
+before it last read the record has no successor, and its end is the end (docs/decisions/0017).
 """
 
 from collections.abc import Callable, Sequence
@@ -85,7 +85,7 @@ async def claim(
         conditions=[Unchanged(key, found.revision), *only_if(before)],
     )
     if not outcome.applied:
-        raise NotOwner(f"{key} was claimed by another, or node {before.owner} is back")
+        raise NotOwner(f"another broker claimed {key}, or node {before.owner} is registered again")
     return ChainKeeper(coordinator, key, claimed, outcome.revision)
 
 

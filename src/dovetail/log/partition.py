@@ -1,10 +1,10 @@
 """One partition, on the node that owns it.
 
 Promises:
-- A record is readable only when it is confirmed, and confirmed only in order, also across the
-  border of two ledgers.
-- Offsets are given without gaps and never twice; compaction leaves gaps later (`compaction/`).
-- After a failed append nothing behind it is confirmed; the partition takes itself over anew
+- A record is readable only when it is confirmed, and records are confirmed only in order, also from
+  one ledger to the next.
+- Offsets are assigned without gaps and never twice; compaction leaves gaps later (`compaction/`).
+- After a failed append nothing behind it is confirmed. The partition takes itself over
   (`ownership.py`), so that what was stored, and only that, has an offset.
 
 States:
@@ -12,11 +12,11 @@ States:
     IDLE        no ledger is open; the first append opens one        → OPENING
     OPENING     appends wait                                         → WRITING | BROKEN
     WRITING     appends go straight to the ledger                    → BROKEN | CLOSED
-    BROKEN      an append failed; taking over anew, appends wait     → IDLE, or refused for a while
-    LOST        another owner has it; everything is refused
-    CLOSED      given back
+    BROKEN      an append failed; taking itself over, appends wait   → IDLE, or refused for a while
+    LOST        another broker owns it; everything is refused
+    CLOSED      given away or shut down
 
-Not here: what a batch says inside (`examining.py`), which node owns what (log/service.py).
+Not here: the records inside a batch (`examining.py`), which broker owns what (`claims.py`).
 """
 
 import asyncio
@@ -394,7 +394,7 @@ class Partition:
         await keeper.change(lambda record: chain.with_open(record, info))
         self._placed = None
         if self._state in (_State.BROKEN, _State.LOST):
-            raise Unavailable(f"{self.name} failed meanwhile")
+            raise Unavailable(f"{self.name} failed while the append waited; send again")
 
         async def move(placement: Placement) -> None:
             await keeper.change(lambda record: chain.with_placement(record, placement))

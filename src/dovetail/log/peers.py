@@ -1,4 +1,4 @@
-"""The other brokers, as the log needs to know them."""
+"""The live brokers and leases, as the log needs them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol

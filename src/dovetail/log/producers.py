@@ -1,4 +1,4 @@
-"""Producers of a partition: what is sent twice is stored once (K4), and what is open (K8).
+"""Producers of a partition: stores what is sent twice once (K4), tracks open transactions (K8).
 
 A producer numbers its records per partition. The partition remembers, for each producer, the
 epoch and the last five batches (a client keeps at most five in flight):
@@ -11,32 +11,32 @@ epoch and the last five batches (a client keeps at most five in flight):
     the same, and its id is shared                 new, or Unavailable if there are too many of them
     otherwise                                      SequenceGap
 
-Why who is ahead has to wait: a client has some batches on their way. The first can reach a new
-owner a moment before it serves, and be refused; the second a moment after, when it is a gap. To a
-gap librdkafka begins a new epoch *on all partitions*, and sends what it had no answer for under new
+Why a producer that is ahead must wait: it has several batches in flight. The first can reach a new
+owner a moment before it serves, and be refused; the second a moment after, and is then a gap. On a
+gap librdkafka begins a new epoch *on all partitions* and sends every unanswered batch under new
 numbers: what a former owner of another partition has stored meanwhile would be stored twice. Told
-to try again, it sends all in order, under the old numbers.
+to retry, it sends all in order, under the old numbers.
 
 Transactions. The first transactional batch of a producer opens a transaction here, and a marker, a
-control batch of its coordinator, ends it. A transaction has a number among those of its
-transactional id, which the coordinator tells to whoever wants to write (`admit`) and the marker
-carries:
+control batch from its coordinator, ends it. Transactions of one transactional id are numbered. The
+coordinator tells the number to each owner that asks before it writes (`admit`), and the marker
+carries it:
 
     first batch of a transaction that was not admitted   Unavailable: ask the coordinator first
-    admitted with a number that has ended here           TransactionRefused: the batch comes late
+    admitted with a number that has ended here           TransactionRefused: the batch is late
     marker of a number that has ended here               known: answered with its old offset
     marker of an older epoch of the producer             ProducerFenced
     marker of an older term of the coordinator           Fenced
 
-So a marker that is doubled, or comes after the next transaction began, changes nothing, and a batch
-that comes behind its marker opens nothing that nobody would ever end. All below the first offset of
-the oldest open transaction is stable; one counts as open until its marker is confirmed.
+So a marker that is doubled, or arrives after the next transaction began, changes nothing, and a
+batch that arrives after its marker opens no transaction that would never end. All below the first
+offset of the oldest open transaction is stable; one counts as open until its marker is confirmed.
 
 The table is a function of the log: it is rebuilt from the last checkpoint and the batches behind
-it, so it holds across restarts and changes of owner.
+it, so it survives restarts and changes of owner.
 
-Silence is counted in the time of day, which outlives an owner; `snapshot` wants one that does not
-jump (`UnhurriedTime`). The wait of who is ahead is counted by the monotonic clock.
+Silence is measured in wall-clock time, which outlives an owner; `snapshot` wants one that does not
+jump (`UnhurriedTime`). The wait of a producer that is ahead is measured by the monotonic clock.
 """
 
 from collections import OrderedDict, deque
@@ -194,7 +194,7 @@ class ProducerTable:
         )
         ahead = (header.base_sequence - expected) % _SEQUENCE_END < _SEQUENCE_END // 2
         if ahead and self._in_order_until_ms is not None and header.producer_id not in self._heard:
-            raise Unavailable(f"{gap}; the owner has changed: send again, in order")
+            raise Unavailable(f"{gap}; the partition's owner changed: send again, in order")
         if known is None:
             return None
         raise SequenceGap(gap)
@@ -219,11 +219,12 @@ class ProducerTable:
         if not header.attributes & TRANSACTIONAL:
             if opened is not None:
                 raise TransactionRefused(
-                    f"producer {producer_id} has a transaction open, and sends a batch outside it"
+                    f"producer {producer_id} sent a batch outside its open transaction"
                 )
         elif epoch != (self._admitted.get(producer_id) if opened is None else opened.epoch):
             raise Unavailable(
-                f"the transaction of producer {producer_id}, epoch {epoch}, is to be verified first"
+                f"producer {producer_id}, epoch {epoch}: the coordinator must verify its "
+                "transaction first"
             )
 
     def note(
@@ -314,7 +315,8 @@ class ProducerTable:
         known = self._producers.get(producer_id)
         if known is not None and known.ended >= number:
             raise TransactionRefused(
-                f"transaction {number} of producer {producer_id} has ended with {known.ended}"
+                f"transaction {number} of producer {producer_id} has ended; the last one is "
+                f"{known.ended}"
             )
         self._admitted[producer_id] = epoch
 

@@ -1,13 +1,13 @@
-"""Reading a partition: the tail from memory, older data from the storage (L7).
+"""Reads a partition: the tail from memory, older data from storage (L7).
 
-A reader that follows keeps its place: where the last read ended is remembered by offset, so a
-consumer that reads a ledger through looks nothing up. A reader that jumps goes by the sparse
-index to within 64 KiB of its offset and skips from there.
+A sequential reader keeps its place: the end of each read is remembered by offset, so a consumer
+that reads a ledger through looks nothing up. A reader that jumps uses the sparse index to get
+within 64 KiB of its offset and skips from there.
 
 Compaction leaves gaps: a reader gets the first batch that ends behind its offset, and each ledger
-has one that reaches its end, so that everybody gets across. It also replaces ledgers while they
-are read (`ChainKeeper.swaps`): who meets one that is gone, or has put two reads together, reads
-again.
+has one that reaches its end, so every reader gets across. Compaction also replaces ledgers while
+they are read (`ChainKeeper.swaps`): a reader whose ledger is gone, or that combined two reads,
+reads again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The log as one broker has it: all topics, the partitions that it owns, and their upkeep.
+"""The log of one broker: all topics, the partitions that it owns, and their upkeep.
 
-Every broker knows every topic and who owns which partition (`catalog.py`); which ones are its own
-is decided in `claims.py` and done in `owned.py`; topics come and go in `topic_work.py`. A
-broker that is alone is the same thing with nobody to share with.
+Every broker knows every topic and the owner of every partition (`catalog.py`). `claims.py` decides
+which partitions this broker owns, `owned.py` does it, and `topic_work.py` creates and deletes
+topics. A single broker runs the same code without others to share with.
 """
 
 import random
@@ -121,7 +121,7 @@ class Log:
     def _note_failed_roll(self, partition: Partition, error: DovetailError) -> None:
         self.rolls_failed += 1
         if str(partition.roll_error) != str(error):
-            _log.warning("cannot go on in a new ledger", partition=partition.name, error=str(error))
+            _log.warning("cannot roll to a new ledger", partition=partition.name, error=str(error))
 
     async def next_producer_id(self) -> int:
         """An id for an idempotent producer."""
@@ -231,7 +231,7 @@ class Log:
         if not 0 <= number < record.partitions:
             raise TopicUnknown(f"topic {name!r} has partitions 0 to {record.partitions - 1}")
         owner = self.ownership(record, number).owner
-        raise NotOwner(f"partition {name}-{number} is served by node {owner}, or will be soon")
+        raise NotOwner(f"node {owner} serves partition {name}-{number}, or soon will")
 
     def partitions(self) -> list[Partition]:
         """All partitions that are served here."""
@@ -351,7 +351,7 @@ class Log:
 def _check_more(record: TopicRecord, total: int) -> None:
     if total <= record.partitions:
         raise InvalidInput(
-            f"topic {record.name!r} has {record.partitions} partitions; it can only get more"
+            f"topic {record.name!r} has {record.partitions} partitions; their number can only grow"
         )
 
 

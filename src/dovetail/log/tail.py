@@ -1,8 +1,8 @@
-"""The tail in memory: what was written last is read from here, not from the disk (L7).
+"""The tail in memory: the newest batches are read from here, not from disk (L7).
 
-Each partition has a `Tail`; all share one budget. The oldest bytes of the whole node go first.
-The buffers are those that the producers' requests came in: nothing is copied, unless the batch is
-the lesser part of its request.
+Each partition has a `Tail`; all share one budget. When it is used up, the oldest bytes of the whole
+node go first. The buffers are those of the producers' requests: nothing is copied, unless the batch
+is the smaller part of its request.
 """
 
 from bisect import bisect_right

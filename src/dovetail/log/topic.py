@@ -1,10 +1,10 @@
-"""Topics: their names, their settings, their life.
+"""Topics: their names, their settings, their states.
 
     CREATING → READY → DELETING → (gone; the name is free again)
 
-A topic is registered in state CREATING, then its partitions are, then it is READY. Deletion
-makes it DELETING in one step; clients see it no more, its ledgers go, then its keys. One node is
-the master of that work; when it dies, another takes its place (`topic_work.py`).
+A topic is registered in state CREATING, then its partitions are, then it is READY. A deletion sets
+DELETING in one step; from then on clients no longer see the topic, then its ledgers go, then its
+keys. One broker is the master of that work; if it dies, another takes its place (`topic_work.py`).
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""Every setting that a topic can have of its own, under Kafka's name for it.
+"""Every setting that a topic can have, under Kafka's name for it.
 
-The names, types and bounds are those of Kafka 4.3; `dovetail.*` are ours. A setting either has its
-meaning here, or it is kept and shown and has no effect (`effective` is false, and `doc` says what
-holds instead). A value that would promise what a node does not hold is refused.
+Names, types and bounds are those of Kafka 4.3; `dovetail.*` are ours. A setting either has its
+meaning here, or it is stored and shown without an effect (`effective` is false, and `doc` says what
+applies instead). A value that would promise what a node does not keep is refused.
 
-Text is read as Kafka reads it: blanks around a value do not count, a list is separated by commas,
-a truth value may be in capitals. What is stored and shown is the plain form (`canonical`).
+Values are parsed as Kafka parses them: surrounding blanks do not count, commas separate a list,
+and a boolean may be in capitals. The canonical form is stored and shown (`canonical`).
 """
 
 import difflib

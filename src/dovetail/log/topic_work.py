@@ -1,16 +1,16 @@
-"""Creating and deleting topics, so that it survives whoever does it (L3, L8, B3, B4).
+"""Creates and deletes topics, in steps that survive a crash of the broker at work (L3, L8, B3, B4).
 
-Each piece of work has one *master*, named in the topic's record. It does the steps below; each can
-be done again, by anybody, without harm. When the master is not alive any more, the brokers take
-its place in an order that all compute alike, by compare-and-set on the record.
+Each piece of work has one *master*, named in the topic's record. It takes the steps below; any
+broker can repeat each of them without harm. When the master is no longer alive, the other brokers
+take its place in an order that all compute alike, by compare-and-set on the record.
 
     create      register (CREATING) → register partitions → owners claim them → READY
     delete      DELETING → per partition: claim, so that no owner adds to it; remove its ledgers on
                 every node → remove its keys → remove the topic's key: the name is free
-    more        the record says how many partitions there are; who has no key yet gets one
+    more        the record gives the number of partitions; those without a key get one
 
-Clients see a topic while it is READY, and at once no more when it is not. A storage node that does
-not answer leaves the topic DELETING; the master tries again until it does.
+Clients see a topic only while it is READY. A storage node that does not answer leaves the topic
+DELETING; the master retries until it answers.
 """
 
 import asyncio

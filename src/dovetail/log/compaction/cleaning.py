@@ -1,4 +1,4 @@
-"""What is left of a batch: the rules of compaction, without reading or writing anything.
+"""What remains of a batch: the rules of compaction; pure.
 
 First the keys of the dirty part go into a map, up to an offset `end`; then every batch of the log
 from its start is cleaned by that map, in order:
@@ -11,14 +11,14 @@ from its start is cleaned by that map, in order:
     a marker                        stays while its transaction has records, then until its horizon
     everything else                 stays, with its offset
 
-The horizon is in the batch, as Kafka writes it (KIP-534). A batch of which a record stays keeps its
-first and its last offset, so that a producer's numbers and a reader's next offset are what they
-were. One of which nothing goes keeps its bytes.
+The horizon is in the batch, as Kafka writes it (KIP-534). A batch that keeps a record keeps its
+first and last offset, so that a producer's numbers and a reader's next offset stay the same. A
+batch that loses nothing keeps its bytes.
 
-A tombstone may go because whatever it deletes went before it: ledgers are replaced in order, and
-a horizon is set by a pass that has taken away all that the tombstone deletes.
+A tombstone may go because everything it deletes went before it: ledgers are replaced in order, and
+a horizon is set by a pass that has removed all that the tombstone deletes.
 
-Producers are not looked at here: a ledger's last checkpoint knows them (`checkpoint.py`).
+Producers do not matter here: a ledger's last checkpoint knows them (`checkpoint.py`).
 """
 
 from collections.abc import Iterable

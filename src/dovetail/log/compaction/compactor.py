@@ -1,22 +1,22 @@
 """Compacts the partitions of one broker, one after another (L17): the doing part.
 
-A pass reads the dirty part for its keys, then everything up to where the keys reached, and writes
-what stays (`cleaning.py`). Batches are looked at in a thread, a megabyte at a time; what is read
-and written goes no faster than a rate; the map of keys has a bound.
+A pass reads the keys of the dirty part, then everything up to where the keys reached, and writes
+what remains (`cleaning.py`). A thread processes the batches, a megabyte at a time; reading and
+writing are limited to a rate; the map of keys is bounded.
 
-Steps of a replacement, and what a crash behind each leaves:
+Steps of a replacement, and what a crash after each leaves:
 
-    1. the record names the new ledger (`rewriting`)    a name; the next look lets it go
-    2. its entries are written, the last one confirmed  the same, and entries that nobody reads
-    3. one compare-and-set puts it into the chain in    the new chain; the sources lie about until
-       the place of its sources, and ends 1             a sweep finds that no chain names them
+    1. the record names the new ledger (`rewriting`)    a name; the next look drops it
+    2. its entries are written, the last one confirmed  the same, and entries that nothing reads
+    3. one compare-and-set puts it into the chain in    the new chain; the sources remain until
+       the place of its sources, and ends 1             sweeping finds that no chain names them
     4. the sources are deleted
 
 Ledgers are replaced from the oldest on, and a pass ends with the first that fails: a tombstone must
-not go before what it deletes. An owner that was replaced is refused at 1 or 3 by its term.
+not go before what it deletes. The term of a replaced owner is refused at 1 or 3.
 
-The new ledger has the term of its first source: who asks where a term ends is answered with an
-offset at or behind the true one, and sees no truncation where there was none.
+The new ledger has the term of its first source: a client that asks where a term ends gets an offset
+at or behind the true one, and so sees no truncation where there was none.
 """
 
 import asyncio
@@ -133,7 +133,9 @@ class Compactor:
                     continue
                 survey = await self.survey(partition)
             except DovetailError as error:
-                _log.warning("cannot be compacted", partition=partition.name, error=str(error))
+                _log.warning(
+                    "cannot compact a partition", partition=partition.name, error=str(error)
+                )
                 continue
             known = self.report.partitions.get(partition.name)
             states[partition.name] = CompactionState(survey, None if known is None else known.last)
@@ -163,7 +165,7 @@ class Compactor:
             return False
         except Exception as error:  # noqa: BLE001 - the others must be compacted still
             self.report.passes_failed += 1
-            _log.exception("compaction met a defect", error, partition=partition.name)
+            _log.exception("compaction failed: internal error", error, partition=partition.name)
             return False
         return True
 
@@ -234,7 +236,7 @@ class Compactor:
 
     async def _read(self, partition: Partition, info: LedgerInfo, first: EntryId) -> list[Entry]:
         if not partition.serving:
-            raise NotOwner(f"{partition.name} is not served here any more")
+            raise NotOwner(f"this broker no longer serves {partition.name}")
         entries = await partition.context.ensembles.read(
             info.placement, first, last=EntryId(info.entry_last), bytes_max=READ_AHEAD_BYTES
         )
@@ -287,7 +289,7 @@ class Compactor:
         made = output.closed_info(info, sources, compacted_to=end)
         if not await keeper.swap([source.ledger for source in sources], made):
             await _abandon(partition, info)
-            raise Unavailable("its ledgers have changed meanwhile")
+            raise Unavailable("the ledgers of the partition changed during compaction")
 
         partition.tail.forget_below(made.offset_end)  # Else a small topic never looked compacted.
         for source in sources:

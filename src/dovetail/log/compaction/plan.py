@@ -1,15 +1,15 @@
-"""What of a partition may be compacted, whether it is time to, and in which pieces; pure.
+"""What of a partition may be compacted, whether it is due, and in which pieces; pure.
 
-Ledgers are immutable, so compaction replaces closed ones by new ones. What was compacted lies in
-front of what was not:
+Ledgers are immutable, so compaction replaces closed ones by new ones. The compacted part precedes
+the rest:
 
     log start        first dirty           end                     last stable     high watermark
         |   clean         |      dirty      |   too young, or open       |               |
 
-`end` is never in a ledger that is open, never behind the last stable offset, and in front of
-ledgers with records younger than `min.compaction.lag.ms`. As Kafka does it, compaction is due when
-the dirty part is more than `min.cleanable.dirty.ratio` of clean and dirty together, or when
-something dirty is older than `max.compaction.lag.ms`.
+`end` is never in an open ledger, never behind the last stable offset, and before any ledger with
+records younger than `min.compaction.lag.ms`. As in Kafka, compaction is due when the dirty part is
+more than `min.cleanable.dirty.ratio` of clean and dirty together, or when a dirty record is older
+than `max.compaction.lag.ms`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

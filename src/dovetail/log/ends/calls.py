@@ -1,4 +1,4 @@
-"""What a broker is asked about the ends of its partitions. `wire/calls.py` is the codec."""
+"""Private calls by which brokers report the ends of their partitions. Codec: `wire/calls.py`."""
 
 from typing import Annotated, Final, Protocol
 
@@ -65,7 +65,7 @@ class NoEndsBrokers:
     """The others of a broker that is alone."""
 
     async def look(self, node: int, request: LookEnds) -> EndsChanged:
-        raise Unavailable(f"broker {node} is not there")
+        raise Unavailable(f"broker {node} is not registered")
 
     async def close(self) -> None:
         """There is nobody."""

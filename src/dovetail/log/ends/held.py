@@ -1,4 +1,4 @@
-"""What the partitions of this broker hold, with the numbers of their changes."""
+"""What the partitions of this broker hold, with numbered changes."""
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator

@@ -1,8 +1,8 @@
-"""All partitions of the cluster, as their owners told last.
+"""All partitions of the cluster, as last reported by their owners.
 
-What an owner tells counts while it owns the partition by the shared catalog. Of an owner that did
-not answer the last time nothing is known; it is asked again after a while, so that one silent
-broker does not hold up every look.
+A report counts while its sender owns the partition according to the shared catalog. Of a broker
+that did not answer last time nothing is known; it is asked again only after a while, so that one
+silent broker does not delay every poll.
 """
 
 import asyncio

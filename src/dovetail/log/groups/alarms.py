@@ -1,6 +1,6 @@
-"""When a group has something to do: one heap of deadlines for all groups of a coordinator.
+"""The next deadline of each group: one heap for all groups of a coordinator.
 
-A group has at most one alarm that counts, the earliest; older ones are passed over when they ring.
+Of a group's alarms only the earliest counts; outdated ones are skipped when they ring.
 """
 
 import asyncio

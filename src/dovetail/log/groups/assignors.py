@@ -1,14 +1,14 @@
-"""Who reads which partition: the assignors of the new group protocol, pure.
+"""Assignors of the new group protocol: assign partitions to members; pure.
 
 Those of consumer groups give every partition of every subscribed topic to exactly one member that
-is subscribed to it, and the same to all who ask with the same input.
+is subscribed to it. They are deterministic: the same input gives the same result.
 
-    uniform   as evenly as subscriptions allow; a member keeps what it has as far as that goes
+    uniform   as evenly as subscriptions allow; as far as possible a member keeps what it has
     range     each topic cut into ranges, one for each member in the order of their names
 
-Share groups have one of their own, which gives a partition to as many as there are members for it:
+Share groups have their own, which gives a partition to several members if there are enough:
 
-    simple    every member of a topic has a partition of it, and every partition a member
+    simple    every subscribed member has a partition of the topic, and every partition a member
 """
 
 from collections import defaultdict

@@ -1,24 +1,25 @@
 """A consumer group of the new protocol (KIP-848): the group decides, members follow; pure.
 
-Members send heartbeats and hear what they may read. The group has an *epoch*, which grows when a
-member comes, goes or subscribes anew, or when a topic does. For each epoch an assignor computes the
-*target*: what each member is to have in the end. Members are brought there one by one:
+Members send heartbeats and learn what they may read. The group has an *epoch*, which grows when a
+member joins, leaves or changes its subscription, or when a topic changes. For each epoch an
+assignor computes the *target*: what each member is to have in the end. Each member moves there
+through these states:
 
     reached      the member is at the target's epoch and has its target
-    revoking     it has partitions that are another's; it is told to give them up, and stays at its
-                 epoch until its heartbeat says that it did
+    revoking     it has partitions that belong to another; it is told to give them up, and stays at
+                 its epoch until its heartbeat reports that it did
     waiting      it is at the target's epoch, but others still have some of its partitions; it gets
                  them as they become free
 
 Promises:
-- A partition is told to a member only when no other member has it: neither assigned nor being
-  revoked. A member that went is one that left, or was silent for the session timeout, or did not
+- A partition is assigned to a member only when no other member has it, neither assigned nor being
+  revoked. A member no longer has it when it left, was silent for the session timeout, or did not
   give up its partitions within its rebalance timeout.
-- What a member hears is stored first. Changes that come while others are being stored are stored
-  together after them, and answers wait for everything that was decided before them.
-- After a failed append the group is what was last known to be stored. What may be stored besides
-  was told to nobody, and is written over with the next change (`_unsure`).
-- A heartbeat of an older epoch is refused, except of the one before if its answer may be lost.
+- What a member learns was stored first. Changes that arrive during a write are stored together
+  after it, and an answer waits for everything that was decided before it.
+- After a failed append the group returns to what was last known to be stored. What may be stored
+  besides that was told to nobody, and the next change overwrites it (`_unsure`).
+- A heartbeat of an older epoch is refused, except of the previous one if its answer may be lost.
 
 Not here: the classic protocol (`group.py`), positions, and how all of it is stored.
 """
@@ -256,7 +257,7 @@ class ConsumerGroup:
         if request.assignor is not None and request.assignor not in ASSIGNORS:
             raise Refused(
                 GroupError.UNSUPPORTED_ASSIGNOR,
-                f"assignor {request.assignor[:80]!r} is unknown; there are {', '.join(ASSIGNORS)}",
+                f"assignor {request.assignor[:80]!r} is unknown; use one of {', '.join(ASSIGNORS)}",
             )
         if request.pattern:
             try:
@@ -279,7 +280,7 @@ class ConsumerGroup:
         if request.instance_id is not None and holder is None:
             raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such instance")
         if holder is not None and holder.member_id != request.member_id:
-            raise Refused(GroupError.FENCED_INSTANCE, "another member has this instance id")
+            raise Refused(GroupError.FENCED_INSTANCE, "another member uses this instance id")
         if member is None:
             raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")
         lost_answer = (

@@ -1,4 +1,4 @@
-"""A member of a group of the new protocol, as it is decided; what is stored may be behind it."""
+"""A member of a group of the new protocol, as decided; the stored state may lag behind."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""What a coordinator does for groups of the new protocol (KIP-848); part of `coordinator`.
+"""The coordinator's part for groups of the new protocol (KIP-848); part of `coordinator`.
 
-An empty group becomes the other kind when a member of that kind joins, and its numbers go on from
-where they were. A classic group with members becomes one of the new protocol, with its members in
-it, when it is stable; until then a member of the new protocol is asked to come again.
+An empty group changes its kind when a member of the other kind joins, and its epoch or generation
+continues. A classic group with members is converted, with its members in it, when it is stable;
+until then a member of the new protocol is told to retry.
 """
 
 import asyncio

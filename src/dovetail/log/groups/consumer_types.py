@@ -1,4 +1,4 @@
-"""The words of consumer groups of the new protocol (KIP-848): requests, answers, durable forms."""
+"""Consumer groups of the new protocol (KIP-848): requests, answers, stored forms."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

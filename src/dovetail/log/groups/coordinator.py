@@ -1,15 +1,15 @@
 """The coordinator of consumer groups: the doing part around `group` and `offsets`. Promise:
 - A commit is acknowledged only when the journal has it. A fetch sees a position only then, so
-  nobody reads one that a crash could take back; it never waits, because a member learns of its
-  assignment only after everything that was accepted before it is stored, in journal order.
-- What a group promises to its members is in the journal before they hear of it. A coordinator
-  that loads the journal goes on: stable members notice nothing but a fresh session.
-- A journal that fails changes no position and no assignment; who waits gets a retriable error.
-  A commit then may or may not be stored, and its client repeats it.
+  nobody reads one that a crash could undo; a fetch never waits, because a member learns of its
+  assignment only after everything accepted before it is stored, in journal order.
+- What a group promises to its members is in the journal before they learn of it. A coordinator
+  that loads the journal continues: stable members notice nothing but a fresh session.
+- A failed append changes no position and no assignment; the callers get a retriable error. A commit
+  then may or may not be stored, and its client repeats it.
 
-Survives: a crash at any point, a caller that goes away, a journal that fails or hangs.
-Not here: which node coordinates which group, and fencing a coordinator that was replaced: its
-journal refuses to append.
+Survives: a crash at any point, a caller that disconnects, a journal that fails or hangs.
+Not here: which broker coordinates which group, and fencing a replaced coordinator: its journal
+refuses to append.
 """
 
 import asyncio

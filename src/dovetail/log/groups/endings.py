@@ -1,7 +1,7 @@
-"""The end of a transaction in a group's journal: what waits becomes real, or is forgotten.
+"""The end of a transaction in a group's journal: pending positions are applied or dropped.
 
-All positions of one transaction end in one record batch, so all of them or none. An end that comes
-twice waits for the first.
+All positions of one transaction end in one record batch, so all of them or none. A repeated end
+waits for the first.
 """
 
 import asyncio

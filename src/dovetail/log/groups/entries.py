@@ -1,4 +1,4 @@
-"""What a coordinator holds of each group, and how that becomes journal records and back."""
+"""What a coordinator holds for each group, and its conversion to journal records and back."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
-"""What a coordinator forgets: positions, groups, and what share groups have; part of `coordinator`.
+"""What a coordinator deletes: positions, groups, and share groups' state; part of `coordinator`.
 
-A group goes with everything that it has, in one record batch; if members come meanwhile, it stays
-without its past.
+A group is deleted with everything it has, in one record batch. If members join meanwhile, the group
+stays, without its past.
 """
 
 import asyncio

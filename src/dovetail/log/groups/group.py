@@ -1,16 +1,16 @@
 """One consumer group: Kafka's classic protocol as a pure state machine.
 
 Promise: in one generation every member has at most one assignment, the one that the leader of
-that generation gave it. A generation number is used once and never goes back, also across a
-crash of the coordinator. A request of an older generation, of a removed member or of a replaced
-instance is refused.
+that generation gave it. A generation number is used once and never decreases, even across a crash
+of the coordinator. A request of an older generation, of a removed member or of a replaced instance
+is refused.
 
 States and transitions (also in `_TRANSITIONS`; every state can go to DEAD, which is final):
 
     from                  to                    when
     EMPTY                 PREPARING_REBALANCE   a member joins (and the initial delay begins)
     PREPARING_REBALANCE   COMPLETING_REBALANCE  all members wait in join, or the rebalance timeout
-                                                is over: those who are missing are removed
+                                                is over: the missing ones are removed
     PREPARING_REBALANCE   EMPTY                 no member is left
     COMPLETING_REBALANCE  STABLE                the leader's assignment is stored
     COMPLETING_REBALANCE  PREPARING_REBALANCE   a member joins, changes, leaves, expires, does not
@@ -19,19 +19,19 @@ States and transitions (also in `_TRANSITIONS`; every state can go to DEAD, whic
                                                 leader joins again; an instance changed its offer
 
 What is stored, and when (`Persist`; the coordinator reports back with the ticket):
-- a new generation with its members, before any join is answered. Kafka does not do this, and can
-  give out a generation number twice after a crash. Found on restart without an assignment, the
+- a new generation with its members, before any join is answered. Kafka does not store it, and can
+  issue a generation number twice after a crash. If a restart finds it without an assignment, the
   group is loaded as PREPARING_REBALANCE: its members join again and get a higher generation.
-- the assignment, before any sync is answered; found on restart, the group is STABLE and its
-  members go on with heartbeats and commits, without a rebalance.
+- the assignment, before any sync is answered. If a restart finds it, the group is STABLE and its
+  members continue with heartbeats and commits, without a rebalance.
 - the new member id of a restarted instance, before its join is answered.
-- an emptied group; nobody waits for it. If that fails the group has an `unsaved_snapshot`, and
-  whoever stores something else for the group stores that along.
+- an emptied group; nobody waits for it. If that fails the group has an `unsaved_snapshot`, and the
+  next store for the group includes it.
 
-Static members (with an instance id) are not removed when a rebalance goes on without them, only
-when their session ends or when they do not fetch their new assignment in time. One that comes
-back without a member id gets a new id; the old id is fenced. In a STABLE group that causes no
-rebalance, unless it changed its topics or the protocol that the group would choose.
+Static members (with an instance id) are not removed when a rebalance completes without them, only
+when their session ends or when they do not fetch their new assignment in time. One that returns
+without a member id gets a new id; the old id is fenced. In a STABLE group that causes no rebalance,
+unless it changed its topics or the protocol that the group would choose.
 
 Survives: any order of requests and ticks, and a store that fails or does not answer.
 Not here: time (an argument), waiting requests (opaque tokens), storage, and positions (see

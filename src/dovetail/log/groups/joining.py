@@ -1,7 +1,7 @@
-"""How members come into a group: for the first time, again, and after a restart.
+"""How members join a group: for the first time, again, and after a restart.
 
-Part of `group`, which holds the theory. A join is either refused, answered at once with the
-current generation, or parked on its member until the next generation is stored.
+Part of `group`, which has the theory. A join is refused, answered at once with the current
+generation, or parked on its member until the next generation is stored.
 """
 
 from dovetail.log.groups.member import Member, common_protocols, elect_protocol, member_from_request

@@ -1,16 +1,16 @@
-"""The durable form of groups: a journal of keys and values.
+"""The stored form of groups: a journal of keys and values.
 
 A journal is a sequence of records. The last value of a key counts; a record without a value
-removes its key. Five kinds of keys exist: a group (a classic one with its generation, members and
-assignment; of the new protocol its epochs), a member of a group of the new protocol, a position
-(group, topic, partition), a position that waits for the end of a transaction, and what a share
-group has of a partition. Each key and each value begins with one byte that says how the rest is
-written; the rest is MessagePack.
+removes its key. There are five kinds of keys: a group (a classic one with its generation, members
+and assignment; one of the new protocol with its epochs), a member of a group of the new protocol, a
+position (group, topic, partition), a position that waits for the end of a transaction, and a share
+group's state of a partition. The first byte of each key and value gives the format of the rest,
+which is MessagePack.
 
 Promises that an implementation of `GroupJournal` gives:
-- Records are durable when `append` returns. If it raises, a replay may show them or not, or only
-  the first of them.
-- Appends are stored in the order of the calls and return in that order. Several may be under way.
+- Records are durable when `append` returns. If it raises, a replay may show all of them, none, or
+  only the first ones.
+- Appends are stored in the order of the calls and return in that order. Several may be in flight.
 - Replay gives, in order, everything that was acknowledged.
 It raises `DovetailError` or `OSError`, and nothing else; `Refused` and `NotOwner` mean that another
 coordinator has taken over.
@@ -177,7 +177,9 @@ def _encode(form: object) -> bytes:
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, what: str) -> T:
     if data[:1] != _VERSION_PREFIX:
-        raise Damaged(f"group journal: format {data[:1].hex() or 'missing'}, known is 01")
+        raise Damaged(
+            f"group journal: format {data[:1].hex() or 'missing'} is unknown, expected 01"
+        )
     try:
         return decoder.decode(memoryview(data)[1:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

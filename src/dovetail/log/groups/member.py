@@ -1,6 +1,6 @@
-"""A member of a group, and how members choose a protocol together.
+"""A member of a group, and how members agree on a protocol.
 
-A member waits in at most one request of each kind. `join_token` set means that it is part of the
+A member waits in at most one request of each kind. `join_token` set means that it takes part in the
 rebalance that is being prepared; `sync_token` set means that it waits for the leader.
 """
 

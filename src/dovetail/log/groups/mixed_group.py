@@ -1,13 +1,13 @@
-"""Members of the classic protocol in a group of the new one, so that a live group can move; pure.
+"""Classic members in a group of the new protocol, so that a live group can migrate; pure.
 
-The group decides for them too: they join, hear at once that somebody else leads, and ask for what
-was assigned to them. Their generation is their epoch. A heartbeat that finds the group on its way
-to another target tells them to join again, which is how they take their next step: an eager member
-gives everything up before that, a cooperative one says what it has.
+The group decides for them too: they join, learn that another member leads, and ask for their
+assignment. Their generation is their epoch. If the group moves to another target, their heartbeat
+tells them to join again, which is how they take their next step: an eager member gives everything
+up before that, a cooperative one reports what it has.
 
 A stable classic group becomes such a group when the first member of the new protocol joins: what
-its members have is what they are assigned, under the same generation (`adopt`). They can be
-restarted one by one, with the new protocol or, to go back, with the classic one.
+its members have is their assignment, under the same generation (`adopt`). They can be restarted one
+by one, with the new protocol or, to go back, with the classic one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -112,11 +112,17 @@ class MixedGroup(ConsumerGroup):
         settings = self._settings
         shortest, longest = settings.session_timeout_ms_min, settings.session_timeout_ms_max
         if not shortest <= request.session_timeout_ms <= longest:
-            raise Refused(GroupError.INVALID_SESSION_TIMEOUT, "the session timeout does not fit")
+            raise Refused(
+                GroupError.INVALID_SESSION_TIMEOUT,
+                "the session timeout is outside the broker's bounds",
+            )
         offered = request.protocols[0] if request.protocols else None
         said = None if offered is None else self._formats.subscription(offered.metadata)
         if request.protocol_type != _CONSUMER or offered is None or said is None:
-            raise Refused(GroupError.INCONSISTENT_PROTOCOL, "the group is one of consumers")
+            raise Refused(
+                GroupError.INCONSISTENT_PROTOCOL,
+                "the group accepts only consumers, each with a subscription",
+            )
 
         member, known = self._joining(request)
         before = replace(member)
@@ -147,7 +153,7 @@ class MixedGroup(ConsumerGroup):
             return Member(made, request.instance_id), False
 
         if holder is not None and holder.member_id != request.member_id:
-            raise Refused(GroupError.FENCED_INSTANCE, "another member has this instance id")
+            raise Refused(GroupError.FENCED_INSTANCE, "another member uses this instance id")
         member = self._members.get(request.member_id)
         if member is None:
             raise Refused(GroupError.UNKNOWN_MEMBER, "the group has no such member")

@@ -1,8 +1,8 @@
-"""Positions that a group committed: one per topic and partition.
+"""The committed positions of a group: one per topic and partition.
 
-Only stored positions are in here; what is on its way to the journal is not seen by a fetch.
-A position of a group without members ends `offsets_retention_ms` after the later of its commit
-and the moment when the group became empty.
+Only stored positions are here; a fetch does not see one that is on its way to the journal. A
+position of a group without members expires `offsets_retention_ms` after the later of its commit and
+the moment when the group became empty.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

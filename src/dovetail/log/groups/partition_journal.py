@@ -1,9 +1,9 @@
-"""The journal of a coordinator, kept in an internal topic.
+"""The journal of a coordinator, kept in a partition of an internal topic.
 
-Its records are those of a partition like any other: synced, fenced and, in a cluster, replicated
-with it; whoever owns the partition coordinates what is in it. The journal is kept short by
-writing the live state anew and trimming what lies before it. A crash in between leaves both, and
-replaying both gives the same state.
+Its records are stored like those of any partition: synced, fenced and, in a cluster, replicated;
+the owner of the partition is the coordinator. To keep the journal short, the coordinator writes the
+live state again and trims what lies before it. A crash in between leaves both, and replaying both
+gives the same state.
 """
 
 import asyncio

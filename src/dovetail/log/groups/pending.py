@@ -1,15 +1,15 @@
 """Positions that wait for the end of a transaction (K8); pure.
 
-They are in here as soon as they are on their way to the journal, so that an end that comes right
-behind them finds them. A transaction that has ended leaves its number, and what comes after that
-is refused: nobody would ever end it.
+They are here as soon as they are on their way to the journal, so that an end that follows at once
+finds them. A transaction that has ended leaves its number, and positions that arrive for it later
+are refused: nothing would ever end them.
 
-Of two positions in a partition the one that was sent last counts, as with Kafka, whether it waits
-for an end or not: an ordinary commit takes the place of what waits by then, and an end that of what
-others sent before.
+Of two positions in a partition the one sent last counts, as in Kafka, pending or not: an ordinary
+commit replaces what is pending by then, and the end of a transaction replaces what others sent
+before.
 
-While a record that takes the place of others is on its way to the journal, these are overtaken: an
-end that comes for them meanwhile has to wait for what becomes of that record.
+While a record that replaces pending positions is on its way to the journal, these are *overtaken*:
+an end that arrives for them must wait for that record's outcome.
 """
 
 from collections import Counter

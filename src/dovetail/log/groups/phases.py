@@ -1,7 +1,7 @@
-"""The phases of a rebalance: who is a member, and how one generation follows another.
+"""The phases of a rebalance: membership, and how one generation follows another.
 
-`group` holds the theory and the events; this is the machinery that they share. Each step appends
-to `_effects`, which the event drains.
+`group` has the theory and the events; this is the machinery that they share. Each step appends to
+`_effects`, which the event drains.
 """
 
 from collections.abc import Sequence

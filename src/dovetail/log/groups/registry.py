@@ -1,7 +1,7 @@
-"""The groups of a broker: which node coordinates a group, and the coordinators that live here.
+"""The groups of a broker: which broker coordinates a group, and the coordinators here.
 
-A group belongs to one partition of the groups' topic; whoever owns that partition coordinates the
-group (K7, L13). How coordinators come and go is in `log/coordinators.py`.
+A group belongs to one partition of the groups' topic; the owner of that partition coordinates the
+group (K7, L13). `log/coordinators.py` starts and ends coordinators.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""Which topics the members of a group are subscribed to, by name and by pattern.
+"""The topics to which the members of a group are subscribed, by name and by pattern.
 
-Topics come, grow and go; they are looked at again when their version or a subscription has changed.
+Topics are created, grow and are deleted; they are looked up again when their version or a
+subscription has changed.
 """
 
 import zlib

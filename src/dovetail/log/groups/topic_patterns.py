@@ -1,10 +1,10 @@
-"""Which topics a pattern means, in time that grows with the name and not with the pattern's tricks.
+"""The topics that a pattern matches, in time that grows with the name, not with the pattern.
 
 A consumer of the new protocol may subscribe to a regular expression, which the broker has to match.
-Kafka takes RE2's: without lookaround and references to groups, so that no expression can keep a
-broker busy. Python's engine goes back and forth, so it is used only to read the expression; the
-match walks over all alternatives at once, and remembers each step that it has made (a lazy
-automaton). A name matches as a whole.
+Kafka uses RE2: no lookaround and no backreferences, so that no expression can keep a broker busy.
+Python's engine backtracks, so it only parses the expression; our matcher follows all alternatives
+at once and remembers each step that it has made (a lazy automaton). A pattern must match the whole
+name.
 """
 
 import re
@@ -35,13 +35,17 @@ class TopicPattern:
     def __init__(self, text: str) -> None:
         """Raises `InvalidInput` if it is no expression, or needs more than one pass."""
         if len(text) > _PATTERN_MAX:
-            raise InvalidInput(f"a pattern of {len(text)} characters; {_PATTERN_MAX} are taken")
+            raise InvalidInput(
+                f"the pattern has {len(text)} characters, at most {_PATTERN_MAX} are allowed"
+            )
         try:
             parsed = _parse(_as_python(text))
         except (re.error, RecursionError, OverflowError, ValueError) as error:
-            raise InvalidInput(f"the pattern {text[:80]!r} is wrong: {error}") from error
+            raise InvalidInput(
+                f"the pattern {text[:80]!r} is not a regular expression: {error}"
+            ) from error
         if parsed.state.flags & ~(re.UNICODE | re.IGNORECASE | re.DOTALL):
-            raise InvalidInput(f"the pattern {text[:80]!r} has flags other than i and s")
+            raise InvalidInput(f"the pattern {text[:80]!r} uses flags other than i and s")
 
         #: Of each state: what leads to the next one, and which are reached without a character.
         self._tests: list[tuple[_Test, int] | None] = []
@@ -124,7 +128,7 @@ class TopicPattern:
         if kind == sre.SUBPATTERN:
             _, add, remove, inner = what
             if add or remove:
-                raise InvalidInput("flags inside a pattern are not taken")
+                raise InvalidInput("flags inside a pattern are not supported")
             return self._sequence(list(inner), following)
         if kind == sre.BRANCH:
             return self._state([self._sequence(list(one), following) for one in what[1]])
@@ -135,7 +139,7 @@ class TopicPattern:
             state = self._state([following])
             self._anchors[state] = what
             return state
-        raise InvalidInput(f"a pattern cannot have {str(kind).lower()}")
+        raise InvalidInput(f"a pattern cannot use {str(kind).lower()}")
 
     def _repeat(self, least: int, most: Any, items: list[Any], following: int) -> int:
         if most == sre.MAXREPEAT:
@@ -183,7 +187,7 @@ def _as_python(text: str) -> str:
 
 def _named(name: str) -> str:
     if name not in _CLASSES:
-        raise InvalidInput(f"a pattern cannot have the class [:{name[:20]}:]")
+        raise InvalidInput(f"a pattern cannot use the class [:{name[:20]}:]")
     return _CLASSES[name]
 
 
@@ -218,7 +222,7 @@ def _part(kind: Any, what: Any) -> _Test:
     }
     if kind == sre.CATEGORY and what in classes:
         return classes[what]
-    raise InvalidInput(f"a pattern cannot have {str(kind).lower()} in a class")
+    raise InvalidInput(f"a pattern cannot use {str(kind).lower()} in a class")
 
 
 #: RE2's names, as they stand in a class of Python's.

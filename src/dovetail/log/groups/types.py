@@ -1,7 +1,7 @@
-"""The words of consumer groups: identifiers, limits, requests, answers and effects.
+"""Consumer groups: identifiers, limits, requests, answers and effects.
 
-Nothing here decides anything; see `group` for the protocol and `offsets` for positions.
-Errors are this room's own. The Kafka handlers map each to one of Kafka's codes.
+Nothing here decides anything; see `group` for the protocol and `offsets` for positions. Errors are
+this room's own; the Kafka handlers map each to one of Kafka's codes.
 """
 
 from collections.abc import Callable, Mapping

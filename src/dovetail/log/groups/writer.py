@@ -1,8 +1,8 @@
 """Appends to the journal of groups, in order, many at a time.
 
-Each append is a task of its own. Tasks start in the order of their creation, so the journal sees
-the appends in the order of the calls, and a caller that goes away stops nothing. What an append
-changes in memory is done in `then`, which runs in journal order before anybody is answered.
+Each append is a task. Tasks start in the order of their creation, so the journal sees the appends
+in the order of the calls, and a caller that disconnects stops nothing. `then` applies an append to
+memory; it runs in journal order before any caller is answered.
 """
 
 import asyncio
@@ -87,12 +87,12 @@ class JournalWriter:
         try:
             await self._journal.append(records)
         except (NotOwner, Refused) as error:
-            _log.warning("group journal has another owner", error=str(error))
+            _log.warning("the group journal has another owner now", error=str(error))
             return GroupError.NOT_COORDINATOR
         except (DovetailError, OSError) as error:
             _log.warning("cannot append to a group journal", records=len(records), error=str(error))
             return GroupError.COORDINATOR_NOT_AVAILABLE
         except Exception as error:  # noqa: BLE001 - whoever waits gets an answer after a defect too
-            _log.exception("appending to a group journal met a defect", error)
+            _log.exception("cannot append to a group journal: internal error", error)
             return GroupError.COORDINATOR_NOT_AVAILABLE
         return GroupError.NONE

@@ -1,7 +1,7 @@
-"""The other brokers, as share groups need them: asked over private calls.
+"""The other brokers, as share groups need them: private calls.
 
-A call that is lost is `Unavailable`, and every one of them can be repeated; a dead letter is then
-there twice.
+A call that is lost is `Unavailable`. Every call can be repeated; a repeated dead letter is then
+stored twice.
 """
 
 from typing import Protocol
@@ -49,7 +49,7 @@ class NoShareBrokers:
     """The others of a broker that is alone."""
 
     def to(self, node: int) -> ShareBroker:
-        raise Unavailable(f"broker {node} is not there")
+        raise Unavailable(f"broker {node} is not registered")
 
     async def close(self) -> None:
         """There is nobody."""
@@ -91,7 +91,10 @@ class _Remote:
         peer = self._peers.to(self._node)
         found = await peer.ask(call, lambda data: decode_answer(Looked, data))
         if not len(found.ends) == len(found.views) == len(request.partitions):
-            raise Unavailable(f"broker {self._node} answers for {len(found.ends)} partitions")
+            raise Unavailable(
+                f"broker {self._node} answered for {len(found.ends)} partitions, not for those "
+                "asked"
+            )
         return found
 
     async def bury(self, request: BuryShare) -> Stored:

@@ -1,8 +1,8 @@
-"""What brokers ask each other about share groups. `wire/calls.py` is the codec.
+"""The private calls of share groups between brokers. `wire/calls.py` is the codec.
 
 ClaimShare   the owner of a partition → the coordinator of a group
 WriteShare   the owner of a partition → the coordinator of a group
-LookShare    anybody → the owner of partitions
+LookShare    any broker → the owner of partitions
 BuryShare    the owner of a partition → the owner of a partition for dead letters
 """
 

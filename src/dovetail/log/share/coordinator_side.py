@@ -1,15 +1,15 @@
-"""What a groups' coordinator does for share groups; part of `groups/coordinator.py`.
+"""The group coordinator's part for share groups; part of `groups/coordinator.py`.
 
-The owner of a partition decides who has which record (`share_partition.py`), and keeps what it
-decided in the journal of the group's coordinator:
+The owner of a partition decides which member has which record (`share_partition.py`), and keeps
+these decisions in the journal of the group's coordinator:
 
-    claim    the owner begins: it gets what is stored, and from now on nobody else may write it
-    write    it stores what it decided, under its claim
+    claim    the owner begins: it gets the stored state, and only it may write from now on
+    write    it stores its decisions, under its claim
 
-A claim is refused if the owner of a later term has claimed before, and a write if there was a later
-claim, or a later write under the same one: whoever was replaced, or lost the answer to a write, can
-store nothing old. A claim is stored before it is answered, behind all writes that were let through
-before.
+A claim is refused if the owner of a later term has claimed before. A write is refused after a later
+claim, or a later write under the same one: a replaced owner, or one that lost the answer to a
+write, cannot store anything old. A claim is stored before it is answered, behind all writes that
+were admitted before.
 """
 
 import asyncio
@@ -139,7 +139,9 @@ class ShareSide:
         entry = self._share_entry(group_id)
         known = entry.shares.get(place)
         if known is not None and known.topic_id == topic_id and known.term > term:
-            raise Fenced(f"term {term}, a broker of term {known.term} shares {place} now")
+            raise Fenced(
+                f"claim of {place} under term {term} refused: an owner of term {known.term} has it"
+            )
         # The first number is one that no claim of before a deletion had.
         least = self._clock.wall_ms() if known is None else known.claim
         claim = max(entry.claims.get(place, (0, 0))[0], least) + 1
@@ -149,7 +151,7 @@ class ShareSide:
         await self._writer.settled()
         entry = self._share_entry(group_id)
         if entry.claims.get(place) != (claim, 0):
-            raise Unavailable(f"{place} was claimed again meanwhile")
+            raise Unavailable(f"the owner claimed {place} again meanwhile")
         state = entry.shares.get(place)
         if state is None or state.topic_id != topic_id:
             state = ShareState(topic_id, term, claim)
@@ -166,12 +168,12 @@ class ShareSide:
         entry = self._share_entry(group_id)
         known = entry.shares.get(place)
         if known is None:
-            raise Fenced(f"claim {state.claim} of {place}, which is forgotten")
+            raise Fenced(f"claim {state.claim} of {place} refused: its state was deleted")
         claim, version = entry.claims.get(place, (known.claim, known.version))
         late = state.version < version
         if (state.claim, state.term) != (claim, known.term) or late:
             raise Fenced(
-                f"write {state.version} of claim {state.claim} of {place}; the last one is "
+                f"write {state.version} of claim {state.claim} of {place} refused: the last one is "
                 f"{version} of {claim}"
             )
         entry.claims[place] = (claim, state.version)

@@ -1,9 +1,9 @@
-"""Records that a share group has given up, to a topic (KIP-1191).
+"""Sends records that a share group has given up to a topic (KIP-1191).
 
-A dead letter says where its record lies: topic, partition, offset, group, and how often it was
-delivered, in headers of Kafka's names. If the group wants it, it has the record's key, value and
-headers as well. It is stored before the record is done with, so a crash in between makes it a
-second time, never none.
+A dead letter gives its record's topic, partition, offset, group and delivery count in headers with
+Kafka's names. If the group is set so, it also has the record's key, value and headers. The dead
+letter is stored before the record is archived, so a crash in between makes a second one, never
+none.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The settings of single share groups, under Kafka's names, in the coordination service.
 
-A group without a setting of its own has the node's. Brokers follow the settings of all groups; a
-change holds from the next request on.
+What a group does not set is the node's. Brokers watch the settings of all groups; a change applies
+from the next request on.
 """
 
 import hashlib

@@ -1,12 +1,12 @@
 """One share-partition at the partition's owner: the doing part around `share_partition`.
 
-It claims what is stored when it is first needed. What members say is stored in the background, one
-write at a time, each with everything that was decided by then; they are answered when it is stored.
-A write that gets no answer is repeated, with the same number, while the coordinator may be moving.
-If it stays so, or another has claimed the state, everything is forgotten here, and the next who
-needs it claims anew.
+It claims the stored state on first use. It stores the members' acknowledgements in the background,
+one write at a time, each with everything decided by then, and answers members when theirs are
+stored. A write without an answer is repeated under the same number, while the coordinator may be
+moving. If that fails too, or another owner has claimed the state, the keeper forgets everything,
+and the next use claims anew.
 
-Survives: a coordinator that moves, an owner that is replaced, a caller that goes away.
+Survives: a coordinator that moves, an owner that is replaced, a caller that disconnects.
 """
 
 import asyncio
@@ -296,7 +296,11 @@ class Keeper:
                 waiting = []
         except DovetailError as met:
             error = met
-            _log.warning("cannot store a share", partition=self.partition.name, error=str(met))
+            _log.warning(
+                "cannot store a share group's acknowledgements",
+                partition=self.partition.name,
+                error=str(met),
+            )
         finally:
             self._writing = False
             if machine is self._machine and (waiting or machine.dirty):

@@ -1,4 +1,4 @@
-"""The share-partitions of a broker: those of its own partitions, and who keeps their state."""
+"""The share-partitions of a broker's own partitions, and which brokers keep their state."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
@@ -196,7 +196,7 @@ class ShareRegistry:
             try:
                 await self._log.create_topic(topic, partitions=self._partitions_default)
             except TopicExists:  # Another broker is making it.
-                raise Unavailable(f"topic {topic!r} is being made") from None
+                raise Unavailable(f"another broker is creating topic {topic!r}") from None
 
         record = self._log.topic(topic)
         by_number: dict[int, list[int]] = {}
@@ -264,7 +264,7 @@ class AnswersHere:
         partition = self._log.partition(request.topic, request.number)
         batch = memoryview(bytearray(request.batch))
         if not request.batch:
-            raise InvalidInput("a batch of dead letters is empty")
+            raise InvalidInput("the batch of dead letters is empty")
         header = check_batch(batch, bytes_max=len(batch))
         # Letters without a key would not survive compaction: they wait for another topic.
         check_records(batch, header, keyed=partition.config.compacts)

@@ -1,8 +1,8 @@
-"""A share group: members that come and go, and which partitions each may share; pure.
+"""A share group: its members, and which partitions each of them may share; pure.
 
 It is a group of the new protocol (`groups/consumer_group.py`), with its epochs, its sessions and
-its journal. It differs in one thing: partitions are shared, so nobody has to give one up before
-another may have it. A member is at its target with its next heartbeat.
+its journal. It differs in one point: partitions are shared, so no member has to give one up before
+another may have it. A member reaches its target with its next heartbeat.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

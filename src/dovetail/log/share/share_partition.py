@@ -1,7 +1,7 @@
-"""One partition, shared by the members of a group (KIP-932): who has which record; pure.
+"""One partition, shared by the members of a group (KIP-932): which member has which record; pure.
 
-The records between `start` and `end` are in flight: everything before is done with, everything
-behind was never delivered. In between lie spans, one behind the other without a gap:
+The records between `start` and `end` are in flight: all before are finished, all behind were never
+delivered. In between lie spans, adjacent and without a gap:
 
     from          event                                to
     (never)       acquire                              ACQUIRED, count 1
@@ -17,15 +17,16 @@ behind was never delivered. In between lie spans, one behind the other without a
     any           the log begins behind it             forgotten
 
 Promises:
-- A record has at most one lock. Who does not have it, or not any more, can decide nothing.
-- Acknowledgements of a request are taken all together or not at all.
+- A record has at most one lock. A member without the lock, or that no longer has it, can decide
+  nothing.
+- The acknowledgements of a request are applied all together or not at all.
 - A record is delivered at most `deliveries_max` times, as far as deliveries are stored: one that is
   not stored when the owner dies is not counted.
 
-The machine runs ahead of what is stored: `stored` is what has to be written before an
-acknowledgement is answered. If that fails, the machine is thrown away with all its locks, and a
-new one begins with what is stored. So a record that somebody has is stored as available, and what
-was not answered may be delivered again.
+The machine runs ahead of storage: `stored` is what must be written before an acknowledgement is
+answered. If that write fails, the machine is discarded with all its locks, and a new one begins
+with the stored state. So an acquired record is stored as available, and what was not answered may
+be delivered again.
 
 Not here: reading the log, storing, dead letters (`keeper.py`).
 """

@@ -1,4 +1,4 @@
-"""The words of share groups: places, states, limits, what is stored."""
+"""Share groups: places, states, limits, the stored state."""
 
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum

@@ -1,6 +1,6 @@
-"""The other brokers, as transactions need them: asked over private calls.
+"""The other brokers, as transactions need them: private calls.
 
-A call that is lost is `Unavailable`: both calls can be repeated, and are.
+A call that is lost is `Unavailable`. Both calls can be repeated, and are.
 """
 
 from collections.abc import Collection
@@ -54,10 +54,10 @@ class NoOthers:
     """The others of a broker that is alone."""
 
     async def admit(self, node: int, request: Admit) -> int:
-        raise Unavailable(f"broker {node} is not there")
+        raise Unavailable(f"broker {node} is not registered")
 
     async def end_there(self, node: int, marker: Marker, places: Collection[Place]) -> Outcomes:
-        raise Unavailable(f"broker {node} is not there")
+        raise Unavailable(f"broker {node} is not registered")
 
     async def close(self) -> None:
         """There is nobody."""
@@ -80,7 +80,9 @@ class RemoteBrokers:
         )
         answer = await self._peers.to(node).ask(call, lambda data: decode_answer(EndedHere, data))
         if len(answer.outcomes) != len(places):
-            raise Unavailable(f"broker {node} answers for {len(answer.outcomes)} partitions")
+            raise Unavailable(
+                f"broker {node} answered for {len(answer.outcomes)} of {len(places)} partitions"
+            )
         return [None if outcome is None else error_of(outcome) for outcome in answer.outcomes]
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What brokers ask each other about transactions. `wire/calls.py` is the codec.
+"""The private calls of transactions between brokers. `wire/calls.py` is the codec.
 
 Admit       the owner of a partition → the coordinator of a transactional id
 EndHere     the coordinator → the owner of partitions that a transaction has written to

@@ -1,17 +1,17 @@
 """The coordinator of transactions: the doing part around `transaction`.
 
 Promise:
-- Nobody is told of a change before the journal has it, and no marker is sent before the journal
-  has the decision. A coordinator that loads the journal goes on from there.
-- What is decided is ended everywhere: markers are sent until every partition has stored its own,
-  whoever owns it by then. A partition of a topic that was deleted needs none.
-- A transaction that takes longer than its producer said is aborted, and the producer fenced.
+- No client learns of a change before the journal has it, and no marker is sent before the journal
+  has the decision. A coordinator that loads the journal continues from there.
+- Every decision is completed: markers are sent until every partition, whichever broker owns it by
+  then, has stored its own. A partition of a deleted topic needs none.
+- A transaction that exceeds its producer's timeout is aborted, and the producer fenced.
 
-Memory is ahead of the journal by what is on its way there. An append that fails leaves the change
-in memory; it is stored with the next one, before that is answered.
+Memory is ahead of the journal by what is on its way there. A failed append leaves its change in
+memory; the change is stored with the next one, before that is answered.
 
-Survives: a crash at any point, a caller that goes away, a journal that fails or hangs.
-Not here: fencing a coordinator that was replaced: its journal refuses to append.
+Survives: a crash at any point, a caller that disconnects, a journal that fails or hangs.
+Not here: fencing a replaced coordinator: its journal refuses to append.
 """
 
 import asyncio

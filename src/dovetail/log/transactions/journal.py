@@ -1,7 +1,6 @@
-"""The durable form of transactions: one record for each transactional id, the last one counts.
+"""The stored form of transactions: one record for each transactional id, the last one counts.
 
-Each key and each value begins with one byte that says how the rest is written; the rest is
-MessagePack.
+The first byte of each key and value gives the format of the rest, which is MessagePack.
 """
 
 from collections.abc import AsyncIterable

@@ -1,7 +1,7 @@
 """Markers: from a coordinator to the owners of partitions, and into their logs.
 
-In a partition a marker is a control batch; in a group's journal it makes pending positions real, or
-forgets them. Both know a marker that they have, so sending one again is safe.
+In a partition a marker is a control batch; in a group's journal it applies or drops pending
+positions. Both recognise a marker that they have, so sending one again is safe.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The transactions of a broker: which node coordinates a transactional id, and what is here.
+"""The transactions of a broker: which broker coordinates a transactional id, and those here.
 
-How coordinators come and go is in `log/coordinators.py`.
+`log/coordinators.py` starts and ends coordinators.
 """
 
 from collections.abc import Iterator

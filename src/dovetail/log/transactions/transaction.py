@@ -1,4 +1,4 @@
-"""One transactional id: its producer, its epoch, and the transaction that is under way. Pure.
+"""One transactional id: its producer, its epoch, and its current transaction; pure.
 
     EMPTY            a producer, and no transaction yet          add → ONGOING
     ONGOING          partitions are written                      end, fence → PREPARE_…
@@ -7,12 +7,12 @@
     COMPLETE_…       every partition has its marker              add → ONGOING, begin → EMPTY
     DEAD             unused for long; leaves the journal         begin → EMPTY, as a new one
 
-Each function takes what is known and returns what is next, the same object if nothing changes, or
-the error. The caller stores what is next before it tells anybody, and moves on only from there.
+Each function takes the known state and returns the next, the same object if nothing changes, or the
+error. The caller stores the next state before it answers, and proceeds only from there.
 
 Epochs. `begin` gives the next epoch, so an older producer of the same name is fenced. With KIP-890
-(`bumps`) every end gives the next one too: a request of the last transaction that comes late can
-then be told from one of this transaction. A producer that lost an answer repeats its request under
+(`bumps`) every end gives the next one too: a late request of the last transaction can then be
+distinguished from one of this transaction. A producer that lost an answer repeats its request under
 the epoch it knows, which is the one before (`epoch_before`), and gets the same answer again. The
 last epoch is kept for fencing; a producer that reaches it gets a new id.
 """

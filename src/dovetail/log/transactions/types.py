@@ -1,4 +1,4 @@
-"""The words of transactions."""
+"""Transactions: states, errors, answers."""
 
 from enum import Enum
 from typing import NamedTuple

@@ -1,9 +1,10 @@
-"""Before the first batch of a transaction is taken, its coordinator is asked (KIP-890).
+"""An owner asks the coordinator before it accepts the first batch of a transaction (KIP-890).
 
-A batch that is late, after the marker of its transaction, would open one that nobody ends. So the
-owner of a partition takes the first batch of a transaction only when the coordinator says that it
-goes on and that the partition is part of it; or, for a producer that does not name its partitions
-(`adds`), has made it so. Batches of the same producer wait behind the first, in order.
+A late batch, after the marker of its transaction, would open one that nothing ends. So the owner of
+a partition accepts the first batch of a transaction only when the coordinator confirms that the
+transaction goes on and includes the partition; or, for a producer that does not name its partitions
+(`adds`), when the coordinator has added it. Batches of the same producer wait behind the first, in
+order.
 """
 
 import asyncio
