@@ -4,7 +4,7 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -12,6 +12,7 @@ from dovetail.admin.node_http import NodeHttp, download
 from dovetail.backup.archive import Archive, Contents
 from dovetail.cli.options import JsonOption, examples, settings_of
 from dovetail.cli.output import note, print_json
+from dovetail.cli.saving.draft import drafted, publish
 from dovetail.durable_files import sync_folder
 from dovetail.errors import DiskFull, Exists, Unavailable
 
@@ -41,35 +42,29 @@ def backup(
     acknowledged before the command started. It gets its name only when it is complete and has been
     read back. The node keeps serving.
     """
-    if file.exists():
+    if file.exists() or file.is_symlink():
         raise Exists(f"{file} exists; choose another name, a backup overwrites nothing")
     node = NodeHttp.of(settings_of(ctx), http)
-    draft = file.with_name(file.name + ".part")
     try:
-        _fetch(node, draft)
-        with Archive(draft) as archive:
-            archive.check()
-            contents = archive.contents
-        # Not over a file that came meanwhile.
-        os.link(draft, file)
+        with drafted(file) as (draft, written):
+            _fetch(node, written)
+            with Archive(draft) as archive:
+                archive.check()
+                contents = archive.contents
+            publish(draft, file)
         sync_folder(file.absolute().parent)
     except OSError as error:
         raise _explained(error, file) from error
-    finally:
-        draft.unlink(missing_ok=True)
     _tell(file, contents, as_json=as_json)
 
 
-def _fetch(node: NodeHttp, draft: Path) -> None:
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as written:
+def _fetch(node: NodeHttp, written: BinaryIO) -> None:
+    def write(piece: bytes) -> None:
+        written.write(piece)
 
-        def write(piece: bytes) -> None:
-            written.write(piece)
-
-        download(node, "/v1/backup", write, limit_s=_SILENCE_S_MAX)
-        written.flush()
-        os.fsync(written.fileno())
+    download(node, "/v1/backup", write, limit_s=_SILENCE_S_MAX)
+    written.flush()
+    os.fsync(written.fileno())
 
 
 def _tell(file: Path, contents: Contents, *, as_json: bool) -> None:
