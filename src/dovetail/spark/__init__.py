@@ -33,6 +33,7 @@ real Kafka. No node imports it: only its users need Spark, Arrow and Java
     writing.py          writes the rows of one task
     decoder.py          record batches to Arrow                                             pure
     encoder.py          Arrow to record batches                                             pure
+    objects.py          records as Python objects and back, for teams                       pure
     records.py          records to columns and back: compiled, else in Python               pure
     _records.c          the compiled one
     _records.pyi        its types

@@ -28,7 +28,7 @@ from dovetail.record_batch import (
     read_header,
 )
 from dovetail.spark import records
-from dovetail.spark._plain_records import Headers, Section, Strings
+from dovetail.spark._plain_records import Decoded, Headers, Section, Strings
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -106,6 +106,27 @@ def batches_in(data: Buffer, *, where: str) -> Iterator[BatchView]:
         at = end
 
 
+def decoded(
+    batches: list[BatchView],
+    partition: Partition,
+    *,
+    offset_min: int,
+    offset_end: int,
+    with_headers: bool,
+) -> Decoded:
+    """The records in range as the buffers of columns, control records left out. Raises
+    `InvalidBatch`."""
+    wanted = [batch for batch in batches if not batch.control]
+    try:
+        sections = [batch.section() for batch in wanted]
+        return records.decode(sections, offset_min, offset_end, with_headers)
+    except ValueError as error:
+        first = wanted[0].base_offset if wanted else offset_min
+        raise InvalidBatch(
+            f"{name_of(partition)}: records from offset {first} on are malformed: {error}"
+        ) from error
+
+
 def to_arrow(
     batches: list[BatchView],
     partition: Partition,
@@ -119,18 +140,13 @@ def to_arrow(
     `columns` are all of `COLUMNS_WITH_HEADERS` or some; only these are made.
     """
     topic, number = partition
-    wanted = [batch for batch in batches if not batch.control]
-    try:
-        sections = [batch.section() for batch in wanted]
-        rows, offsets, times, keys, values, headers = records.decode(
-            sections, offset_min, offset_end, "headers" in columns.names
-        )
-    except ValueError as error:
-        first = wanted[0].base_offset if wanted else offset_min
-        raise InvalidBatch(
-            f"{name_of(partition)}: records from offset {first} on are malformed: {error}"
-        ) from error
-
+    rows, offsets, times, keys, values, headers = decoded(
+        batches,
+        partition,
+        offset_min=offset_min,
+        offset_end=offset_end,
+        with_headers="headers" in columns.names,
+    )
     makers: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: _strings(keys, rows, pa.binary()),
         "value": lambda: _strings(values, rows, pa.binary()),
@@ -140,7 +156,9 @@ def to_arrow(
         "timestamp": lambda: pa.Array.from_buffers(
             COLUMNS.field("timestamp").type, rows, [None, pa.py_buffer(times)]
         ),
-        "timestampType": lambda: _timestamp_types(wanted, offset_min, offset_end, rows),
+        "timestampType": lambda: _timestamp_types(
+            [batch for batch in batches if not batch.control], offset_min, offset_end, rows
+        ),
         "headers": lambda: _headers(headers, rows),
     }
     return pa.RecordBatch.from_arrays([makers[name]() for name in columns.names], schema=columns)

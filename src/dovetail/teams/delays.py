@@ -33,9 +33,9 @@ from dovetail.errors import DovetailError, InvalidInput, TopicExists, Unavailabl
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
 from dovetail.logging import get_logger
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.exactly_once import ID_HEADER
 from dovetail.spark.fetching import fetch
+from dovetail.spark.objects import found_in
 from dovetail.teams.cancelling import keys_of
 from dovetail.teams.envelope import NOT_BEFORE, TO, TRACEPARENT, number_in
 from dovetail.teams.graph import cancels_topic, delays_topic
@@ -200,10 +200,8 @@ class Courier:
                 start = client.offsets({place: EARLIEST})[place]
                 end = client.offsets({place: LATEST})[place]
                 for fetched in fetch(client, place, start, end, committed=True):
-                    batch = to_arrow(
-                        fetched.batches, place, offset_end=end, columns=COLUMNS_WITH_HEADERS
-                    )
-                    for record in records_of(batch, place) if batch.num_rows else ():
+                    records = found_in(fetched.batches, place, offset_end=end)
+                    for record in records_of(records, place):
                         if not keys.isdisjoint(keys_of(record.job)):
                             found.append(f"{number}-{record.offset}")
         finally:

@@ -12,8 +12,8 @@ from tests.conftest import RunningNode
 
 from dovetail.kafka.client.brokers import Brokers
 from dovetail.kafka.client.client import KafkaClient
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import fetch
+from dovetail.spark.objects import found_in
 from dovetail.teams.tasks.seen_log import Record, SeenLog, records_of
 
 REMEMBER_MS = 1_000
@@ -45,8 +45,7 @@ def records_in(client: KafkaClient, topic: str, count: int, *, start: int = 0) -
         record
         for fetched in fetch(client, (topic, 0), start, count)
         for record in records_of(
-            to_arrow(fetched.batches, (topic, 0), offset_min=start, columns=COLUMNS_WITH_HEADERS),
-            (topic, 0),
+            found_in(fetched.batches, (topic, 0), offset_min=start), (topic, 0)
         )
     ]
 

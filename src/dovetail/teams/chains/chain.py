@@ -457,5 +457,7 @@ def _same_records(sent: EncodedBatch, stored: BatchView) -> bool:
     return (
         sent.sequence % SEQUENCE_END == stored.base_sequence
         and sent.count == stored.record_count
-        and memoryview(sent.data)[HEADER_BYTES:] == stored.records
+        and len(sent.data) - HEADER_BYTES == len(stored.records)
+        # Views compare each byte for itself, in fifty times the time.
+        and sent.data.endswith(stored.records)
     )

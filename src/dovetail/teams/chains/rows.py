@@ -6,21 +6,22 @@ name together are the row's id, in the header `dovetail-id`: `<input partition>-
 job><name>`. An attempt that reads a row back knows from its id which job it belongs to, whoever
 wrote it.
 
-Each row is encoded once, whole batches at a time, by the compiled encoder of Spark's tables.
+A row is encoded by the compiled encoder of Spark's tables, whole batches at a time.
 """
 
+import re
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from dovetail.errors import InvalidBatch
 from dovetail.kafka.client.client import Partition
 from dovetail.kafka.client.producer import EncodedBatch
-from dovetail.spark.decoder import HEADERS_TYPE, BatchView, to_arrow
-from dovetail.spark.encoder import Rows, encode_batches
+from dovetail.record_batch import SEQUENCE_END, seal
+from dovetail.spark import records
+from dovetail.spark.decoder import BatchView
 from dovetail.spark.exactly_once import ID_HEADER
+from dovetail.spark.objects import column_of, found_in, headers_column_of
 from dovetail.teams.envelope import Header
 
 #: Of a record batch; brokers take 1 MiB by default, with a header of 61 bytes.
@@ -30,13 +31,8 @@ BATCH_ROWS = 10_000
 
 OUTCOME, DEAD, POSTPONED_LIFE, GATHERED = b"", b"!", b"~", b"+"
 
-_COLUMNS = pa.schema(
-    [
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("headers", HEADERS_TYPE),
-    ]
-)
+#: The input partition and the offset in an id; the name follows.
+_ROW_ID = re.compile(rb"[^-]*-([0-9]+)")
 
 
 class Row(NamedTuple):
@@ -66,64 +62,50 @@ def encode_rows(
 
     They have the time of now and never the job's: brokers forget producers by it.
     """
-    given = rows[:BATCH_ROWS]
-    names: list[str] = []
-    contents: list[bytes] = []
-    ends = [0]
-    for row in given:
-        names.append(ID_HEADER)
-        contents.append(b"%d-%d%b" % (partition, row.job, row.name))
-        for name, content in row.headers:
-            names.append(name)
-            contents.append(content)
-        ends.append(len(names))
-
-    pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), pa.array(contents, pa.binary())],
-        fields=list(HEADERS_TYPE.value_type),
-    )
-    columns = [
-        pa.array([row.key for row in given], pa.binary()),
-        pa.array([row.value for row in given], pa.binary()),
-        pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs).cast(HEADERS_TYPE),
+    given = _first(rows)
+    lists = [
+        ((ID_HEADER, b"%d-%d%b" % (partition, row.job, row.name)), *row.headers) for row in given
     ]
-    batch = pa.RecordBatch.from_arrays(columns, schema=_COLUMNS)
-    return next(
-        encode_batches(
-            Rows.of(batch),
-            array("i", range(len(given))).tobytes(),
-            codec=0,
-            bytes_max=BATCH_BYTES,
-            now_ms=now_ms,
-            producer_id=producer_id,
-            producer_epoch=0,
-            sequence=sequence,
-        )
+    body, count, base_ms, ms_max = records.encode(
+        column_of([row.key for row in given]),
+        column_of([row.value for row in given]),
+        headers_column_of(lists),
+        None,
+        now_ms,
+        array("i", range(len(given))).tobytes(),
+        0,
+        BATCH_BYTES,
     )
+    data = seal(
+        body,
+        count,
+        base_timestamp=base_ms,
+        timestamp_max=ms_max,
+        producer_id=producer_id,
+        producer_epoch=0,
+        sequence=sequence % SEQUENCE_END,
+    )
+    return EncodedBatch(data, sequence, count)
+
+
+def _first(rows: Sequence[Row]) -> Sequence[Row]:
+    """At least as many of the rows as fit into a batch, and not many more."""
+    size = 0
+    for number, row in enumerate(rows[:BATCH_ROWS]):
+        size += len(row.key) + len(row.value or b"")
+        if size > BATCH_BYTES:
+            return rows[: number + 1]
+    return rows[:BATCH_ROWS]
 
 
 def decode_rows(batch: BatchView, place: Partition) -> list[Row]:
     """The rows of a batch that some attempt of the chain wrote. Raises `InvalidBatch`."""
-    columns = to_arrow([batch], place, columns=_COLUMNS)
-    cells = (columns.column(name).to_pylist() for name in ("key", "value", "headers"))
-    return [
-        _row(key or b"", value, [(pair["key"], pair["value"] or b"") for pair in pairs])
-        for key, value, pairs in zip(*cells, strict=True)
-    ]
+    return [_row(one.key or b"", one.value, one.headers) for one in found_in([batch], place)]
 
 
 def _row(key: bytes, value: bytes | None, headers: Iterable[Header]) -> Row:
     (name, row_id), *others = headers
-    job, at = _number_in(row_id)
-    if name != ID_HEADER or job < 0:
+    found = _ROW_ID.match(row_id)
+    if name != ID_HEADER or found is None:
         raise InvalidBatch(f"a row of a team has the id {row_id!r} in its first header {name!r}")
-    return Row(job, row_id[at:], key, value, tuple(others))
-
-
-def _number_in(row_id: bytes) -> tuple[int, int]:
-    """The offset in an id, and where the name behind it begins; -1 if there is none."""
-    start = row_id.find(b"-") + 1
-    end = start
-    while end < len(row_id) and row_id[end : end + 1].isdigit():
-        end += 1
-    return (int(row_id[start:end]), end) if start and end > start else (-1, 0)
+    return Row(int(found[1]), row_id[found.end() :], key, value, tuple(others))

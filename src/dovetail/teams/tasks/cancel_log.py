@@ -1,8 +1,8 @@
 """The cancels of a pipeline as one task reads them: all that there are, and then as they come."""
 
 from dovetail.kafka.client.client import EARLIEST, LATEST, KafkaClient
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
 from dovetail.spark.fetching import Fetched, fetch
+from dovetail.spark.objects import found_in
 from dovetail.teams.cancelling import Cancels
 from dovetail.teams.graph import cancels_topic
 from dovetail.teams.tasks.tail import Tail
@@ -47,12 +47,8 @@ class CancelLog:
     def _note(self, fetched: Fetched, position: int) -> None:
         if not fetched.batches:
             return
-        batch = to_arrow(
-            fetched.batches, self._place, offset_min=position, columns=COLUMNS_WITH_HEADERS
-        )
-        columns = (batch.column(name).to_pylist() for name in ("key", "value"))
-        for key, value, at_ms in zip(*columns, times_ms(batch), strict=True):
-            if key is not None:
-                reason = (value or b"").decode(errors="replace")
-                self.cancels.note(key, at_ms=at_ms, reason=reason)
+        for one in found_in(fetched.batches, self._place, offset_min=position):
+            if one.key is not None:
+                reason = (one.value or b"").decode(errors="replace")
+                self.cancels.note(one.key, at_ms=one.at_ms, reason=reason)
                 self.count += 1

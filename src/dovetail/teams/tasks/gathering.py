@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.kafka.client.partitioner import murmur2_partitioner
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
 from dovetail.spark.fetching import Fetched, fetch
+from dovetail.spark.objects import found_in
 from dovetail.teams.chains.lane import clock_s
 from dovetail.teams.chains.rows import OUTCOME, Row
 from dovetail.teams.envelope import ITEM, Item
@@ -51,19 +51,11 @@ class Gathering(Attempt):
 
     def _read(self, fetched: Fetched, position: int) -> None:
         if fetched.batches:
-            batch = to_arrow(
-                fetched.batches,
-                self._share.input,
-                offset_min=position,
-                columns=COLUMNS_WITH_HEADERS,
-            )
-            # The times apart: what a client gave may be none that Python knows.
-            rows = batch.drop_columns(["timestamp"]).to_pylist()
-            for row, at_ms in zip(rows, times_ms(batch), strict=True):
-                headers = {pair["key"]: pair["value"] or b"" for pair in row["headers"] or ()}
-                item = Item.parsed(row["key"] or b"", headers.get(ITEM, b""))
-                if item is not None and Groups.counts(item, at_ms=at_ms):
-                    self._take(row["offset"], item, _end_of(row["value"] or b"", headers))
+            for one in found_in(fetched.batches, self._share.input, offset_min=position):
+                headers = dict(one.headers)
+                item = Item.parsed(one.key or b"", headers.get(ITEM, b""))
+                if item is not None and Groups.counts(item, at_ms=one.at_ms):
+                    self._take(one.offset, item, _end_of(one.value or b"", headers))
             self._chain.skip(self._input.position)
 
         if self._input.position >= fetched.high_watermark:
@@ -98,16 +90,9 @@ class Gathering(Attempt):
         place = self._share.input
         for offset, number in sorted(left.items()):
             for fetched in fetch(self._client, place, offset, offset + 1, committed=True):
-                batch = to_arrow(
-                    fetched.batches,
-                    place,
-                    offset_min=offset,
-                    offset_end=offset + 1,
-                    columns=COLUMNS_WITH_HEADERS,
-                )
-                for row in batch.drop_columns(["timestamp"]).to_pylist():
-                    headers = {pair["key"]: pair["value"] or b"" for pair in row["headers"] or ()}
-                    end = _end_of(row["value"] or b"", headers)
+                one_only = {"offset_min": offset, "offset_end": offset + 1}
+                for one in found_in(fetched.batches, place, **one_only):
+                    end = _end_of(one.value or b"", dict(one.headers))
                     group.ends[number] = replace(end, left_at=offset)
 
 

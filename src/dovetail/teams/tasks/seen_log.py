@@ -5,14 +5,13 @@ record passes by here. What `seen` promises is a function of the log, so each at
 same answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import pyarrow as pa
 
 from dovetail.kafka.client.client import KafkaClient, Partition
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, times_ms, to_arrow
 from dovetail.spark.fetching import fetch
+from dovetail.spark.objects import Found, found_in
 from dovetail.teams.envelope import Identity, Job, job_of, place_of
 from dovetail.teams.tasks.seen import Seen
 
@@ -63,38 +62,31 @@ class SeenLog:
         position = start if first < 0 else min(first, start)
         seen = Seen(remember_ms=self._remember_ms, covers_ms=window_ms, forgets=forgets)
         for fetched in fetch(self._client, self._partition, position, start, committed=True):
-            batch = to_arrow(
-                fetched.batches,
-                self._partition,
-                offset_min=position,
-                offset_end=start,
-                columns=COLUMNS_WITH_HEADERS,
+            found = found_in(
+                fetched.batches, self._partition, offset_min=position, offset_end=start
             )
-            if batch.num_rows:
-                seen.repeats(*_identities(batch, self._partition))
+            seen.repeats(*_identities(found))
         return seen
 
 
-def records_of(batch: pa.RecordBatch, partition: Partition) -> list[Record]:
-    """The records of a decoded batch."""
+def records_of(found: Iterable[Found], partition: Partition) -> list[Record]:
+    """The records of an input partition, as jobs."""
     topic, number = partition
-    headers = batch.column("headers")
-    # Most jobs have none, and a column of empty lists costs more to look through than all others.
-    pairs_of = headers.to_pylist() if len(headers.flatten()) else [None] * batch.num_rows
-    columns = (batch.column(name).to_pylist() for name in ("key", "value", "offset"))
     records = []
-    for key, value, offset, at_ms, pairs in zip(*columns, times_ms(batch), pairs_of, strict=True):
-        found = [(pair["key"], pair["value"] or b"") for pair in pairs] if pairs else None
+    for offset, at_ms, key, value, headers in found:
         place = place_of(topic, number, offset) if key is None else ""
-        job = job_of(place=place, key=key, value=value, headers=found)
+        job = job_of(place=place, key=key, value=value, headers=headers)
         records.append(Record(job, offset, at_ms, key is not None))
     return records
 
 
-def _identities(batch: pa.RecordBatch, partition: Partition) -> tuple[list[Identity], list[int]]:
+def _identities(found: Iterable[Found]) -> tuple[list[Identity], list[int]]:
     """The identities and times of the records that have names; most are a key and no header."""
-    keys = batch.column("key")
-    if keys.null_count or len(batch.column("headers").flatten()):
-        named = [record for record in records_of(batch, partition) if record.named]
-        return [one.job.identity for one in named], [one.at_ms for one in named]
-    return keys.to_pylist(), times_ms(batch)
+    named = [(_identity(one.key, one), one.at_ms) for one in found if one.key is not None]
+    return [identity for identity, _ in named], [at_ms for _, at_ms in named]
+
+
+def _identity(key: bytes, one: Found) -> Identity:
+    if not one.headers:
+        return key
+    return job_of(place="", key=key, value=None, headers=one.headers).identity

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from dovetail.kafka.client.client import KafkaClient, Partition
 from dovetail.settings.tracing import TracingSettings
-from dovetail.spark.decoder import COLUMNS_WITH_HEADERS, to_arrow
 from dovetail.spark.fetching import Fetched
+from dovetail.spark.objects import found_in
 from dovetail.teams.chains.lane import clock_s
 from dovetail.teams.chains.rows import Row
 from dovetail.teams.chains.snapshot import Snapshot
@@ -154,14 +154,9 @@ class Serving(Attempt):
     def _read(self, fetched: Fetched, position: int) -> None:
         if not fetched.batches:
             return
-        batch = to_arrow(
-            fetched.batches,
-            self._share.input,
-            offset_min=position,
-            columns=COLUMNS_WITH_HEADERS,
-        )
-        if batch.num_rows:
-            records = records_of(batch, self._share.input)
+        found = found_in(fetched.batches, self._share.input, offset_min=position)
+        if found:
+            records = records_of(found, self._share.input)
             self._backlog.extend(self._seen.fresh(records))
         if not self._backlog:
             self._chain.skip(self._input.position)
