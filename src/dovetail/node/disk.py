@@ -35,7 +35,7 @@ async def open_store(folder: Path, settings: StorageSettings) -> LedgerStore:
     if report.torn_bytes:
         _log.warning("cut the torn tail of the last write", bytes=report.torn_bytes)
     for place in report.damaged:
-        _log.error("found damage on disk; serving what is intact around it", place=place)
+        _log.error("damaged on disk; serving what is intact around it", place=place)
     _log.info(
         "storage ready",
         segments=report.segments,

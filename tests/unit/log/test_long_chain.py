@@ -406,7 +406,7 @@ async def test_a_roll_that_fails_is_seen_and_tried_again(
         "partition t-0 cannot go on in a new ledger: a value has at most"
         in (bench.log.problems()[0])
     )
-    lines = [r for r in caplog.records if "cannot go on in a new ledger" in r.getMessage()]
+    lines = [r for r in caplog.records if "cannot roll to a new ledger" in r.getMessage()]
     assert len(lines) == 1, "the same again and again is said once"
     failing = False
     while bench.log.problems():

@@ -59,7 +59,7 @@ def test_a_marker_is_a_control_batch_that_holds_no_record() -> None:
 def test_the_first_batch_is_admitted_and_the_last_stable_offset_waits_for_the_marker() -> None:
     """K8: until the marker is confirmed, not until it is written."""
     table = ProducerTable()
-    with pytest.raises(Unavailable, match="verified first"):
+    with pytest.raises(Unavailable, match="verify its transaction first"):
         table.duplicate_of(data(0), now_ms=0)
     opened(table, 10, 1)
     assert table.is_open(7, 0)

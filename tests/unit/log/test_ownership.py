@@ -81,7 +81,7 @@ async def test_a_claim_holds_only_if_the_owner_is_gone(service: EmbeddedCoordina
         return [Unchanged("/nodes/9", ABSENT)]
 
     await service.transact([Put("/nodes/9", b"back")])
-    with pytest.raises(NotOwner, match="node 9 is back"):
+    with pytest.raises(NotOwner, match="node 9 is registered again"):
         await claim(service, KEY, owner=1, may_claim=anybodys, only_if=gone)
     assert await stored(service) == before
     await service.transact([Delete("/nodes/9")])
@@ -100,7 +100,7 @@ async def test_of_two_claims_at_once_one_wins(service: EmbeddedCoordinator) -> N
             await claim(service, KEY, owner=2, may_claim=anybodys)
             return await self._service.transact(changes, conditions=conditions)
 
-    with pytest.raises(NotOwner, match="claimed by another"):
+    with pytest.raises(NotOwner, match="another broker claimed"):
         await claim(Slow(service), KEY, owner=1, may_claim=anybodys)  # type: ignore[arg-type]
     assert ((await stored(service)).term, (await stored(service)).owner) == (5, 2)
 
