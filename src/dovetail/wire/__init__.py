@@ -1,14 +1,14 @@
 """The wire: frames, connections and limits, on both sides. It knows no topic.
 
-A frame is four bytes of length and that many bytes. What a frame means is the business of the
-`Dispatch` that the server is given; it answers at once, later, or not at all, and this room sees
-to it that answers leave in the order of the requests.
+A frame is four bytes of length and that many bytes. The server passes each frame to a `Dispatch`,
+which knows its meaning and answers at once, later, or not at all; this room sends the answers in
+the order of the requests.
 
-    server.py       TLS, the number of connections, strangers, slow and idle clients
+    server.py       TLS, the number of connections; strangers, slow and idle clients
     connection.py   one client: bytes to frames, answers in order, limits checked before memory
-    replies.py      the ways in which a request is answered
-    budget.py       bytes of requests and answers that the node holds, over all connections
-    peer.py         the other side: a client that calls one node in frames
+    replies.py      the ways to answer a request: at once, in turn, or pipelined
+    budget.py       limits the bytes of requests and answers over all connections of the node
+    peer.py         the client side: calls one node in frames
     login.py        a client's TLS and login
     calls.py        the codec of private calls: header, version, body, errors, keys, limits
     probe.py        latency and clock of other nodes, measured once per peer

@@ -1,17 +1,17 @@
-"""Bytes of requests, and of answers, that a node holds at once.
+"""Limits the bytes of requests, and of answers, that a node holds at once.
 
-A small frame is charged when it has arrived, a large one in steps as it is filled; what a client
-only promises costs nothing. When there are no bytes left a connection waits in line, and meanwhile
-does not read from its socket: the client's own system holds the rest.
+A small frame is charged when it has arrived, a large one in steps as it is filled; a length that a
+client only promises costs nothing. When no bytes are left, a connection waits in line and does not
+read from its socket: the client's own system holds the rest.
 
-There are two lanes, each with a share and a line of its own: small requests (metadata, heartbeats,
-fetches, commits) do not stand behind large ones.
+There are two lanes, each with its own share and line: small requests (metadata, heartbeats,
+fetches, commits) do not queue behind large ones.
 
-Large frames that are half there could fill their lane and wait for each other for ever. So one of
-them at a time may go beyond the lane's bytes, until the lane is within them again.
+Large frames that are half received could fill their lane and wait for each other for ever. So one
+of them at a time may exceed the lane's bytes, until the lane is within them again.
 
-An answer is held until its client has read it. A connection on which a client does not read has one
-such answer, and begins no more; a node with many of them closes the one that waits longest.
+An answer is held until its client has read it. A connection whose client does not read has one such
+answer and starts no more; a node with many of these closes the one that has waited longest.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Private calls: what our own nodes and clients ask, in the same frames as Kafka's requests.
+"""Private calls: requests of our own nodes and clients, in the same frames as Kafka's requests.
 
 A call is a frame like Kafka's, under an api key that Kafka will not use:
 
@@ -8,22 +8,22 @@ A call is a frame like Kafka's, under an api key that Kafka will not use:
     payloads  raw bytes, one after another; their lengths are in the body
 
 and an answer is the correlation id followed by the same three. So payloads are never copied into a
-message, on neither side. Messages travel as arrays: a newer one may have more elements at its end.
+message, on either side. Messages travel as arrays; a newer one may have more elements at its end.
 
-Keys: `Hello` has the first. Each service has a range of its own, and its table of messages in its
-own room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`,
+Keys: `Hello` has the first. Each service has its own range, and its table of messages in its own
+room (`storage/calls.py`, `timeline/frames.py`, `log/transactions/calls.py`,
 `log/share/calls.py`, `log/ends/calls.py`).
 
-Version: all calls share one, `VERSION`. A connection begins with `Hello`, which never changes in
-its own first elements; the node answers with its version, its services and its time. Nodes of
-different versions do not talk; both sides say so.
+Version: all calls share one, `VERSION`. A connection begins with `Hello`, whose first elements
+never change; the node answers with its version, its services and its time. Nodes of different
+versions do not talk to each other; both sides report that.
 
 Errors: an error travels as its class's name and its text, and is raised again as the same class. A
-class that the receiver does not know is `Unavailable` to it.
+class that the receiver does not know becomes `Unavailable`.
 
-Limits: everything that comes in is checked here, before anybody acts on it: numbers against the
-bounds that the message types give, lengths against what follows, bodies against the limit of their
-table. What does not fit is a `ProtocolViolation`.
+Limits: this module checks all incoming data before any code acts on it: numbers against the bounds
+in the message types, lengths against what follows, bodies against the limit of their table. A
+violation raises `ProtocolViolation`.
 """
 
 import struct
@@ -182,7 +182,7 @@ class CallTable:
         key, version, correlation_id, client_id, start = _header(frame)
         kind = self.requests.get(key)
         if kind is None:
-            raise ProtocolViolation(f"{self.service}: call {key} is not known here")
+            raise ProtocolViolation(f"{self.service}: call {key} is unknown")
         if version != VERSION:
             raise ProtocolViolation(
                 f"{self.service}: {kind.__name__} in version {version}; this node speaks {VERSION}"
@@ -286,7 +286,9 @@ def decode_answer(kind: type[Answered], data: memoryview) -> Answered | Dovetail
         return found
     message, payloads = found
     if payloads:
-        raise ProtocolViolation(f"{len(payloads)} bytes behind an answer that has no payload")
+        raise ProtocolViolation(
+            f"{len(payloads)} unexpected bytes after an answer without a payload"
+        )
     return message
 
 
@@ -335,9 +337,9 @@ def _split(data: memoryview, *, body_bytes_max: int) -> tuple[memoryview, memory
         raise ProtocolViolation(f"a private message of {len(data)} bytes has no length")
     (length,) = _BODY_LENGTH.unpack_from(data)
     if length > len(data) - start:
-        raise ProtocolViolation(f"a body of {length} bytes, of which {len(data) - start} are here")
+        raise ProtocolViolation(f"a body of {length} bytes, of which {len(data) - start} arrived")
     if length > body_bytes_max:
-        raise ProtocolViolation(f"a body of {length} bytes; the limit is {body_bytes_max}")
+        raise ProtocolViolation(f"a body of {length} bytes is above the limit of {body_bytes_max}")
     return data[start : start + length], data[start + length :]
 
 

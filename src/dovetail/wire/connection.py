@@ -1,24 +1,24 @@
 """One client: bytes in, frames out to the dispatcher, answers back in order.
 
-Reading. The socket fills a scratch buffer, from which whole frames are cut. A frame that is larger
-gets a buffer of exactly its size once the scratch is full, and the socket fills the rest of it
-directly: most of a batch of a megabyte is never copied on its way in, and its slices can be written
-to the disk as they are. The scratch is shared by all connections, because one is read at a time; an
-idle one holds no buffer at all. What was read but could not be begun is kept as it is (`_rest`, at
-most a scratch full). While that could be begun but for the budget or the queue, nothing is read.
+Reading. The socket fills a scratch buffer, from which whole frames are cut. A larger frame gets a
+buffer of exactly its size once the scratch is full, and the socket fills the rest of it directly:
+most of a batch of a megabyte is never copied on its way in, and its slices can be written to disk
+as they are. All connections share the scratch, because one is read at a time; an idle one holds no
+buffer at all. Bytes that were read but could not be processed yet are kept (`_rest`, at most a
+scratch full). While only the budget or the queue holds them up, nothing more is read.
 
-Order. A connection's requests are handled one after another, as Kafka does. The exception is a
-reply that is *pipelined*: the next request is begun while it waits for the disk. Answers always
-leave in the order of the requests.
+Order. A connection's requests are handled one after another, as in Kafka. The exception is a
+*pipelined* reply: the next request starts while it waits for the disk. Answers always leave in the
+order of the requests.
 
 Bytes. The budget is charged for what has arrived, not for what a length promises: a small frame
-when it is whole, a larger one in steps as it is filled. A frame's bytes go back to the budget when
-its answer was written, or the connection is gone and nothing works on the frame any more. Giving
-back can let this same connection go on; it does so in a turn of its own (`_go_on`), so that one
-request is never begun in the middle of another.
+when it is complete, a larger one in steps as it is filled. A frame's bytes return to the budget
+when its answer was written, or when the connection is gone and nothing works on the frame any more.
+Returning bytes can let this same connection continue; it does so in a turn of its own (`_go_on`),
+so that no request starts in the middle of another.
 
 States of reading: OPEN ⇄ PAUSED (budget, queue, quota or slow reader) → CLOSED.
-Survives: any bytes whatever; the worst is that this connection is closed, with a line in the log.
+Survives: any bytes whatever; at worst this connection is closed, with a line in the log.
 """
 
 import asyncio
@@ -310,12 +310,12 @@ class Connection(asyncio.BufferedProtocol):
         if raw in _HTTP_BEGINNINGS:
             hint = "; this looks like HTTP, which has a port of its own"
         elif raw.startswith(_TLS_BEGINNING):
-            hint = "; this looks like TLS, which is not switched on here"
+            hint = "; this looks like TLS, which is off here"
         elif self.stranger:
             hint = " before login"
         self.violate(
             ProtocolViolation(
-                f"a frame of {length} bytes; 1 to {self._frame_bytes_max} are taken{hint}"
+                f"a frame of {length} bytes is outside 1 to {self._frame_bytes_max}{hint}"
             )
         )
 

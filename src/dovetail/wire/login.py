@@ -1,9 +1,9 @@
-"""A client's login: TLS, and SASL in the two requests that Kafka has for it.
+"""A client's login: TLS, and SASL in Kafka's two requests for it.
 
-`conversation` is pure: it says what to send and is given the answers, so that an event loop and a
-plain socket have the same one. After it the node knows who asks; with SCRAM the client knows that
-the node knows the password too, and the password does not leave this side. It raises `Forbidden`
-if the node does not let it in.
+`conversation` is pure: it yields what to send and receives the answers, so an event loop and a
+plain socket share it. Afterwards the node knows the user. With SCRAM the client also knows that the
+node knows the password, and the password never leaves this side. It raises `Forbidden` if the node
+refuses the login.
 """
 
 import socket
@@ -101,7 +101,9 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
     """The settings, if they go together. Raises `InvalidInput`."""
     for name in settings:
         if name not in SETTINGS:
-            raise InvalidInput(f"{name!r} says nothing of TLS or a login; {', '.join(SETTINGS)} do")
+            raise InvalidInput(
+                f"{name!r} is not a setting of TLS or login; known are {', '.join(SETTINGS)}"
+            )
     protocol = settings.get("security.protocol", _PROTOCOLS[0])
     if protocol not in _PROTOCOLS:
         raise InvalidInput(f"security.protocol is {protocol!r}; it can be {_one_of(_PROTOCOLS)}")
@@ -114,8 +116,7 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
         kind, _, _ = name.partition(".")
         if kind in ("ssl", "sasl") and kind.upper() not in protocol:
             raise InvalidInput(
-                f"{name} is given, but security.protocol is {protocol}; it has to name "
-                f"{kind.upper()} too"
+                f"{name} is given, but security.protocol is {protocol}; use one with {kind.upper()}"
             )
 
     if "SASL" in protocol:
@@ -126,7 +127,9 @@ def checked(settings: Mapping[str, str]) -> dict[str, str]:
         if mechanism not in MECHANISMS:
             raise InvalidInput(f"sasl.mechanism is {mechanism!r}; it can be {_one_of(MECHANISMS)}")
         if mechanism == "PLAIN" and protocol != "SASL_SSL":
-            raise InvalidInput("PLAIN sends the password as it is: security.protocol SASL_SSL")
+            raise InvalidInput(
+                "PLAIN sends the password unencrypted; set security.protocol to SASL_SSL"
+            )
     return dict(settings)
 
 
@@ -178,7 +181,7 @@ def _tls_of(given: Mapping[str, str]) -> ssl.SSLContext:
         files = [name for name in given if name.endswith((".location", ".pem"))]
         shown = [given[name] if name.endswith(".location") else name for name in files]
         raise InvalidInput(
-            f"the files of TLS cannot be used ({', '.join(shown)}): "
+            f"cannot use the TLS files ({', '.join(shown)}): "
             f"{getattr(error, 'strerror', None) or error}"
         ) from error
     tls.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,10 +1,10 @@
 """A peer: one node, called in frames.
 
-A request is a frame with a header as Kafka's (api key, version, correlation id, client id) and a
-body that this room does not understand. Its answer is the frame that begins with the same
-correlation id. Calls are pipelined: any number is on its way at once, and none waits for another.
+A request is a frame with a header like Kafka's (api key, version, correlation id, client id) and a
+body that this room does not interpret. Its answer is the frame that begins with the same
+correlation id. Calls are pipelined: any number is in flight at once, and none waits for another.
 
-States of a peer, and what makes it change:
+States of a peer, and what changes them:
 
     IDLE        no connection, no call          a call → CONNECTING
     CONNECTING  calls wait; tries with backoff   greeted → CONNECTED; no call left → IDLE
@@ -16,13 +16,13 @@ Promises:
 - A call that was not sent fails with `Unavailable`: it has not happened. One that was sent and lost
   its connection fails with the error that it named (`Uncertain` if it changes something).
 - Calls that fail together fail in the order in which they were made. No call takes longer than
-  `call_ms_max`: one that is overdue takes its connection with it, because a node that stopped, or
-  its network, looks like one that will answer after all.
-- The first request on each connection is the greeting; nothing else is sent to a node whose answer
-  to it is refused, and calls that wait then fail with that refusal at once.
+  `call_ms_max`: an overdue call closes its connection, because a node that stopped, or its network,
+  looks like one that will still answer.
+- The first request on each connection is the greeting. If its answer is not acceptable, nothing
+  else is sent to that node, and waiting calls fail with that reason at once.
 - Bytes of calls, and the length of an answer, are checked before memory is taken.
 
-Not here: what is safe to repeat. A call is never sent twice by this room.
+Not here: what is safe to repeat. This room never sends a call twice.
 """
 
 import asyncio
@@ -187,11 +187,11 @@ class Peer:
             raise Unavailable(f"the connection to {self.address} was closed by this side")
         if size > self.settings.request_bytes_max:
             raise InvalidInput(
-                f"a request of {size} bytes; {self.settings.request_bytes_max} are sent at most"
+                f"a request of {size} bytes is above the limit of {self.settings.request_bytes_max}"
             )
         held = self._bytes_in_flight
         if held and held + size > self.settings.bytes_in_flight_max:
-            raise Throttled(f"{held} bytes sent to {self.address} are not answered yet")
+            raise Throttled(f"{held} bytes sent to {self.address} are unanswered; try again later")
 
         self._bytes_in_flight += size
         deadline_s = self._loop.time() + self.settings.call_ms_max / 1000
@@ -466,8 +466,8 @@ class _Line(asyncio.BufferedProtocol):
             length = int.from_bytes(data[at:start], "big", signed=True)
             if not _CORRELATION_BYTES <= length <= self._peer.settings.answer_bytes_max:
                 raise ProtocolViolation(
-                    f"an answer of {length} bytes; {_CORRELATION_BYTES} to "
-                    f"{self._peer.settings.answer_bytes_max} are taken"
+                    f"an answer of {length} bytes is outside the bounds {_CORRELATION_BYTES} to "
+                    f"{self._peer.settings.answer_bytes_max}"
                 )
 
             at = min(start + length, end)

@@ -1,6 +1,6 @@
-"""Probing peers: how far away another node is, and how far its clock is from ours; once per peer.
+"""Probes peers: latency of another node, and how far its clock is from ours; once per peer.
 
-A probe is a `Hello` on a connection that is there already: what a connection costs is not latency.
+A probe is a `Hello` on an existing connection, so the time to connect does not count as latency.
 The node answers with its time, so one probe gives both figures. The overseer and the timelines of a
 node read the same ones.
 

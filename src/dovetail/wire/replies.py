@@ -1,4 +1,4 @@
-"""The ways in which a request is answered: at once, later in its turn, or later beside others."""
+"""The ways to answer a request: at once, later in its turn, or later beside others (pipelined)."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,14 +1,15 @@
-"""Connections: how many, who of them is a stranger, and those that are too slow or too idle.
+"""Connections: limits their number, strangers, and slow or idle clients.
 
-A connection counts from the moment the system has accepted it. Until it has agreed on TLS, and has
-logged in where that is asked for, it is a *stranger*. Strangers have a share of all connections;
-one more than that, or than there may be connections at all, costs the stranger its place who had
-time to log in and did not, or, if all of them are new, the newest one of the host that has most of
-them. So strangers cannot keep clients out, one host cannot keep out others, and clients that come
-back all at once do not push each other out.
+A connection counts from the moment the system has accepted it. Until it has completed TLS, and the
+login where one is required, it is a *stranger*. Strangers have a share of all connections. When
+they exceed it, or the node its maximum, one stranger is closed: one that had time to log in and did
+not or, if all of them are new, the newest one of the host that has most of them. So strangers
+cannot keep clients out, one host cannot keep others out, and clients that all reconnect at once do
+not evict each other.
 
-A connection is idle while it is the client's turn and nothing comes or goes. One that waits for
-our answer is not, however long that takes; one that does not read its answers is.
+A connection is idle while it is the client's turn and nothing is sent or received. A connection
+that waits for our answer is not idle, however long that takes; one that does not read its answers
+is.
 """
 
 import asyncio

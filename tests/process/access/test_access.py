@@ -280,7 +280,7 @@ def test_a_stranger_announces_little(guarded: RunningNode, authority: Authority)
         ):
             line.sendall(size.to_bytes(4, "big"))
             assert line.recv(1000) == b""
-    assert "are taken before login" in guarded.log()
+    assert f"is outside 1 to {64 * 1024} before login" in guarded.log()
 
 
 def test_what_no_rule_allows_is_refused(as_user: Any, dovetail: Any) -> None:

@@ -131,12 +131,12 @@ def test_stores_of_java_let_in(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"sasl.jaas.config": "KafkaClient {};"}, "cannot be used here"),
-        ({"sasl.jaas.config": JAAS.replace("Scram", "Krb5")}, "cannot be used here"),
-        ({"sasl.jaas.config": JAAS.replace("username", "user")}, "no username or no password"),
-        ({"sasl.jaas.config": JAAS, "sasl.password": "x"}, "given in two ways"),
-        ({"ssl.truststore.location": "/nowhere"}, "ssl.truststore.location cannot be read"),
-        ({"ssl.truststore.location": "a\0b"}, "ssl.truststore.location cannot be read"),
+        ({"sasl.jaas.config": "KafkaClient {};"}, "unknown form or login module"),
+        ({"sasl.jaas.config": JAAS.replace("Scram", "Krb5")}, "unknown form or login module"),
+        ({"sasl.jaas.config": JAAS.replace("username", "user")}, "lacks a username or a password"),
+        ({"sasl.jaas.config": JAAS, "sasl.password": "x"}, "given twice, under two names"),
+        ({"ssl.truststore.location": "/nowhere"}, "cannot read ssl.truststore.location"),
+        ({"ssl.truststore.location": "a\0b"}, "cannot read ssl.truststore.location"),
         ({"ssl.truststore.location": "/", "ssl.truststore.type": "BKS"}, "JKS, PKCS12 or PEM"),
         ({"ssl.keystore.key": "x"}, "go together"),
     ],

@@ -31,12 +31,12 @@ def test_what_goes_to_tables_comes_back_from_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"sasl.mechanism": "PLAIN"}, "PLAIN sends the password as it is"),
+        ({"sasl.mechanism": "PLAIN"}, "PLAIN sends the password unencrypted"),
         ({"sasl.mechanism": "GSSAPI"}, "it can be SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"),
         ({"sasl.password": ""}, "SASL_PLAINTEXT needs sasl.password"),
         ({"security.protocol": "PLAINTEXT"}, "has to name SASL too"),
         ({"ssl.ca.location": "ca.pem"}, "has to name SSL too"),
-        ({"linger.ms": "5"}, "'linger.ms' says nothing of TLS or a login"),
+        ({"linger.ms": "5"}, "'linger.ms' is not a setting of TLS or login"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, str], words: str) -> None:

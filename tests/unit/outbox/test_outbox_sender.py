@@ -161,7 +161,9 @@ def test_a_login_that_makes_no_sense_is_a_wrong_setting() -> None:
         "outbox.sasl_username": "shop",
         "outbox.sasl_password": "secret",
     }
-    with pytest.raises(InvalidSetting, match="section outbox: PLAIN sends the password as it is"):
+    with pytest.raises(
+        InvalidSetting, match="section outbox: PLAIN sends the password unencrypted"
+    ):
         brokers_of(_settings(flags))
     over_scram = _settings({**flags, "outbox.sasl_mechanism": "SCRAM-SHA-512"})
     assert brokers_of(over_scram).login().user == "shop"

@@ -82,7 +82,7 @@ def test_wrong_lengths(loop: str, length: int) -> None:
             with clients(client):
                 await client.send(length.to_bytes(4, "big", signed=True))
                 assert await client.answer() is None
-            assert door.violations == [f"a frame of {length} bytes; 1 to {8 << 20} are taken"]
+            assert door.violations == [f"a frame of {length} bytes is outside 1 to {8 << 20}"]
             await door.gone()
             assert door.budget.bytes_taken == 0
 

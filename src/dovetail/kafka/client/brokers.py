@@ -1,11 +1,11 @@
-"""Where the brokers are and how to log in: one value for every client of a cluster.
+"""The addresses of brokers and the login: one value for every client of a cluster.
 
 There are three kinds of clients: librdkafka, the client of this folder (in Spark's workers and in
-the relay of the outbox), and the client of timelines. Settings of TLS and login have librdkafka's
-names (`dovetail.wire.login.SETTINGS`; `java_security` has Java's); as options of a table each
-begins with `kafka.`.
+the outbox's relay), and the client of timelines. Settings for TLS and login have librdkafka's names
+(`dovetail.wire.login.SETTINGS`; `java_security` has Java's); as options of a table each begins with
+`kafka.`.
 
-It is made of strings, so that it can be sent to workers. The password is not shown.
+The value consists of strings, so that it can be sent to workers. Its repr hides the password.
 """
 
 from collections.abc import Mapping

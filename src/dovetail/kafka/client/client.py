@@ -1,12 +1,12 @@
 """A small Kafka client over plain sockets: for Spark's workers, the outbox's relay and `admin`.
 
-They read and write what was planned elsewhere: ranges of offsets, batches under sequence numbers
-that are written down. They need no group, no thread and no queue: requests go out, answers come in
-order, one connection to each broker. Record batches stay bytes.
+They read and write what was planned elsewhere: ranges of offsets, batches under stored sequence
+numbers. They need no group, no thread and no queue: requests go out, answers come in order, one
+connection to each broker. Record batches stay bytes.
 
-Promise: a call returns what the broker answered, or raises. What can pass (a leader that moved, a
-connection that broke, a broker that starts) is tried again until `timeout_s` is over; then the
-last reason is in the error. Nothing here repeats a write: see `producer`.
+Promise: a call returns what the broker answered, or raises. A transient failure (a leader that
+moved, a broken connection, a broker that is starting) is retried until `timeout_s` is over; the
+error then has the last reason. This module never repeats a write: see `producer`.
 """
 
 import os
@@ -75,7 +75,7 @@ class Retries:
     def pause(self, error: DovetailError) -> None:
         """Waits before the next try. Raises `Unavailable` if there is no time for one."""
         if time.monotonic() + self._pause_s > self._deadline:
-            raise Unavailable(f"{error}; given up after {self._timeout_s:g} s") from error
+            raise Unavailable(f"{error}; gave up after {self._timeout_s:g} s") from error
         # Clients that lost one broker do not come back in step.
         time.sleep(self._pause_s * random.uniform(0.5, 1.0))  # noqa: S311
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)

@@ -1,9 +1,9 @@
 """One connection to a broker: requests out, answers in order.
 
-The first request opens it: TLS and login, where there are any, come before.
+The first request opens it, after TLS and login if there are any.
 
-Versions are fixed, one for each request, and chosen so that Kafka 2.7 to 4 and Dovetail have them;
-topics go by name.
+Each request has one fixed version, chosen so that Kafka 2.7 to 4 and Dovetail support it. Requests
+name topics by name.
 """
 
 import socket
@@ -116,7 +116,7 @@ class Connection:
             raise
         except ssl.SSLError as error:
             self.close()
-            raise Refused(f"broker {self}: no TLS: {error}") from error
+            raise Refused(f"broker {self}: TLS failed: {error}") from error
         except DovetailError:
             self.close()
             raise
@@ -139,7 +139,8 @@ class Connection:
         length = int.from_bytes(self._read(4), "big", signed=True)
         if not 0 < length <= _FRAME_BYTES_MAX:
             raise ProtocolViolation(
-                f"{self}: a frame of {length} bytes; is this Kafka, and without TLS?"
+                f"{self}: a frame of {length} bytes; check that it is a Kafka port, and whether "
+                "it has TLS"
             )
         return self._read(length)
 

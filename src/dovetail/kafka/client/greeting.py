@@ -1,7 +1,7 @@
-"""Whether a Kafka node is behind an address and lets us in, found out in one request.
+"""Whether a Kafka node listens at an address and accepts the login, found out in one request.
 
-It is written by hand, because every command of the command line asks it first and the whole codec
-takes long to import.
+The request is encoded by hand: every command of the command line sends it first, and importing the
+whole codec takes long.
 """
 
 import socket

@@ -1,10 +1,10 @@
-"""What Java keeps certificates in: a JKS or a PKCS12, as PEM.
+"""Reads Java's keystores, JKS or PKCS12, as PEM.
 
-A file's first bytes say which it is, as Java's own reader looks at them whatever the type says. JKS
-has two kinds of entries, a private key with its chain and a certificate that is trusted, and a
-checksum over all that the password goes into. Its keys are hidden by a method of its own: a stream
-of SHA-1 sums of the password (`_uncovered`). Whoever can read the file and knows the password gets
-the key; the strength of that is Java's affair.
+A file's first bytes show its format; Java's own reader also goes by them, whatever the declared
+type. A JKS has two kinds of entries, a private key with its chain and a trusted certificate, and a
+checksum over everything that includes the password. Its keys are hidden by a method of its own: a
+stream of SHA-1 sums of the password (`_uncovered`). Anyone with the file and the password gets the
+key; the strength of that method is up to Java.
 
 Pure: bytes in, PEM out. Raises `InvalidInput`.
 """
@@ -40,7 +40,7 @@ def opened(
         try:
             return _jks(data, password, key_password or password, what)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{what} is not a whole JKS: {error}") from error
+            raise InvalidInput(f"{what} is not a complete JKS: {error}") from error
     return _pkcs12(data, kind, password, what)
 
 
@@ -81,7 +81,7 @@ def _jks(data: bytes, password: str | None, key_password: str | None, what: str)
                 store.key = _pem("PRIVATE KEY", _uncovered(covered, key_password, what))
                 store.chain = "".join(chain)
         else:
-            raise InvalidInput(f"{what} has an entry of kind {tag}, which no JKS has")
+            raise InvalidInput(f"{what} has an entry of kind {tag}, which JKS does not define")
     return store
 
 

@@ -1,11 +1,11 @@
-"""TLS and login by the names that Java's Kafka clients have for them, in librdkafka's.
+"""Translates the TLS and login settings of Java's Kafka clients to librdkafka's names.
 
 Java keeps authorities in a *truststore* and its own certificate in a *keystore*, as `JKS`, `PKCS12`
-or `PEM` (a file, or the text itself), and the user in a line of JAAS. What comes out is in PEM and
-in librdkafka's names, for every client alike (`dovetail.wire.login.SETTINGS`): files are read here,
-once, so only the process that calls this must have them.
+or `PEM` (a file, or the text itself), and the user in a line of JAAS. The result is in PEM and
+librdkafka's names, for every client alike (`dovetail.wire.login.SETTINGS`). Files are read once,
+here, so only the process that calls this needs them.
 
-Everything raises `InvalidInput` that names the setting.
+Every error is an `InvalidInput` that names the setting.
 """
 
 import re
@@ -46,7 +46,9 @@ def login_settings(given: Mapping[str, str]) -> dict[str, str]:
     more = _user(given) | _authorities(given) | _certificate(given)
     twice = sorted(set(more) & set(made) - {"ssl.key.password", "sasl.mechanism"})
     if twice:
-        raise InvalidInput(f"{' and '.join(twice)} are given in two ways; give one of them")
+        raise InvalidInput(
+            f"{' and '.join(twice)} are given twice, under two names; give each once"
+        )
     return more | made
 
 
@@ -58,10 +60,12 @@ def _user(given: Mapping[str, str]) -> dict[str, str]:
     module = found[1].rpartition(".")[2] if found else ""
     if found is None or module not in _MODULES:
         # Its text is not shown: there is a password in it.
-        raise InvalidInput(f"sasl.jaas.config cannot be used here; write {_EXAMPLE}")
+        raise InvalidInput(
+            f"sasl.jaas.config has an unknown form or login module; write {_EXAMPLE}"
+        )
     values = {name: quoted or plain for name, quoted, plain in _PAIR.findall(found[2])}
     if not values.get("username") or not values.get("password"):
-        raise InvalidInput(f"sasl.jaas.config has no username or no password; write {_EXAMPLE}")
+        raise InvalidInput(f"sasl.jaas.config lacks a username or a password; write {_EXAMPLE}")
 
     return {
         "sasl.mechanism": _MODULES[module],
@@ -91,7 +95,9 @@ def _certificate(given: Mapping[str, str]) -> dict[str, str]:
     chain, key = given.get("ssl.keystore.certificate.chain"), given.get("ssl.keystore.key")
     if chain is not None or key is not None:
         if chain is None or key is None:
-            raise InvalidInput("ssl.keystore.certificate.chain and ssl.keystore.key go together")
+            raise InvalidInput(
+                "give both ssl.keystore.certificate.chain and ssl.keystore.key, or neither"
+            )
         return {"ssl.certificate.pem": chain, "ssl.key.pem": key}
     if "ssl.keystore.location" not in given:
         return {}
@@ -119,4 +125,4 @@ def _file(given: Mapping[str, str], store: str) -> tuple[str, bytes]:
     try:
         return kind, Path(given[f"{store}.location"]).read_bytes()
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{store}.location cannot be read: {error}") from error
+        raise InvalidInput(f"cannot read {store}.location: {error}") from error

@@ -1,7 +1,7 @@
-"""What an error of librdkafka means among ours.
+"""Maps librdkafka's errors to ours.
 
-librdkafka has Kafka's codes (`codec.error_codes`), and negative ones of its own for what it found
-without a broker.
+librdkafka uses Kafka's codes (`codec.error_codes`), and negative ones of its own for what it
+detects without a broker.
 """
 
 from typing import Final

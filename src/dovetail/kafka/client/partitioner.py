@@ -1,7 +1,7 @@
-"""Which partition a key goes to, as the clients of the field choose it.
+"""The partition of a key, as common clients choose it.
 
-A key has one home only if all who write to a topic choose alike: librdkafka's default is a CRC,
-the Java client's is murmur2.
+A key stays in one partition only if all writers to the topic choose alike: librdkafka's default is
+a CRC, the Java client's is murmur2.
 """
 
 import struct

@@ -1,13 +1,13 @@
-"""Sending record batches to many partitions: pipelined, in order, sent again after what can pass.
+"""Sends record batches to many partitions: pipelined, in order, retried after transient failures.
 
 Promise: `send_all` returns when every batch is stored, each partition's in its order, none twice:
-batches carry sequence numbers, of which the broker stores each once, so that sending again is
-safe. At most `WINDOW` batches of a partition are on their way, which is what a broker remembers.
+batches carry sequence numbers, and the broker stores each number once, so a retry is safe. At most
+`WINDOW` batches of a partition are in flight, which is as many as a broker remembers.
 
-States of a batch: to be made → on its way → stored. A partition with trouble (a broken connection,
-a leader that moved, a timeout) takes no further batch in this round, and does not hold up the
-others. When all of them are done or in trouble, what is not stored is sent again, in order. What
-the broker refuses for good is the caller's to judge.
+States of a batch: to be made → in flight → stored. A partition with a problem (a broken connection,
+a leader that moved, a timeout) takes no further batch in this round, and does not delay the others.
+When all partitions are done or have a problem, what is not stored is sent again, in order. The
+caller decides about a batch that the broker refuses for good.
 """
 
 from collections import deque

@@ -3,10 +3,10 @@
 A request type that is not in `SUPPORTED`, or a version outside its range, is refused before its
 body is read.
 
-`lowest` and `highest` bound what is answered; `advertised_lowest` is what ApiVersions says. They
-differ for Produce alone: older librdkafka compresses only if Produce is advertised from version
-0, so Kafka 4 does that too while it answers from version 3 (KAFKA-18659). Where Kafka then closes
-the connection, we answer with `UNSUPPORTED_VERSION` in the version of the request.
+`lowest` and `highest` bound what is answered; `advertised_lowest` is what ApiVersions reports. They
+differ for Produce alone: older librdkafka compresses only if Produce is advertised from version 0,
+so Kafka 4 advertises that too, although it answers from version 3 (KAFKA-18659). Where Kafka then
+closes the connection, we answer `UNSUPPORTED_VERSION` in the version of the request.
 """
 
 import re

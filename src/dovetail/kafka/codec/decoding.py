@@ -1,13 +1,13 @@
-"""Decoders, made from the declarations.
+"""Decoders, generated from the declarations.
 
-For each struct and version one Python function is written out as source, compiled once and kept.
-Runs of fixed-size fields, together with the length that follows them, are read by one
-`struct` call. Every length and count is compared with what remains of the frame before anything
-is made from it, and the counts of all arrays together with how many the caller takes (`room`).
+For each struct and version a Python function is generated as source, compiled once and cached. One
+`struct` call reads a run of fixed-size fields together with the length that follows them. Every
+length and count is compared with what remains of the frame before any object is made, and the
+counts of all arrays together with the caller's limit (`room`).
 
-A decoder raises `ProtocolViolation` for what it finds wrong itself. It leaves running over the
-end of the frame to `struct.error` and `IndexError`, and bad UTF-8 to `UnicodeDecodeError`: the
-caller catches those three (`DECODE_ERRORS`) once a frame, which costs nothing when all is well.
+A decoder raises `ProtocolViolation` for errors that it finds itself. For reads beyond the end of
+the frame it relies on `struct.error` and `IndexError`, and for bad UTF-8 on `UnicodeDecodeError`:
+the caller catches these three (`DECODE_ERRORS`) once a frame, which costs nothing in the good case.
 
 Objects are filled through their slots, not through `__init__`. Messages must therefore have no
 `__post_init__`.

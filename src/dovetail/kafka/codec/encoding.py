@@ -1,13 +1,13 @@
-"""Encoders, made from the declarations.
+"""Encoders, generated from the declarations.
 
-The counterpart of `decoding`: one compiled function for each struct and version. An encoder adds
-small pieces of bytes to a list; runs of fixed-size fields, with the length that follows them, are
-one piece. Record batches are put into the same list as they are, and their places are noted, so
-that `frame` can join everything else and leave them alone.
+The counterpart of `decoding`: one compiled function for each struct and version. An encoder appends
+small pieces of bytes to a list; a run of fixed-size fields, with the length that follows them, is
+one piece. Record batches go into the same list unchanged, and their positions are noted, so that
+`frame` can join everything else and leave them alone.
 
 A field that the version does not have is not sent. A tagged field is sent if it differs from its
-default. A value that does not fit its field raises one of `ENCODE_ERRORS`; the caller turns it
-into an `InvalidInput` that names the message.
+default. A value that does not fit its field raises one of `ENCODE_ERRORS`; the caller turns it into
+an `InvalidInput` that names the message.
 """
 
 import struct

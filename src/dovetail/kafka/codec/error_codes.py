@@ -1,11 +1,10 @@
-"""Kafka's error codes by Kafka's names, and the one table of what they are among our errors.
+"""Kafka's error codes by Kafka's names, and the one table that maps them to our errors.
 
-A code is part of the protocol: clients decide by it whether to retry, to look for a new leader or
+A code is part of the protocol: by it clients decide whether to retry, to look for a new leader or
 to give up. The numbers never change; newer Kafka versions add to the end.
 
-A broker answers with the code that makes a client do the right thing (`code_of`). A client of ours
-raises the error of the code that it got (`error_of`); whether to try again is the error's
-`retriable`.
+A broker answers with the code that makes a client do the right thing (`code_of`). Our client raises
+the error for the code that it got (`error_of`); the error's `retriable` says whether to retry.
 """
 
 from collections.abc import Mapping

@@ -1,21 +1,21 @@
 """Frames to messages and back.
 
 A frame is what follows the four bytes of its length. Promises:
-- `decode_request` and its parts raise nothing but `ProtocolViolation`, whatever the bytes, and
-  take memory in proportion to the frame, never to a number written in it.
+- `decode_request` and its parts raise nothing but `ProtocolViolation`, whatever the bytes, and take
+  memory in proportion to the frame, never to a number written in it.
 - Record batches are neither read nor copied: decoded, they are slices of the frame (so the frame
   must live as long as they do); encoded, they are passed on as the buffers that were given.
 - What was encoded decodes to an equal message, in every supported version.
 
-Bytes behind the end of a message are passed over, as Kafka does: librdkafka 2.16 asks for all
-topics (Metadata 9 and later) with three bytes too many.
+Bytes behind the end of a message are ignored, as in Kafka: librdkafka 2.16 asks for all topics
+(Metadata 9 and later) with three bytes too many.
 
-A request of an unsupported type or version must not kill the connection without a word if there
-is a word for it. Hence two steps: `decode_header`, then either `decode_body`, or `refuse` for
-what the table does not answer.
+A request of an unsupported type or version should not close the connection without an answer if an
+answer exists. Hence two steps: `decode_header`, then either `decode_body`, or `refuse` for what the
+table does not contain.
 
-Not here: reading frames from a socket and their largest size (see `dovetail.wire`), what is inside
-a record batch, and what to answer.
+Not here: reading frames from a socket and their maximum size (see `dovetail.wire`), the inside of a
+record batch, and what to answer.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""What stands before the body of a request or response.
+"""The headers of requests and responses.
 
 Three request headers exist: version 0 has no client id (ControlledShutdown 0 only), version 1
 adds it, version 2 adds tagged fields. The client id keeps its two-byte length in all of them, so
-that a broker can read the header of an ApiVersions request from the future. Response headers are
+that a broker can read the header of an ApiVersions request from the future. A response header is
 the correlation id, in version 1 followed by tagged fields. The response to ApiVersions always has
-header 0, because the client does not yet know what the broker speaks.
+header 0, because the client does not yet know the broker's versions.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""Varints, tag sections and the words for what is wrong with a frame.
+"""Varints, tag sections and the errors of malformed frames.
 
-The generated decoders read the common case inline and come here for the rest. Nothing here takes
-memory in proportion to a number that was read from the frame.
+The generated decoders read the common case inline and call this module for the rest. Nothing here
+takes memory in proportion to a number that was read from the frame.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""How a message is declared: a dataclass whose annotations carry the wire format.
+"""How a message is declared: a dataclass whose annotations give the wire format.
 
-A message is a dataclass made by `message`; each field says in its annotation what it is on the
-wire, in the order of the wire:
+`message` makes the dataclass; the annotation of each field gives its type on the wire, in the order
+of the wire:
 
     name: String                                              in every version, never null
     leader_epoch: Annotated[Int32, Wire(since=7)] = -1        from version 7; else its default
@@ -13,7 +13,7 @@ wire, in the order of the wire:
 
 Versions are those of the whole message, also inside nested structs. A field that every supported
 version has, and for which Kafka names no default, has none here, so that a forgotten field is a
-type error. `specs_of` reads the declaration; the encoders and decoders are made from it.
+type error. `specs_of` reads the declaration; encoders and decoders are generated from it.
 """
 
 import struct

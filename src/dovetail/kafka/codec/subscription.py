@@ -1,7 +1,7 @@
-"""What a consumer says about itself when it joins a group, and what it is assigned.
+"""A consumer's subscription, which it sends when it joins a group, and its assignment.
 
-The formats belong to the clients (Kafka's "consumer" protocol). The log room treats them as opaque
-and asks here: to protect positions of topics that are being consumed, and for groups that have
+The formats belong to the clients (Kafka's "consumer" protocol). The log treats them as opaque and
+calls this module: to protect positions of topics that are being consumed, and for groups that have
 members of both protocols.
 
     subscription   version | topics | user data | from version 1: the partitions it has | ...

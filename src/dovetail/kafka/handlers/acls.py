@@ -1,6 +1,6 @@
 """DescribeAcls, CreateAcls and DeleteAcls: access rules, in Kafka's messages.
 
-Principals are `User:name` on the wire and a bare name in here.
+Principals are `User:name` on the wire and bare names in this module.
 """
 
 from itertools import groupby
@@ -173,5 +173,5 @@ def _principal(text: str | None) -> str | None:
     if text is None:
         return None
     if not text.startswith(_USER) or text == _USER:
-        raise InvalidInput(f"a principal is written 'User:name', not {text!r}")
+        raise InvalidInput(f"principal {text!r} is not of the form 'User:name'")
     return text.removeprefix(_USER)

@@ -1,4 +1,4 @@
-"""What handlers work on."""
+"""The log, groups and services that handlers call."""
 
 import asyncio
 from collections.abc import Callable, Collection

@@ -1,7 +1,7 @@
-"""What a broker's settings are under Kafka's names.
+"""A broker's settings under Kafka's names.
 
-Tools ask a broker for a few of Kafka's settings before they do their work. They get what holds
-here, in Kafka's words; nothing of it can be changed through Kafka's protocol.
+Tools read a few of Kafka's settings from a broker before they do their work. They get the values
+that apply here, in Kafka's terms; none can be changed through Kafka's protocol.
 """
 
 from dovetail.kafka.handlers.backend import Backend

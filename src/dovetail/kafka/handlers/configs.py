@@ -1,7 +1,8 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of things.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-A topic's settings can be changed, and a share group's; the node's are those of its settings file
-and can be read, under our names and, for tools that ask so, under Kafka's (`broker_settings.py`).
+The settings of a topic and of a share group can be changed. Those of the node come from its
+settings file and can only be read, under our names and, for tools that ask so, under Kafka's
+(`broker_settings.py`).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -257,7 +258,7 @@ def _group_changes(changes: Iterable[tuple[str, int, str | None]]) -> dict[str, 
     found: dict[str, str | None] = {}
     for name, operation, value in changes:
         if operation not in (_SET, _DELETE) or (operation == _SET and value is None):
-            raise InvalidInput(f"{name[:80]!r} can be set to a value or deleted")
+            raise InvalidInput(f"{name[:80]!r} can only be set to a value or deleted")
         found[name] = value if operation == _SET else None
     return found
 

@@ -1,7 +1,7 @@
-"""UpdateFeatures and DescribeQuorum: what Kafka's controllers answer.
+"""UpdateFeatures and DescribeQuorum: requests that Kafka's controllers answer.
 
-Features are fixed by the release: what the code can do is on, and ApiVersions says so. In the
-place of a quorum of controllers there is the coordination service; each broker speaks for it.
+The release fixes the features: what the code can do is on, and ApiVersions reports it. The
+coordination service takes the place of a quorum of controllers; each broker answers for it.
 """
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation

@@ -1,11 +1,11 @@
-"""Fetch: from memory at once, from the storage, or a long poll at the end of the log (L7).
+"""Fetch: from memory at once, from storage, or a long poll at the end of the log (L7).
 
-A request in a session (`fetch_sessions.py`) reads what is pending of it; any other one names all
-its partitions. Each answer has at least one batch if there is any, however small the limits,
-so that a large batch cannot stop a consumer.
+A request in a session (`fetch_sessions.py`) reads the session's pending partitions; any other names
+all its partitions. Each answer has at least one batch if there is any, however small the limits, so
+that a large batch cannot stop a consumer.
 
-A reader of what is committed (`read_committed`) gets nothing from the last stable offset on, and
-with its batches the transactions in them that were aborted, whose records it skips itself (K8).
+With `read_committed` a reader gets nothing from the last stable offset on. With its batches it gets
+their aborted transactions, whose records it skips itself (K8).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
-A session remembers which partitions a consumer reads and from where. Its requests name those whose
-position moved, and forget those that are read no more; its answers hold those with records, an
+A session remembers which partitions a consumer reads and from where. Its requests name the
+partitions whose position moved or that are no longer read; its answers hold those with records, an
 error, or another end. So an idle consumer of a thousand partitions sends and gets a few bytes.
 
     request                     session
@@ -9,13 +9,13 @@ error, or another end. So an idle consumer of a thousand partitions sends and ge
     epoch 0                     a new one, if there is room (`id` 0 if not); one that is named ends
     epoch n                     the named one, which must expect n; then it expects n + 1
 
-A partition is *pending* when it may have something to tell: it was just named, or has data that
-the consumer did not get yet. One that was read to its end is left alone until it calls (`watch`),
-so that a fetch costs what has changed and not what is read.
+A partition is *pending* when there may be news of it: it was just named, or has data that the
+consumer did not get yet. One that was read to its end is skipped until it signals (`watch`), so
+that a fetch costs what has changed and not what is read.
 
-Sessions live in memory: after a restart, or when one was evicted, a consumer is told that its
-session is unknown and names everything again. They are evicted as Kafka does: one that was not used
-for two minutes, or one that is older than that and smaller than the new one.
+Sessions live in memory. After a restart or an eviction, a consumer learns that its session is
+unknown and names everything again. The rules of eviction are Kafka's: a session can go that was not
+used for two minutes, or that is older than that and smaller than the new one.
 
 Pure but for the callbacks; time is an argument.
 """

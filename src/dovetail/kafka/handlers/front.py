@@ -1,8 +1,8 @@
-"""From a frame to an answer: the table of handlers, and the two that are on the hot path.
+"""From a frame to an answer: the table of handlers, and the two on the hot path.
 
-Produce begins at once and is pipelined: its appends are in line before the next request is looked
-at, and its answer waits for the disk. Fetch answers at once if the data is in memory. Everything
-else is a coroutine, one at a time for a connection.
+Produce starts at once and is pipelined: its appends are queued before the next request is handled,
+and its answer waits for the disk. Fetch answers at once if the data is in memory. All other
+requests are coroutines, one at a time for a connection.
 """
 
 import asyncio
@@ -160,7 +160,8 @@ class KafkaDispatch:
             return self._refuse(header, frame, body_start)
         if header.api_key != ApiKey.PRODUCE and len(frame) > FRAME_BYTES_MAX:
             raise ProtocolViolation(
-                f"request {header.api_key} of {len(frame)} bytes; {FRAME_BYTES_MAX} are taken"
+                f"request {header.api_key} of {len(frame)} bytes is above the limit of "
+                f"{FRAME_BYTES_MAX}"
             )
 
         if header.api_key == ApiKey.API_VERSIONS:
@@ -218,7 +219,7 @@ class KafkaDispatch:
         access = self._authenticator.access_of(connection)
         if access is None:
             raise ProtocolViolation(
-                f"request {header.api_key} before the client has said who it is; log in first"
+                f"the client sent request {header.api_key} before it logged in; log in first"
             )
         return access
 

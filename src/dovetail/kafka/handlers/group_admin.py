@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups and DeleteGroups: groups as an administrator sees them."""
+"""ListGroups, DescribeGroups and DeleteGroups: administration of groups."""
 
 from dovetail.access import Kind, Operation
 from dovetail.kafka.codec import messages as m

@@ -1,4 +1,4 @@
-"""What a group's coordinator decided, as Kafka's codes."""
+"""Maps decisions of a group coordinator to Kafka's codes."""
 
 from dovetail.kafka.codec.error_codes import ErrorCode
 from dovetail.log.groups.types import GroupError

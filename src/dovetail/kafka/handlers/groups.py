@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: being a member."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup: membership of a group."""
 
 from dovetail.access import Kind, Operation
 from dovetail.kafka.codec import messages as m

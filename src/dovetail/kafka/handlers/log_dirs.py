@@ -1,6 +1,6 @@
 """DescribeLogDirs: the partitions that this broker serves, their bytes and their compaction.
 
-Kafka's tools ask each broker for its folders. A broker here has one, and answers for the partitions
+Kafka's tools ask each broker for its folders. Our broker reports one folder, with the partitions
 that it owns: each counts once, however many storage nodes hold it.
 """
 

@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster and FindCoordinator: who is where."""
+"""Metadata, DescribeTopicPartitions, DescribeCluster and FindCoordinator: addresses and owners."""
 
 from collections.abc import Callable, Iterable
 from functools import partial

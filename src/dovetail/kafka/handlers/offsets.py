@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: what a partition knows of its offsets."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: the offsets of a partition."""
 
 from dovetail.access import Kind, Operation
 from dovetail.errors import DovetailError, InvalidInput, OffsetOutOfRange, PolicyViolation
@@ -133,11 +133,13 @@ async def _delete_one(
             raise InvalidInput(f"topic {topic!r} is internal")
         if not partition.config.deletes:
             raise PolicyViolation(
-                f"topic {topic!r} has no delete in its cleanup.policy; its records stay"
+                f"cannot delete records: the cleanup.policy of topic {topic!r} lacks 'delete'"
             )
         offset = partition.high_watermark if wanted.offset == _ALL else wanted.offset
         if not 0 <= offset <= partition.high_watermark:
-            raise OffsetOutOfRange(f"offset {offset} is above {partition.high_watermark}")
+            raise OffsetOutOfRange(
+                f"offset {offset} is above the high watermark {partition.high_watermark}"
+            )
         await partition.trim(offset)
     except DovetailError as error:
         return m.DeleteRecordsResponsePartition(

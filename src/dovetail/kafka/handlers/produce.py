@@ -93,7 +93,7 @@ class _Production:
         self, topic: str, partition: m.ProduceRequestPartition
     ) -> "asyncio.Future[Appended]":
         if self._request.acks not in _ACKS:
-            raise InvalidInput(f"acks {self._request.acks}; it must be 0, 1 or -1 (all)")
+            raise InvalidInput(f"acks is {self._request.acks}; it must be 0, 1 or -1 (all)")
         self._access.demand(Operation.WRITE, Kind.TOPIC, topic)
         log = self._backend.log
         found = log.partition(topic, partition.index)
@@ -129,7 +129,7 @@ class _Production:
         """Asks the coordinator before the first batch; a producer of KIP-890 joins with it."""
         transactional_id = self._request.transactional_id
         if not transactional_id:
-            raise InvalidBatch("a transactional batch in a request without a transactional id")
+            raise InvalidBatch("the request has a transactional batch but no transactional id")
         self._access.demand(Operation.WRITE, Kind.TRANSACTIONAL_ID, transactional_id)
         if not header.attributes & TRANSACTIONAL:
             return append

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas: who may ask for how much (`access.quotas`)."""
+"""DescribeClientQuotas and AlterClientQuotas (`access.quotas`)."""
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation
 from dovetail.access.quotas import CLIENT, USER, Entity

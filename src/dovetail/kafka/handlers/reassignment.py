@@ -1,9 +1,9 @@
 """ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
 
 Owners are elected as soon as one is missing, so there is never an election to hold. A reassignment
-names the storage nodes that a partition is to lie on: it is written down with the topic, the owner
-goes on in a new ledger there, and repair moves the older ones, copy by copy. It stays in force: new
-ledgers are placed there as long as all of these nodes are there and none is being drained.
+names the storage nodes on which a partition is to lie. It is stored with the topic; the owner rolls
+to a new ledger there, and repair moves the older ones, copy by copy. It stays in force: new ledgers
+are placed there as long as all of these nodes are present and none is being drained.
 """
 
 from dovetail.access import CLUSTER_NAME, Kind, Operation

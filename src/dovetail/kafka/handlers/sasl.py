@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: the login of a client, in Kafka's messages."""
+"""SaslHandshake and SaslAuthenticate: a client's login, in Kafka's messages."""
 
 import asyncio
 

@@ -104,7 +104,10 @@ def _check(code: ErrorCode, check: Callable[[], object]) -> None:
 def _partition_count(backend: Backend, topic: m.CreateTopicsRequestTopic) -> int:
     if topic.assignments:
         if topic.num_partitions != _DEFAULT or topic.replication_factor != _DEFAULT:
-            raise _Refusal(ErrorCode.INVALID_REQUEST, "either assignments or numbers, not both")
+            raise _Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "give either assignments or the numbers of partitions and replicas, not both",
+            )
         numbers = sorted(assignment.partition_index for assignment in topic.assignments)
         if numbers != list(range(len(numbers))):
             raise _Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be 0 to n - 1")
@@ -125,8 +128,8 @@ def _copies(backend: Backend, topic: m.CreateTopicsRequestTopic) -> dict[str, st
     if not 1 <= wanted <= nodes:
         raise _Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {wanted}: the cluster has {nodes} storage nodes, and each record "
-            "is on different ones",
+            f"replication factor {wanted}: the cluster has only {nodes} storage nodes, and each "
+            "copy needs its own",
         )
     return config_for_copies(wanted)
 
@@ -136,7 +139,7 @@ def _check_assignment(backend: Backend, wanted: tuple[int, ...]) -> None:
     if len(backend.brokers()) > 1 or wanted != (backend.node_id,):
         raise _Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"partitions on brokers {list(wanted)}: brokers are chosen by load here; leave it out",
+            f"cannot place partitions on brokers {list(wanted)}: load decides that; leave it out",
         )
 
 
@@ -161,7 +164,7 @@ async def _delete(
 ) -> m.DeleteTopicsResponseTopic:
     try:
         if (name is None) == (topic_id == ZERO_UUID):
-            raise InvalidInput("a topic is named by its name or by its id, and not by both")
+            raise InvalidInput("name the topic by its name or by its id, not by both")
         if name is not None:
             call.access.demand(Operation.DELETE, Kind.TOPIC, name)
         record = (

@@ -1,6 +1,6 @@
 """ListTransactions, DescribeTransactions, DescribeProducers and WriteTxnMarkers.
 
-What an operator needs to find a transaction that hangs, and to end it (KIP-664).
+With these an operator finds a hanging transaction and ends it (KIP-664).
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What a coordinator of transactions decided, as Kafka's codes."""
+"""Maps decisions of a transaction coordinator to Kafka's codes."""
 
 from dovetail.access import Kind, Operation
 from dovetail.kafka.codec.error_codes import ErrorCode

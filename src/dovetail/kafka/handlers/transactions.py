@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit: being in a transaction (K8)."""
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit: a producer's requests (K8)."""
 
 from collections.abc import Iterable, Mapping
 

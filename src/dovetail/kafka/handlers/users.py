@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: who can log in."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users and their passwords."""
 
 from collections.abc import Callable
 
@@ -116,7 +116,7 @@ def _all(changes: list[_Change]) -> _Change:
 def _removing(name: str, number: int) -> _Change:
     def remove(user: _User) -> _User:
         if number not in user:
-            raise _Unknown(f"{name!r} has no password of mechanism {number}")
+            raise _Unknown(f"user {name!r} has no password for mechanism {number}")
         return {mechanism: kept for mechanism, kept in user.items() if mechanism != number}
 
     return remove
@@ -126,7 +126,7 @@ def _setting(wanted: m.AlterUserScramCredentialsRequestUpsertion) -> _Change:
     try:
         mechanism = Mechanism(wanted.mechanism)
     except ValueError as error:
-        raise InvalidInput(f"mechanism {wanted.mechanism} is not known") from error
+        raise InvalidInput(f"mechanism {wanted.mechanism} is unknown") from error
     kept = from_salted(
         mechanism,
         bytes(wanted.salted_password),

@@ -1,4 +1,4 @@
-"""UpdateFeatures and DescribeQuorum: what Kafka's controllers answer."""
+"""UpdateFeatures and DescribeQuorum: requests that Kafka's controllers answer."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Consumer groups seen from outside: describe, list, delete."""
+"""Administration of consumer groups: describe, list, delete."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Positions that a consumer group stores."""
+"""Committed positions of a consumer group."""
 
 from typing import Annotated
 

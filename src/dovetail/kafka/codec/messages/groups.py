@@ -1,4 +1,4 @@
-"""Membership of a consumer group: find the coordinator, join, sync, stay, leave."""
+"""Membership of a consumer group: find the coordinator, join, sync, heartbeat, leave."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Where a partition is led from now on, sent along with "not leader" errors (KIP-951)."""
+"""The new leader of a partition, sent along with "not leader" errors (KIP-951)."""
 
 from typing import Final
 

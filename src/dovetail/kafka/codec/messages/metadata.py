@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics, partitions and who leads them."""
+"""Metadata: brokers, topics, partitions and their leaders."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: a client says who it is."""
+"""SaslHandshake and SaslAuthenticate: a client's login."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Transactions: partitions and positions that join one, its end, its markers, and lists of them."""
+"""Transactions: add partitions and positions, end, write markers, list and describe."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials: who can log in."""
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users and their passwords."""
 
 from dovetail.kafka.codec.schema import Bytes, Int8, Int16, Int32, String, message
 

@@ -1,6 +1,6 @@
-"""ShareAcknowledge: what became of records (KIP-932); ShareFetch can say it too.
+"""ShareAcknowledge: applies acknowledgements (KIP-932); ShareFetch can carry them too.
 
-Each partition answers for itself, when its share has stored it (`log/share/keeper.py`).
+Each partition is answered when its share-partition has stored them (`log/share/keeper.py`).
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""ShareFetch: acquires records, from memory, from the storage, or when there are some (KIP-932).
+"""ShareFetch: acquires records from memory or storage, or waits until there are some (KIP-932).
 
-Each partition of the session has its turn to be first. Records are read from where the share has
-something to give, and what is acquired is sent with its batches; the client sees only that.
-Markers of transactions are passed over, and for groups of what is committed alone, records of
-aborted ones too: a share's client has no way to skip them.
+The partitions of the session take turns to be first. Records are read from the first offset at
+which the share-partition has something to give, and what is acquired is sent with its batches; the
+client sees only the acquired records. Markers of transactions are skipped and, for groups that read
+only what is committed, records of aborted ones too: a share group's client cannot skip them itself.
 """
 
 import asyncio

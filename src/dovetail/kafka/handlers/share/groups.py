@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat and ShareGroupDescribe: being a member of a share group (KIP-932)."""
+"""ShareGroupHeartbeat and ShareGroupDescribe: membership of a share group (KIP-932)."""
 
 from dovetail.access import Kind, Operation
 from dovetail.kafka.codec import messages as m

@@ -1,10 +1,11 @@
 """Share sessions: a member names its partitions once to each broker that it fetches from; pure.
 
-A session is that of a member of a group. It is opened by a request of epoch 0; each further request
-has the next epoch, so that one that is lost or doubled is noticed; -1 closes it, and gives back
-what the member has. A broker keeps so many at most, with so many partitions: one that was not used
-for long makes room. If all are used, whoever has the most of them gives way to somebody who has
-fewer, so that one client cannot take them all: its member opens a new session, or is refused.
+A session belongs to a member of a group. A request of epoch 0 opens it; each further request has
+the next epoch, so that a lost or doubled request is noticed; -1 closes it and releases what the
+member has acquired. A broker limits the number of sessions and of their partitions: one that was
+not used for long is evicted. If all are in use, a session of the client with the most gives way to
+a client with fewer, so that one client cannot take them all; its member then opens a new session or
+is refused.
 """
 
 from collections import Counter, OrderedDict
