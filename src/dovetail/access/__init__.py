@@ -1,16 +1,16 @@
 """Access (R4): who a client is, and what it may do.
 
     login.py          authentication: SASL SCRAM and PLAIN, one exchange for each connection
-    credentials.py    what is kept of a password: enough to check it, not enough to use it
+    credentials.py    what is stored of a password: enough to check it, not enough to use it
     rules.py          what a principal may do; pure
-    registry.py       users and rules in the coordination service, followed by every node
-    quotas.py         how much a user or a client may ask of a broker
-    guard.py          rules and principal bound together, as handlers ask them
-    authenticator.py  who is at the other end of a connection
+    registry.py       users and rules in the coordination service, watched by every node
+    quotas.py         how much a user or a client may demand of a broker
+    guard.py          binds rules to a principal, for handlers
+    authenticator.py  the identity of a connection's client
     certificates.py   a certificate authority, for trials; needs the extra `certificates`
 
-Switched off, everything is allowed and nothing is looked up. Switched on, what no rule allows is
-refused; a rule that denies is stronger than any that allows; admins may do everything.
+Switched off, everything is allowed and nothing is looked up. Switched on, whatever no rule allows
+is refused; a rule that denies overrides any that allows; admins may do everything.
 """
 
 from dovetail.access.authenticator import Authenticator

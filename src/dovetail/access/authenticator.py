@@ -1,7 +1,7 @@
-"""Who is at the other end of a connection.
+"""The identity of a connection's client.
 
-A client is known by its certificate (the common name, where TLS asks for certificates), or by a
-login. Until then it may only log in. When a user's password is changed or removed, every node
+A client is identified by its certificate (the common name, where TLS demands certificates) or by a
+login. Before that it may only log in. When a user's password is changed or removed, every node
 closes that user's connections as soon as it sees the change.
 """
 
@@ -74,7 +74,7 @@ class Authenticator:
             raise LoginFailed("the name or the password is wrong")
         before = client.access.principal if client.access is not None and client.kept else principal
         if before != principal:
-            raise LoginFailed("a connection belongs to one user; open another for another user")
+            raise LoginFailed("this connection belongs to another user; open a new one")
         client.access = self._guard.bind(principal, connection.host)
         client.kept = kept
         connection.admit()

@@ -1,13 +1,13 @@
 """A certificate authority, with certificates for nodes and clients: for trials, small clusters.
 
-A folder is the authority: `ca.pem`, which everybody trusts, and `ca.key`, which signs. Beside them
-lie `NAME.pem` (the chain) and `NAME.key` of everybody it has signed for. The common name of a
-certificate is the user that a client is, and the name by which `security.nodes` knows a node.
+The authority is a folder: `ca.pem`, which everybody trusts, and `ca.key`, which signs. Beside them
+lie `NAME.pem` (the chain) and `NAME.key` for each name that it has signed. The common name of a
+client's certificate is its user, and of a node's the name in `security.nodes`.
 
-Keys are readable by their owner alone, written whole or not at all, and never replaced: another
-certificate for a name is asked for in another folder, or after the old one was deleted.
+Keys are readable by their owner alone, written whole or not at all, and never replaced: for another
+certificate of the same name use another folder, or delete the old one first.
 
-Not here: revoking and renewing. Whoever needs these has an authority already.
+Not here: revoking and renewing. Anyone who needs these has an authority already.
 """
 
 import datetime
@@ -111,11 +111,11 @@ class Authority:
         """
         _check_name(name)
         if not 1 <= days <= DAYS_MAX:
-            raise InvalidInput(f"{days} days: a certificate is valid for 1 to {DAYS_MAX} days")
+            raise InvalidInput(f"a certificate can be valid for 1 to {DAYS_MAX} days, not {days}")
         files = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         if files.certificate.exists():
             raise Refused(
-                f"{files.certificate} is there already; delete it and {files.key.name} for another"
+                f"{files.certificate} exists; to replace it, delete it and {files.key.name} first"
             )
 
         key = ec.generate_private_key(ec.SECP256R1())
@@ -164,7 +164,7 @@ def _check_name(name: str) -> None:
             "digits, dots and hyphens"
         )
     if name == _AUTHORITY:
-        raise InvalidInput(f"{name!r} is the name of the authority's own files; choose another")
+        raise InvalidInput(f"{name!r} is reserved for the authority's own files; choose another")
 
 
 def _host(text: str) -> x509.GeneralName:
@@ -188,7 +188,7 @@ def _name(text: str) -> x509.Name:
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("not a key that this program has made")
+        raise TypeError("the key is not of a kind that this program makes")
     return key
 
 

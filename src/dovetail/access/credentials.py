@@ -1,4 +1,4 @@
-"""What is kept of a password (RFC 5802): salt, rounds and two keys that are made from it.
+"""What is stored of a password (RFC 5802): salt, rounds and two keys derived from it.
 
 They are enough to check a password or a proof of it, and not enough to log in with.
 """
@@ -65,7 +65,7 @@ def check_password(password: str) -> bytes:
         data = password.encode()
     except UnicodeEncodeError:
         # Its text holds the password, so it is no cause.
-        raise InvalidInput("the password holds half a character, which has no encoding") from None
+        raise InvalidInput("the password holds a lone surrogate, which has no encoding") from None
     if not 0 < len(password) <= PASSWORD_MAX or b"\0" in data:
         raise InvalidInput(f"a password has 1 to {PASSWORD_MAX} characters, and no NUL")
     return data
@@ -82,13 +82,13 @@ def make_credential(mechanism: Mechanism, password: str) -> Credential:
 def from_salted(mechanism: Mechanism, salted: bytes, *, salt: bytes, rounds: int) -> Credential:
     """For a password that a client has salted itself. Raises `InvalidInput`."""
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
-        raise InvalidInput(f"{rounds} iterations; {ROUNDS_MIN} to {ROUNDS_MAX} are taken")
+        raise InvalidInput(f"{rounds} iterations are outside {ROUNDS_MIN} to {ROUNDS_MAX}")
     if not SALT_BYTES_MIN <= len(salt) <= SALT_BYTES_MAX:
         raise InvalidInput(
             f"a salt has {SALT_BYTES_MIN} to {SALT_BYTES_MAX} bytes, not {len(salt)}"
         )
     if len(salted) != hashlib.new(mechanism.digest).digest_size:
-        raise InvalidInput(f"{len(salted)} bytes are no password salted by {mechanism.title}")
+        raise InvalidInput(f"{len(salted)} bytes are not a password salted by {mechanism.title}")
     client_key = hmac.digest(salted, b"Client Key", mechanism.digest)
     return Credential(
         salt=salt,

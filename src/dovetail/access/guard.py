@@ -1,4 +1,4 @@
-"""Rules and principal bound together, as handlers ask them."""
+"""Binds rules to a principal, for handlers."""
 
 from collections.abc import Callable, Collection
 from typing import Protocol

@@ -1,13 +1,12 @@
-"""Proving who one is: the SASL conversation of one connection.
+"""Proves an identity: the SASL conversation of one connection.
 
     NEW --handshake--> CHOSEN --authenticate--> (SCRAM: one more) --> DONE with a principal
                           |                          |
                           +------ anything wrong ----+--> LoginFailed; the connection ends
 
-SCRAM (RFC 5802) is `scramp`'s. A name that nobody has gets the same conversation as one that
-somebody has, with a salt that is always the same for it and looks like others, and fails at its
-end: who is a user here cannot be found out. PLAIN sends the password itself, so it is offered over
-TLS alone.
+SCRAM (RFC 5802) is `scramp`'s. An unknown name gets the same conversation as a known one, with a
+salt that is always the same for it and looks like others, and fails at its end: nobody can find out
+which users exist. PLAIN sends the password itself, so it is offered over TLS alone.
 """
 
 import asyncio
@@ -77,9 +76,11 @@ class Login:
     async def authenticate(self, message: bytes) -> bytes:
         """The next message of ours. Raises `LoginFailed`."""
         if not self.chosen:
-            raise LoginFailed("no mechanism is chosen yet; send SaslHandshake first")
+            raise LoginFailed("no mechanism was chosen; send SaslHandshake first")
         if len(message) > MESSAGE_BYTES_MAX:
-            raise LoginFailed(f"{len(message)} bytes; {MESSAGE_BYTES_MAX} are taken")
+            raise LoginFailed(
+                f"the message has {len(message)} bytes, at most {MESSAGE_BYTES_MAX} are allowed"
+            )
         try:
             text = message.decode()
         except UnicodeDecodeError as error:
@@ -92,7 +93,7 @@ class Login:
     async def _plain(self, text: str) -> None:
         parts = text.split("\0")
         if len(parts) != 3 or (parts[0] and parts[0] != parts[1]):
-            raise LoginFailed("PLAIN takes a name and a password")
+            raise LoginFailed("PLAIN needs a user name and a password")
         _, name, password = parts
         known = self.kept = self._look_up(name)
         mechanism, credential = next(iter((known or self._nobody(name)).items()))

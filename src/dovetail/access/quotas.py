@@ -1,14 +1,14 @@
-"""Quotas: how much a user or a client may ask of one broker.
+"""Quotas: how much a user or a client may demand of one broker.
 
     /quotas/<digest>    an entity and its quotas, under a digest of the entity
 
-Promise: a client that asks for more than its quota is told so (`throttle_time_ms`), and its next
-request is not begun before that time is over; nothing is refused. In the long run it gets its
-quota, and a burst of one second on top.
+Promise: a client that exceeds its quota is told so (`throttle_time_ms`), and its next request does
+not start before that time is over; nothing is refused. In the long run it gets its quota, plus a
+burst of one second.
 
-Which quota holds is decided as Kafka does: that of the user with the client id, of the user, of the
-client id, each before the default of its kind (`_PRECEDENCE`). Clients for which a user's quota
-holds share it; so do all connections of a client id.
+The quota that applies is chosen as in Kafka: that of the user with the client id, of the user, of
+the client id, each before the default of its kind (`_PRECEDENCE`). Clients to which a user's quota
+applies share it; so do all connections of a client id.
 
 Each broker counts for itself, as Kafka's do. Counters are lost when it stops.
 """
@@ -177,7 +177,7 @@ class Quotas:
                 self._mirror.note(key, kept if values else None, outcome.revision)
                 self._settled()
                 return
-        raise Unavailable("others keep changing this quota; try again")
+        raise Unavailable("other clients keep changing this quota; try again")
 
     def _apply(self, key: str, value: bytes | None, _: Revision) -> None:
         if value is None:

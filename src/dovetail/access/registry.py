@@ -1,10 +1,10 @@
-"""Users and rules in the coordination service, followed by every node.
+"""Users and rules in the coordination service, watched by every node.
 
     /access/users/<name>     the credentials of a user, by mechanism
     /access/rules/<digest>   a rule, under a digest of itself: adding one twice changes nothing
 
-Promise: what was added or removed holds on this node when the call returns, and on the others as
-soon as their watch tells them. Names are hidden in hexadecimal, so that any name is a key.
+Promise: a change applies on this node when the call returns, and on the others as soon as their
+watch delivers it. Names are encoded in hexadecimal, so that any name can be a key.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class AccessRegistry:
                 self._mirror.note(key, value if changed else None, outcome.revision)
                 self._on_change()
                 return
-        raise Unavailable(f"others keep changing user {name!r}; try again")
+        raise Unavailable(f"other clients keep changing user {name!r}; try again")
 
     # Rules
 

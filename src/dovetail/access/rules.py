@@ -1,12 +1,12 @@
-"""What a principal may do: rules, and the judgement over them. Pure.
+"""What a principal may do: rules, and the decision over them; pure.
 
 A rule names a principal (or everybody), a host (or any), an operation (or all), and the topics,
-groups, transactional ids or cluster that it is about, by name, by the beginning of the name, or all
-of them. Names and numbers are Kafka's, so that its tools can list and change them. Timelines are
-topics under the name `timeline:NAME`, which no log topic can have.
+groups, transactional ids or cluster to which it applies, by name, by prefix, or all of them. Names
+and numbers are Kafka's, so that its tools can list and change them. Timelines are topics under the
+name `timeline:NAME`, which no log topic can have.
 
-The judgement: a rule that denies ends it; else one that allows is needed. Whoever may read, write,
-delete or alter something may also see that it is there.
+The decision: a rule that denies ends it; otherwise one that allows is needed. A principal that may
+read, write, delete or alter something may also see that it exists.
 """
 
 from collections.abc import Iterable
@@ -132,9 +132,9 @@ def check_rule(rule: Rule) -> None:
         if not 0 < len(text) <= _TEXT_MAX:
             raise InvalidInput(f"a rule's {what} has 1 to {_TEXT_MAX} characters, not {len(text)}")
     if rule.kind is Kind.CLUSTER and rule.name != CLUSTER_NAME:
-        raise InvalidInput(f"the cluster is named {CLUSTER_NAME!r}, not {rule.name!r}")
+        raise InvalidInput(f"a rule names the cluster {CLUSTER_NAME!r}, not {rule.name!r}")
     if rule.pattern is Pattern.PREFIXED and (rule.name == ANY or rule.kind is Kind.CLUSTER):
-        raise InvalidInput(f"{rule.name!r} is no beginning of a name")
+        raise InvalidInput(f"{rule.name!r} cannot be a prefix")
 
 
 def allows(

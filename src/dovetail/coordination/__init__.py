@@ -1,35 +1,35 @@
-"""Coordination: who is alive, who owns what, under which term.
+"""Coordination: which nodes are alive, and who owns what under which term.
 
-A small, ordered, durable store of keys that every node sees alike. Four tools are made of it:
+A small, ordered, durable store of keys that every node sees alike. It serves four purposes:
 
 - Membership. A node writes its key bound to a lease, and keeps the lease alive. Dead nodes
   disappear by themselves; the others watch the prefix.
 - Ownership. A node that wants to own something writes a key with the next term, on condition that
   the key is unchanged since it was read. Of many that try, one succeeds.
 - Configuration. Topics and ledgers are keys; a change of several is one transaction.
-- Notice. Read a range, then watch after its revision: nothing is missed and nothing comes twice.
-  On `WatchGap` do both again. Watches are hints about state, never the state.
+- Notification. Read a range, then watch after its revision: nothing is missed and nothing comes
+  twice. On `WatchGap` do both again. Watches are hints about state, never the state.
 
-An election here tells a node that it may try. The store it then writes to refuses an old term:
-a paused holder does not know that its lease has ended.
+An election here tells a node that it may try. The store to which it then writes refuses an old
+term: a paused holder does not know that its lease has ended.
 
 A third service needs a module here that keeps the contract of `protocol.py`, a kind in
 `settings/coordination.py`, a branch in `node/node.py` (`_start_coordination`), and a run of the
 conformance suite in `tests/unit/coordination`.
 
-    protocol.py        the contract, its words and limits
-    embedded.py        in this process, on one SQLite file: nothing else to run
+    protocol.py        the contract, with its types and limits
+    embedded.py        in this process, on one SQLite file: no other service to run
     etcd.py            on an etcd cluster (extra `etcd`)
-    lease.py           `LeaseKeeper`: a lease held in the background, on any implementation
-    mirror.py          the keys below a prefix, followed
+    lease.py           `LeaseKeeper`: keeps a lease alive in the background, on any service
+    mirror.py          a view of the keys below a prefix, kept up to date
     membership.py      the one membership: every node under its own lease
-    _limits.py         what every implementation refuses
+    _limits.py         the limits that every implementation enforces
     _keyspace.py       the committed keys, and the draft of a group of transactions; pure
     _leases.py         deadlines of the embedded leases; pure
     _history.py        the latest revisions, and the watches on them
     _journal.py        the SQLite file: lock, checks, commit
     _etcd_members.py   connections to etcd's members, deadlines, failover
-    _etcd_messages.py  between our words and etcd's messages; pure
+    _etcd_messages.py  between our types and etcd's messages; pure
     _etcd_watch.py     a watch that outlives its connections
 
 The conformance suite in `tests/unit/coordination` runs on every implementation.

@@ -1,21 +1,21 @@
-"""The members of an etcd cluster: connections, deadlines, failover, and what an error means.
+"""The members of an etcd cluster: connections, deadlines, failover, and the meaning of errors.
 
-Each member has a connection of its own; one of them is current, and all requests go to it. A
-member that fails a request, or cannot be reached, is left for the next one, and nobody goes back
-before that one fails in turn. Connections come back by themselves, with growing pauses.
+Each member has its own connection. One of them is current, and all requests go to it. When a member
+fails a request or cannot be reached, the client moves to the next one and returns only when that
+one fails in turn. Connections are re-established by themselves, with growing pauses.
 
-What became of a request that failed is one of three things:
+A failed request has one of three outcomes:
 
-    not sent    the connection was not there when it was to be used      next member
+    not sent    the connection was not there when it was needed          next member
     not done    a member says so: it has no leader                       next member, after a pause
-    unknown     no answer in time, or the connection broke under way     repeatable: next member,
+    unknown     no answer in time, or the connection broke meanwhile     repeatable: next member,
                                                                          else `Uncertain`
 
-Everything else that etcd answers is final, and becomes one of our errors. A request is sent only
-over a connection that is ready, so a refused connection is never mistaken for a lost answer.
+Every other answer of etcd is final and becomes one of our errors. A request is sent only over a
+connection that is ready, so a refused connection is never mistaken for a lost answer.
 
-`CoordinationDown` comes at once when no member can be reached, and at the deadline of the call
-when some can but none does it.
+`CoordinationDown` comes at once when no member can be reached, and at the deadline of the call when
+some can be reached but none does it.
 """
 
 import asyncio

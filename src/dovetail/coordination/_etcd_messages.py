@@ -1,6 +1,6 @@
-"""Between the words of `protocol` and the messages of etcd; pure.
+"""Translates between the types of `protocol` and the messages of etcd; pure.
 
-All keys lie below a namespace, which is put before each key and taken off again, so that several
+All keys lie below a namespace, which is prepended to each key and removed again, so that several
 installations can share one etcd. Values, revisions and lease ids are the same on both sides.
 """
 

@@ -3,26 +3,26 @@
 Promise: each revision after the given one that touches the prefix, once, in order and whole, or
 `WatchGap`; whatever happens to connections and members in between.
 
-A task of its own reads the stream and gathers whole revisions; the position is that of the last
-one gathered, and a new stream begins right behind it.
+A task reads the stream and gathers whole revisions; the position is that of the last one gathered,
+and a new stream begins right behind it.
 
     connecting --created--> following --events, progress--> following
         ^                       |
         +--stream lost, silent--+          the next member, after a pause
                                 +--compacted, foreign history--> ended with WatchGap
 
-Silence: a member that is paused or cut off says nothing, and so does one with nothing to say. So
-after a while without a message the watch reads something from the same member, over the same
-connection, and leaves when no answer comes. (Asking the stream itself for its progress would not
-do: etcd stays silent when the watch begins at a revision that is still to come, which is how a
+Silence: a member that is paused or cut off sends nothing, and neither does one without news. So
+after a while without a message the watch reads a key from the same member over the same connection,
+and leaves the member when no answer comes. (Asking the stream itself for its progress would not
+work: etcd stays silent when the watch begins at a revision that is still to come, which is how a
 watch begins; see its pull request 20229.)
 
-Progress: etcd tells now and then how far a quiet watch has come, in order with the events, and
-the position follows, so that a compaction behind it does no harm. Only these messages count.
-Those that a client can ask for could overtake events before etcd 3.5.8 (its issue 15220).
+Progress: etcd periodically reports how far a quiet watch has come, in order with the events, and
+the position follows, so that a compaction behind it does no harm. Only these messages count. Those
+that a client can request could overtake events before etcd 3.5.8 (its issue 15220).
 
-A reader that is too slow fills a bounded buffer; then the stream is not read on, etcd keeps the
-rest in its history, and if that is compacted the reader gets `WatchGap`.
+A reader that is too slow fills a bounded buffer. Then the stream is not read any further, etcd
+keeps the rest in its history, and if that is compacted the reader gets `WatchGap`.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """The latest revisions in memory, and the watches that read them.
 
-Promise: a watch gets each revision after its own that touches its prefix, once, in order and
-whole, or `WatchGap`. Memory is bounded by the history alone: a watch holds no queue, only its
-position, so a reader that is too slow finds that the history has moved past it.
+Promise: a watch gets each revision after its own that touches its prefix, once, in order and whole,
+or `WatchGap`. The history alone bounds the memory: a watch holds no queue, only its position, so a
+reader that is too slow finds that the history has moved past it.
 
-A watch whose prefix is not touched moves along without being woken, so it never falls behind.
+A watch whose prefix is not touched advances without waking its reader, so it never falls behind.
 """
 
 import asyncio

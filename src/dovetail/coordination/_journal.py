@@ -1,18 +1,19 @@
 """The file of an embedded coordinator: one SQLite database, held by one process.
 
-Promise: what `commit` returned from is on disk (WAL, `synchronous=FULL`), whole or not at all.
-Survives: a crash at any point, also while the file is made (it gets its name when it is complete).
-Finds: another process on the file (lock), a broken structure (`quick_check`), a changed row
+Promise: when `commit` returns, its changes are on disk (WAL, `synchronous=FULL`), whole or not at
+all.
+Survives: a crash at any point, even while the file is created (it gets its name when complete).
+Detects: another process on the file (lock), a broken structure (`quick_check`), a changed row
 (checksum), a write-ahead log without its database.
 
 What a failed commit means:
 
     error                          stored?    then
-    DiskFull                       no         the file can be written again when there is room
+    DiskFull                       no         the file can be written again when there is space
     CoordinationDown               no         the journal must be closed
     Uncertain                      unknown    the journal must be closed; a failed sync is final
 
-Not here: what the rows mean. All methods run on one thread, that which opened the journal.
+Not here: what the rows mean. All methods run on the thread that opened the journal.
 """
 
 import fcntl
@@ -173,7 +174,7 @@ def _take_lock(path: Path) -> TextIOWrapper:
         lock = lock_path.open("a+", encoding="ascii")
     except OSError as error:
         raise InvalidSetting(
-            f"the data folder {path.parent.absolute()} cannot be written by user number "
+            f"the data folder {path.parent.absolute()} is not writable for user id "
             f"{os.geteuid()}: {error}"
         ) from error
 
@@ -228,7 +229,7 @@ def _prepare(path: Path, connection: sqlite3.Connection, file_bytes_max: int) ->
     found_format = _number(connection, "PRAGMA user_version")
     if found_format != FORMAT:
         raise InvalidSetting(
-            f"coordination file {path} has format {found_format}, this version reads {FORMAT}"
+            f"coordination file {path} has format {found_format}, but this version reads {FORMAT}"
         )
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":

@@ -1,11 +1,9 @@
-"""The keys in memory, and changes to them that are decided but not yet committed.
+"""The keys in memory, and changes to them that are decided but not yet committed; pure.
 
 Promise: a `Keyspace` shows a committed state and nothing else. A `Draft` lies over it: each
-transaction of a group is decided against what those before it left in the draft. When the group
-is on disk the keyspace absorbs the draft in one step; when it is not, the draft is thrown away
-and nothing of it was ever seen.
-
-Pure: no clock, no files, no waiting.
+transaction of a group is decided against what those before it left in the draft. When the group is
+on disk, the keyspace absorbs the draft in one step; if the group fails, the draft is discarded and
+nobody has seen any of it.
 """
 
 from bisect import bisect_left, insort

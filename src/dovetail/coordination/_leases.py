@@ -1,4 +1,4 @@
-"""The leases of an embedded coordinator: a table of deadlines on monotonic time.
+"""The leases of an embedded coordinator: a table of deadlines on monotonic time; pure.
 
 A lease is in one of three states, and never goes back:
 
@@ -6,9 +6,9 @@ A lease is in one of three states, and never goes back:
     expired   now >= deadline, its keys still there; only the end can follow
     ended     not in the table, its keys gone
 
-So a late expiry task never lengthens a lease: the deadline decides, whoever looks first.
-Leases are not stored. Their holders live in this process, and what is bound to a lease is
-deleted when the file is opened next.
+So a late expiry task never lengthens a lease: the deadline decides, whichever call sees it first.
+Leases are not stored. Their holders live in this process, and the keys bound to a lease are deleted
+when the file is opened next.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What every implementation refuses before it does anything; the numbers are in `protocol`."""
+"""The limits that every implementation enforces first; their numbers are in `protocol`."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def check_prefix(prefix: str) -> int:
 def check_ttl(ttl_ms: int) -> None:
     """Raises `InvalidInput` if no lease can have this time."""
     if not 0 < ttl_ms <= protocol.LEASE_TTL_MS_MAX:
-        raise InvalidInput(f"a lease lasts 1 to {protocol.LEASE_TTL_MS_MAX} ms, asked for {ttl_ms}")
+        raise InvalidInput(f"a lease of {ttl_ms} ms is outside 1 to {protocol.LEASE_TTL_MS_MAX} ms")
 
 
 def _check_value(put: Put) -> None:

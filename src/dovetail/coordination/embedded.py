@@ -1,20 +1,20 @@
 """A coordinator inside one process, on one SQLite file.
 
-Promise: all of `protocol`, for the tasks of one process; nothing beside it has to run.
+Promise: all of `protocol`, for the tasks of one process; no other service has to run.
 
-One task decides and commits. It takes all requests that wait, decides each in order against what
-those before it left (`_keyspace.Draft`), writes the outcome in one SQLite transaction on the
-file's own thread, and only then shows it: to readers, to watches, to the callers. While one group
-syncs, the next one gathers, so the sync is shared by all who came in the meantime.
+One task decides and commits. It takes all waiting requests, decides each in order against what
+those before it left (`_keyspace.Draft`), writes the result in one SQLite transaction on the file's
+own thread, and only then shows it: to readers, to watches, to the callers. While one group syncs,
+the next one gathers, so all requests that arrive meanwhile share a sync.
 
     waiting --decide--> drafted --COMMIT--> shown, answered
                            |
-                           +--no room------> dropped; each is tried alone, answered `DiskFull`
+                           +--no space-----> dropped; each is tried alone, answered `DiskFull`
                            +--other error--> dropped; `Uncertain` or `CoordinationDown`, and the
-                                             coordinator takes itself out
+                                             coordinator goes out of service
 
-Leases run on the clock's monotonic time. They end with the process: the file belongs to one
-process at a time, so whoever held a lease of the former one is gone with it.
+Leases run on the monotonic clock. They end with the process: the file belongs to one process at a
+time, so every holder of a lease of the former process is gone with it.
 
 Survives: a crash at any point. Leaves to others: more than one machine (etcd).
 """
@@ -199,7 +199,9 @@ class EmbeddedCoordinator:
         self._check_up()
         check_ttl(ttl_ms)
         if len(self._leases) >= self._limits.leases_max:
-            raise Throttled(f"{len(self._leases)} leases are alive, and no more are granted")
+            raise Throttled(
+                f"{len(self._leases)} leases are alive, the most that are granted; try again later"
+            )
         return self._leases.grant(ttl_ms=ttl_ms, now_ms=self._clock.monotonic_ms())
 
     async def keep_alive(self, lease: LeaseId) -> None:

@@ -1,23 +1,23 @@
 """A coordinator on etcd, for more than one machine.
 
 Promise: all of `protocol`, for every process that uses the same etcd and namespace. etcd does the
-work; here are the translation, the deadlines, and an honest answer when something was lost:
+work; this module adds the translation, the deadlines, and an honest answer when something was lost:
 
 - A transaction is one etcd transaction: conditions compare modification revisions.
 - Reads are linearizable. A range is read in pages, all as of the revision of the first one.
-- `LeaseLost` when etcd says that a lease is not there; `Uncertain` when a transaction was sent
-  and its answer did not come; `CoordinationDown` when nothing was changed for sure, or a read or
-  a lease call found no member that answers. Lease calls can be repeated without harm, so they are.
+- `LeaseLost` when etcd reports that a lease does not exist; `Uncertain` when a transaction was sent
+  and its answer did not come; `CoordinationDown` when certainly nothing was changed, or a read or a
+  lease call found no member that answers. Lease calls can be repeated without harm, so they are.
 - Watches outlive connections and members (see `_etcd_watch`).
 
-Survives: the loss, pause and return of any minority of the members, and of all of them: then
-calls fail, watches wait, and both go on by themselves when a majority is back. etcd keeps its
-leases over its own absence and starts their time anew; a holder counts by its own time.
+Survives: the loss, pause and return of any minority of the members, and of all of them: then calls
+fail, watches wait, and both resume by themselves when a majority is back. While etcd is down its
+leases do not expire, and afterwards their time starts anew; a holder counts by its own time.
 
-Connections are encrypted where the endpoints begin with https://, and the members show their
-certificates; a certificate of ours says who asks. There is no login by password.
+Connections are encrypted if the endpoints begin with https://, and members show their certificates;
+our own certificate, if set, identifies the client. There is no login by password.
 
-Leaves to others: the care of etcd (backup, compaction, space).
+Leaves to others: operating etcd (backup, compaction, space).
 
 The client library comes with the extra `etcd`; it is loaded by `open`, not before.
 """
@@ -156,7 +156,7 @@ class EtcdSettings:
         for endpoint in self.endpoints:
             _address(endpoint)
             if self.encrypted != endpoint.startswith(_HTTPS):
-                raise InvalidSetting("either all etcd endpoints begin with https://, or none does")
+                raise InvalidSetting("write https:// before all etcd endpoints, or before none")
 
         if self.encrypted != bool(self.tls_ca):
             raise InvalidSetting(
@@ -165,7 +165,7 @@ class EtcdSettings:
             )
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidSetting(
-                "coordination.tls_certificate and coordination.tls_key belong together"
+                "set both coordination.tls_certificate and coordination.tls_key, or neither"
             )
 
         if not self.namespace.endswith("/"):

@@ -1,9 +1,9 @@
-"""Holding a lease: kept alive in the background, and known to be lost in time.
+"""Holds a lease: keeps it alive in the background, and notices its loss in time.
 
-Promise: while `valid(now_ms)` is true, the service has not ended the lease. The holder counts
-from the moment at which it SENT the keep-alive that was answered; the service starts the lease's
-time anew when that arrives, which is later. So the holder gives up first, whatever the network
-does, as long as both clocks run at one speed.
+Promise: while `valid(now_ms)` is true, the service has not ended the lease. The holder counts from
+the moment at which it SENT the keep-alive that was answered; the service restarts the lease's time
+when that arrives, which is later. So the holder gives up first, whatever the network does, as long
+as both clocks run at the same speed.
 
     granted --answered--> valid --answered--> valid ...
                             |
@@ -12,7 +12,7 @@ does, as long as both clocks run at one speed.
 
 A lost lease stays lost, even if the service still has it: its holder has stopped.
 
-Not here: safety. A holder can be paused right after it asked; the store that it writes to checks
+Not here: safety. A holder can be paused right after it checked; the store that it writes to checks
 its term.
 """
 
@@ -88,7 +88,7 @@ class LeaseKeeper:
     async def __aenter__(self) -> Self:
         """Grants the lease. Raises what `grant` raises, `LeaseLost` if that took the whole ttl."""
         if self._life is not None:
-            raise RuntimeError("a LeaseKeeper holds one lease, once; make another")
+            raise RuntimeError("a LeaseKeeper can be entered only once; make another")
         life = LeaseLife(ttl_ms=self._ttl_ms, sent_ms=self._clock.monotonic_ms())
         lease = await self._coordinator.grant(ttl_ms=self._ttl_ms)
         self._id, self._life = lease, life
@@ -112,7 +112,7 @@ class LeaseKeeper:
     def id(self) -> LeaseId:
         """The lease to bind keys to."""
         if self._id is None:
-            raise RuntimeError("the lease is granted by `async with`")
+            raise RuntimeError("no lease yet; enter the LeaseKeeper with `async with` first")
         return self._id
 
     @property

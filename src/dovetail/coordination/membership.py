@@ -3,21 +3,21 @@
     /nodes/<id>      Member, bound to the node's lease; gone when the node is
 
 A node registers its address, roles and load, and renews the load periodically. The others see it
-come and go by following the prefix. A node that shuts down deregisters first: it is still alive and
+come and go by watching the prefix. A node that shuts down deregisters first: it is still alive and
 keeps what it owns, but gets nothing new.
 
-A number belongs to one process. A node that starts takes its number over, because its former life
-may still be registered; a node that runs and finds another process under its number has been
+A number belongs to one process. A starting node takes its number over, because its previous process
+may still be registered. A running node that finds another process under its number has been
 replaced, and ends.
 
-While `holds_lease` is true this node's key is there, and nobody claims what it owns (`absence_of`
-is a condition of that). A lost lease is another matter: others may have taken everything meanwhile.
-So under a new one this node first reads the records again (`before_lease`), and only then holds it.
+While `holds_lease` is true this node's key exists, and nobody claims what it owns (claims have
+`absence_of` as a condition). After a lost lease, others may have taken everything. So under a new
+lease this node first reads the records again (`before_lease`), and only then counts as its holder.
 
-A process has one lease. Whatever else it keeps in coordination for as long as it lives is bound to
-the same one (`LeaseSource`), and written again when `on_lease` says that there is a new one.
+A process has one lease. Everything else that it keeps in coordination for its lifetime is bound to
+the same one (`LeaseSource`), and written again when `on_lease` reports a new one.
 
-Survives: the service being away (the view stays as it was), a lost lease (registered anew).
+Survives: an absent service (the view stays as it was), a lost lease (the node registers again).
 """
 
 import asyncio
@@ -206,7 +206,7 @@ class Membership:
     def lease_id(self) -> LeaseId:
         """The lease that this node's keys are bound to. Raises `LeaseLost` while there is none."""
         if self._lease is None:
-            raise LeaseLost(f"node {self._node_id} has no lease at the moment")
+            raise LeaseLost(f"node {self._node_id} has no lease now; try again")
         return self._lease.id
 
     def absence_of(self, number: int) -> Sequence[Unchanged]:
@@ -245,7 +245,7 @@ class Membership:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            _log.warning("this node was not deregistered; the coordination service does not answer")
+            _log.warning("cannot deregister this node: the coordination service does not answer")
 
     async def stop(self) -> None:
         """Gives the lease back, so that others need not wait for its end."""
@@ -262,7 +262,7 @@ class Membership:
                     self._tasks.keep(note_loss, name="membership/loss", of=of)
                     await self._hold_once(describe, known, lease)
             except DovetailError as error:
-                _log.warning("not registered; trying again", error=str(error))
+                _log.warning("cannot register this node; trying again", error=str(error))
             finally:
                 self._set_lease(None)
             await asyncio.sleep(RETRY_MS / 1000)
@@ -297,7 +297,7 @@ class Membership:
                     await first_of(lease.lost.wait(), self._renew.wait())
 
         if lease.lost.is_set():
-            _log.warning("lease lost; registering this node anew")
+            _log.warning("lease lost; registering this node again")
 
     def _described(self, member: Member, lease: LeaseKeeper) -> Member:
         return msgspec.structs.replace(

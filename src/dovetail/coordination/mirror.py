@@ -1,10 +1,10 @@
-"""The keys below a prefix, followed: read once, then watched, read again after a gap.
+"""A view of the keys below a prefix: read once, then watched, and read again after a gap.
 
-Promise: `apply` hears of every key's newest value, each key's revisions in rising order, and never
-of one that is older than what the caller noted itself. What it heard may be old: it is a hint, and
-whoever acts on it does so by compare-and-set.
+Promise: `apply` gets every key's newest value, each key's revisions in rising order, and never one
+older than what the caller noted itself. What it gets may be outdated: it is a hint, and code that
+acts on it does so by compare-and-set.
 
-Survives: the service being away (the mirror stays as it was), gaps and compaction.
+Survives: an absent service (the mirror stays as it was), gaps and compaction.
 """
 
 import asyncio

@@ -1,24 +1,24 @@
-"""What every coordination service can do, and the words for it.
+"""The contract of every coordination service, and its types.
 
-The model is etcd's: one ordered history of revisions over a flat space of keys. A transaction
-that changes something has a revision of its own, greater than all before it; one that is refused,
-or only deletes what is not there, has none. Writing a key again is a change, also with the same
-value. A lease ends unless it is kept alive, and its keys go with it, in one revision.
+The model is etcd's: one ordered history of revisions over a flat space of keys. A transaction that
+changes something has its own revision, greater than all before it; one that is refused, or only
+deletes keys that do not exist, has none. Writing a key again is a change, even with the same value.
+A lease ends unless it is kept alive, and its keys go with it, in one revision.
 
-Promises, of every implementation:
+Promises of every implementation:
 - `transact` is atomic and durable when it returns; conditions and changes see one state.
 - `watch` delivers every change after its revision, in order, a revision at a time and whole, or
   raises `WatchGap`; it never skips silently.
-- `get` and `range` answer with a committed state that is never older than one that the same
-  caller has seen, by whichever call or watch.
-- A lease ends no earlier than its time; a service may round that time up (etcd: to seconds, and
-  to a least value), so a holder counts by the time that it asked for.
+- `get` and `range` answer with a committed state that is never older than one that the same caller
+  has seen, by whichever call or watch.
+- A lease ends no earlier than its time; a service may round that time up (etcd: to seconds, and to
+  a minimum), so a holder counts by the time that it asked for.
 
-The limits below hold for every implementation, so that what runs embedded runs on etcd as it
-comes. Beyond them a call raises `InvalidInput` and nothing is changed.
+The limits below hold for every implementation, so that what runs embedded also runs on etcd. A call
+beyond them raises `InvalidInput` and changes nothing.
 
-Not here: who should own what. A lease is a hint for its holder; the store that is written to
-checks the term.
+Not here: who should own what. A lease is a hint for its holder; the store that it writes to checks
+the term.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -1,26 +1,26 @@
-"""Elections: of several members one leads, under a term. Used by `stream` and `teams`.
+"""Elections: one of several members leads, under a term. Used by `stream` and `teams`.
 
-The **shared log** is one order of records that all members see alike. The leader is whoever claimed
-the highest term in it; what a leader writes under its term counts only until a higher claim stands
-before it. An **election** says who tries to claim, and when: by majority, by strength, or by a
-lease. It only proposes: the log decides, and accepts each term once. So no clock, no pause and no
+The **shared log** is one order of records that all members see alike. The leader is the member that
+claimed the highest term in it; what a leader writes under its term counts only until a higher claim
+precedes it. An **election** decides who tries to claim, and when: by majority, by strength, or by a
+lease. It only proposes: the log decides, and accepts each term once. So no clock, pause or network
 split gives one term two leaders.
 
-What is left to others: a store that the leader writes to must check `Leadership.term`, if an old
-leader must not write there.
+Left to others: a store that the leader writes to must check `Leadership.term`, if an old leader
+must not write there.
 
-    identifiers.py       the words: member, term, position, algorithm
-    fold.py              the records of the shared log, and what they mean; pure
-    messages.py          what members say to each other
-    effects.py           what an election asks for
+    identifiers.py       member, term, position, algorithm
+    fold.py              the records of the shared log, and the state they add up to; pure
+    messages.py          the messages between members
+    effects.py           the effects of an election
     election.py          what all algorithms share; pure
     majority.py          MAJORITY: more than half vote; pure
     bully.py             BULLY: the strongest leads; pure
     lease.py             COORDINATOR: the holder of a lease leads; pure
-    watch.py             whether the leader is there, as a follower sees it; pure
-    pinging.py           when the leader pings, and whom it reaches; pure
-    signature.py         signed messages, each taken once; pure
-    settings.py          what can be set
+    watch.py             whether a follower still trusts the leader to be there; pure
+    pinging.py           when the leader pings, and which members it reaches; pure
+    signature.py         signed messages, each accepted once; pure
+    settings.py          settings of the members
     shared_log.py        the contract of the shared log, and one in memory
     kafka_log.py         the shared log in a topic
     coordination_log.py  the shared log in keys of a coordination service
@@ -33,7 +33,7 @@ leader must not write there.
     member.py            `ClusterMember`: performs what the election decides
     blocking.py          the same for programs without asyncio
     kafka_member.py      a member whose shared log is a topic
-    metrics.py           what a member counts
+    metrics.py           the metrics of a member
 """
 
 from dovetail.election.campaign import Campaigner

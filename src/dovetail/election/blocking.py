@@ -1,4 +1,4 @@
-"""A member without asyncio: the same, run by a loop in a thread of its own.
+"""A member without asyncio: runs `ClusterMember` on an event loop in its own thread.
 
     with BlockingMember(lambda: ClusterMember(...)) as member:
         leadership = member.lead()                waits until this member leads
@@ -6,8 +6,8 @@
             leadership.confirm()                  raises `Fenced` if somebody leads after you
             ...
 
-The member is made in the loop, by what is given. Pings go out whatever the caller does meanwhile: a
-caller that hangs keeps the leadership, and one whose process stands still loses it.
+The function passed in makes the member, on the loop. Pings go out whatever the caller does: a
+caller that hangs keeps the leadership, but a process that is paused loses it.
 """
 
 import asyncio

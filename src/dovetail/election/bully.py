@@ -1,4 +1,4 @@
-"""BULLY: the strongest member that is there leads. For clusters of two.
+"""BULLY: the strongest reachable member leads. For clusters of two.
 
     FOLLOWER  a weaker member's ping is heard  -> CLAIMING, at once: the primary takes over
               the leader is missed             -> CLAIMING, the stronger ones sooner
@@ -6,9 +6,9 @@
 
 Strength is a stable hash of the endpoint, ties by name. There is no vote: two members that cannot
 see each other both want to lead. The shared log decides between them: it accepts one claim after
-the other, the last one leads, and its reports in the log count as its pings do. So a cut between
-the members alone changes nothing, and a member that is cut off from the log cannot lead. What is
-given up against MAJORITY is only that a hasty claim can move the leadership once more than needed.
+the other, the last one leads, and its reports in the log count as pings. So a cut between the
+members alone changes nothing, and a member that is cut off from the log cannot lead. The only cost
+against MAJORITY: a hasty claim can move the leadership once more than needed.
 
 Survives: the loss of either member, a cut between them, the primary's return.
 """

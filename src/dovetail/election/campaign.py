@@ -1,8 +1,8 @@
-"""Taking and holding the coordinator's lease: the doing part of COORDINATOR.
+"""Takes and holds the coordinator's lease: the doing part of COORDINATOR.
 
-Two keys: the holder, bound to a lease, and the term, which stays. Both are written in one
-transaction, under the condition that nobody holds it and the term is the one that was read. An
-answer that was lost is looked up before it is believed to have failed.
+It uses two keys: the holder, bound to a lease, and the term, which stays. It writes both in one
+transaction, on condition that there is no holder and the term is the one that was read. When the
+answer is lost, it reads the keys before it assumes a failure.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Campaigner:
         except DovetailError as error:
             _log.warning("cannot ask for the lease", reason=str(error))
         except Exception as error:  # noqa: BLE001 - a member that hears nothing waits for ever
-            _log.exception("asking for the lease met a defect", error)
+            _log.exception("cannot ask for the lease: internal error", error)
         if term is None or self._keeper is None:
             await self.release()
             self._do(lambda now: self._election.on_taken(now_ms=now))

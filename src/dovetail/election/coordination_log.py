@@ -1,8 +1,8 @@
 """A shared log in a coordination service: one key a record, and one key for the head.
 
-An append writes the next key and the head in one transaction, under the condition that the head is
-unchanged since this member had folded everything up to it. So a record that does not count is
-refused before it is stored, exactly, and not merely ignored afterwards.
+An append writes the next key and the head in one transaction, on condition that the head is
+unchanged since this member had folded everything up to it. So a record that would not count is
+refused before it is stored, not merely ignored afterwards.
 
 Survives: what the coordination service survives. A watch that fell behind reads the range again.
 """
@@ -135,7 +135,7 @@ class CoordinationSharedLog(FollowedLog):
         if self._signer is not None:
             mark = self._signer.mark_of(self._environment, payload, signature)
         if self._required and mark is None:
-            _log.warning("a record that no member has signed is ignored", key=key)
+            _log.warning("ignoring a record that no member has signed", key=key)
             record = None
         self._follower.take(self._index(key), record, wall_ms, mark)
 

@@ -1,4 +1,4 @@
-"""What an election asks for: the effects of the machine, which `member` performs in their order."""
+"""The effects of an election, which `member` performs in order."""
 
 from dataclasses import dataclass
 

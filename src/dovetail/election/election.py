@@ -1,22 +1,22 @@
-"""An election as a pure machine: what all three algorithms have in common.
+"""An election as a pure machine: what all three algorithms share.
 
 Promise of every algorithm: a member is leader of a term only after the shared log accepted its
-claim to that term. The log accepts each term once and never a lower one (`fold`), so no two
-members lead under the same term, whatever the algorithm, the network, the clocks or the disks do.
-The algorithm decides who tries, and when: it keeps the number of tries low and the choice good.
+claim to that term. The log accepts each term once and never a lower one (`fold`), so no two members
+lead under the same term, whatever the algorithm, the network, the clocks or the disks do. The
+algorithm decides who tries, and when: it keeps the number of tries low and the choice good.
 
     FOLLOWER ---the algorithm decides to stand---> CANDIDATE (MAJORITY, COORDINATOR)
     CANDIDATE --it won------------------------> CLAIMING
     CLAIMING ---the log accepted the claim----> LEADER
     any --------a higher claim is read, or the leader cannot go on, or it failed---> FOLLOWER
 
-Survives, by itself: a claim whose fate is unknown (it is given up; should it turn up in the log
-later, its term is taken and nobody leads under it), a leader that was paused (it reads the higher
-claim, or a ping of the higher term, and gives way), a member that was left out of the count (it
+Survives, by itself: a claim with an unknown outcome (it is given up; if it appears in the log
+later, its term is used up and nobody leads under it), a leader that was paused (it reads the higher
+claim, or a ping of the higher term, and steps down), a member that is no longer counted (it
 registers again).
 
-Events are calls with the time, effects are what they return; the same calls give the same
-effects. `wake_ms` says when the next tick is worth making.
+Events are calls with the time, effects are what they return; the same calls give the same effects.
+`wake_ms` says when the next tick is due.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What the shared log says: its records, and the state that every reader computes from them.
+"""The records of the shared log, and the state that every reader computes from them; pure.
 
 Promise: all readers of the same records, in the same order, agree on who leads under which term
 and on the committed position, whatever the writers believed when they wrote.
@@ -10,17 +10,17 @@ The log stores every record; this fold decides which of them count:
     Report      its term and writer are those of the last claim   the position moves, in order
     Register    always                                            the member is counted
     Leave       it is of the life that is counted                 the member is not counted
-    Challenge   it is of the life that is counted                 the member must show itself
+    Challenge   it is of the life that is counted                 the member must register again
 
-So the first writer of a term wins, an older leader's commit is void from the moment at which a
-higher claim stands before it, and nobody's clock takes part in it. Time only decides who is
-*counted*: who was not heard of within the interval, or did not answer a challenge within the
-grace, is left out until it registers again.
+So the first writer of a term wins, an older leader's commit is void once a higher claim precedes
+it, and no clock takes part. Time only decides who is *counted*: a member that was silent for the
+interval, or did not answer a challenge within the grace period, is left out until it registers
+again.
 
 Survives: lost disks of members (two winners of one vote still claim one after the other), writes
 that arrive late or twice, writers that were paused.
 
-Not here: keeping the order, which is the log's (`shared_log`), and choosing who claims.
+Not here: keeping the order, which is the log's task (`shared_log`), and choosing who claims.
 """
 
 from collections import deque

@@ -1,8 +1,9 @@
 """Messages between members over HTTP, signed with a shared secret.
 
-One POST is one message, and its response the answer. The transport refuses what is not signed, too
-large, meant for somebody else or seen before, and logs a few such lines a second. The same server
-answers the `routes` it is given, such as `/health` and `/metrics`, which need no signature.
+One POST is one message, and its response the answer. The transport refuses a message that is
+unsigned, too large, meant for another member or seen before, and logs a few such lines a second.
+The same server serves the `routes` it is given, such as `/health` and `/metrics`, which need no
+signature.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The words of an election: who, under which term, up to where.
+"""Member, term, position, algorithm, as types.
 
-A `Position` says for every lane of a stream (a partition of a topic) which offset comes next; an
-election that is not about a stream has none.
+A `Position` gives the next offset for every lane of a stream (a partition of a topic); an election
+that is not about a stream has none.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""What librdkafka clients here have in common: their configuration, and one thread that polls.
+"""What the librdkafka clients here share: their configuration, and one thread that polls.
 
 librdkafka's defaults suit a service that can wait a minute. Here a connection that has gone silent
-must be noticed within about a timeout, and a broker that is back must be found again as fast.
+must be noticed within about a timeout, and a broker that is back must be found as fast.
 """
 
 import threading

@@ -1,21 +1,21 @@
 """A shared log in a topic with one partition, on Dovetail or on Apache Kafka.
 
-Every record is appended with all acknowledgements, and its fate is known when this member has read
-its own record back: what stands before it in the partition decides whether it counts. Nothing but
-the partition's order is asked of the broker, so the promise is the same on both:
+Every record is appended with all acknowledgements, and its outcome is known when this member has
+read its own record back: what precedes it in the partition decides whether it counts. The broker
+needs only to keep the partition's order, so the promise is the same on both:
 
-    Dovetail   holds across the death, pause and return of any broker: the storage refuses the
+    Dovetail   holds across the death, pause and return of any broker: the storage nodes refuse the
                appends of an old owner.
     Kafka      holds as far as the partition keeps what it acknowledged: replication 3,
                `min.insync.replicas` 2 and no unclean leader election.
 
 Several environments can share the topic: the record's key is the environment. Before old records
-are deleted, snapshots of all environments are written behind them; a reader that finds its log cut
-off starts from the snapshot. Records are signed in a header; environments with another secret keep
-a log from being trimmed, because nobody could sign all snapshots.
+are deleted, snapshots of all environments are written behind them; a reader whose log was cut off
+starts from the snapshot. Records are signed in a header; environments with another secret keep a
+log from being trimmed, because no member could sign all snapshots.
 
-Survives: brokers that go and come back (reading and writing go on by themselves), answers that are
-lost (`Uncertain`), a topic that is not there yet (it is made, and kept for ever).
+Survives: brokers that go and return (reading and writing resume by themselves), lost answers
+(`Uncertain`), a missing topic (it is created, with unlimited retention).
 """
 
 import asyncio
@@ -151,7 +151,10 @@ class KafkaSharedLog(FollowedLog):
             return
         if self._strangers:
             names = ", ".join(sorted(self._strangers))
-            _log.warning("the shared log is not trimmed: other secrets", environments=names)
+            _log.warning(
+                "cannot trim the shared log: these environments have other secrets",
+                environments=names,
+            )
             return
         base = self._follower.index_next - 1
         snapshots = {
@@ -238,7 +241,7 @@ class KafkaSharedLog(FollowedLog):
                 self._strangers.add(environment)
             return environment, record, None
         if self._required and mark is None:
-            _log.warning("a record that no member has signed is ignored", index=message.offset())
+            _log.warning("ignoring a record that no member has signed", index=message.offset())
             return environment, None, None
         return environment, record, mark
 

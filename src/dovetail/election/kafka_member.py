@@ -1,4 +1,4 @@
-"""A member whose shared log is a topic: the usual parts, put together from the settings."""
+"""A member whose shared log is a topic: assembles the usual parts from the settings."""
 
 from dovetail.clock import Clock
 from dovetail.coordination import Coordinator

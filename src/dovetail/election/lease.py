@@ -1,15 +1,15 @@
-"""COORDINATOR: whoever holds the lease of the coordination service leads, under its term.
+"""COORDINATOR: the holder of a lease in the coordination service leads, under its term.
 
-    FOLLOWER   the lease is free, or was not looked at for a while -> CANDIDATE (a campaign)
+    FOLLOWER   the lease is free, or was not checked for a while   -> CANDIDATE (a campaign)
     CANDIDATE  the lease is taken, with a higher term              -> CLAIMING
-    LEADER     the lease ended, or is not surely held any more     -> FOLLOWER
+    LEADER     the lease ended, or is not certainly held any more  -> FOLLOWER
 
-The members need not see each other, so two are as safe as seven. The service raises the term in
-the same transaction that gives the lease. A holder counts its lease from the moment at which it
+The members need not reach each other, so two are as safe as seven. The service raises the term in
+the same transaction that grants the lease. A holder counts its lease from the moment at which it
 sent the keep-alive, and gives up first (`dovetail.coordination.LeaseKeeper`).
 
 Survives: the loss of any member, any cut between members, a pause of the holder. While the
-coordination service is away, nobody new is elected, and the leader's lease ends.
+coordination service is away, no new leader is elected, and the leader's lease ends.
 """
 
 import random

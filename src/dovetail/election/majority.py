@@ -6,17 +6,17 @@
                neither within the time           -> FOLLOWER, and the silent ones are challenged
     LEADER     fewer than half answer within the timeout -> FOLLOWER
 
-The trial round (pre-vote) costs no term: a member that is cut off, or alone misses the leader,
-disturbs nobody. A member that hears the leader grants neither trial nor vote. Granting puts off
-one's own candidacy, so that proposals are staggered.
+The trial round (pre-vote) costs no term: a member that is cut off, or that alone misses the leader,
+disturbs nobody. A member that hears the leader grants neither trial nor vote. Granting postpones
+its own candidacy, so that proposals are staggered.
 
 Survives: any minority lost, cut off or paused; stale, late and repeated answers (they name the
 round and the term); restarts with the vote on disk. Without the disk two candidates can win one
-term; the shared log then takes the first claim and refuses the second. When most members are gone
-for good, the rest challenges them in the log, and leads on when they do not answer there: who
-cannot reach the log cannot lead either, and need not be counted.
+term; the shared log then accepts the first claim and refuses the second. When most members are gone
+for good, the rest challenge them in the log, and lead on when they do not answer there: a member
+that cannot reach the log cannot lead either, and need not be counted.
 
-The voting term may run ahead of the claimed one: a ping is judged by the claim in the log, so a
+The voting term may run ahead of the claimed one. A ping is judged by the claim in the log, so a
 candidate that lost follows the old leader again and disturbs nothing.
 """
 

@@ -2,17 +2,17 @@
 
     async with ClusterMember(...) as member:
         leadership = await member.lead()          waits until this member leads
-        leadership.term                           give it to the store that you write to
+        leadership.term                           pass it to the store that you write to
         leadership.valid                          False from the moment at which it is lost
         await leadership.confirm()                raises `Fenced` if somebody leads after you
         await leadership.lost.wait()
 
-Nothing here knows of a stream: the drivers of a team elect their master with it as well.
+Nothing here knows of a stream: the drivers of a team also elect their master with it.
 
 The machine decides (`election`). The member performs its effects: it syncs a vote before it sends
-anything that rests on it, sends messages, appends records and watches the time. A leadership is
-lost as soon as the machine says so, whatever still waits to be performed. If the disk refuses a
-vote, the member logs an error and ends: it must not speak any more.
+anything that depends on it, sends messages, appends records and watches the time. A leadership is
+lost as soon as the machine says so, whatever is still waiting to be performed. If the disk refuses
+a vote, the member logs an error and ends: it must not send anything more.
 """
 
 import asyncio

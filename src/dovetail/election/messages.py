@@ -1,7 +1,7 @@
-"""What members say to each other, and its form on the wire (MessagePack).
+"""The messages between members, and their form on the wire (MessagePack).
 
-Every message names its sender, the sender's life and the term it is about. `election` tells the
-rounds of one candidate apart, so that an answer to an earlier round is never counted in a later.
+Every message names its sender, the sender's life and the term it concerns. `election` distinguishes
+the rounds of one candidate, so that an answer to an earlier round never counts in a later one.
 """
 
 import msgspec

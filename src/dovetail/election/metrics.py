@@ -1,4 +1,4 @@
-"""What a member counts, for Prometheus; in a registry of its own or in the user's."""
+"""The metrics of a member, for Prometheus; in a registry of its own or in the user's."""
 
 from functools import partial
 

@@ -1,10 +1,10 @@
-"""When the leader pings, and whom it has reached.
+"""When the leader pings, and which members it has reached.
 
-Promise: a ping to every member at least every heartbeat, and after an event sooner, but never
-more often than every `event_ping_ms`: the traffic grows with the members, not with the events.
+Promise: a ping to every member at least every heartbeat, and sooner after an event, but never more
+often than every `event_ping_ms`: the traffic grows with the members, not with the events.
 
-A member counts as reached from the moment at which the ping was SENT that it answered, so that the
-leader gives up before its followers do, however slow the answers are. Pure: time comes in.
+A member counts as reached from the moment at which the ping that it answered was SENT, so that the
+leader gives up before its followers do, however slow the answers are. Pure: time is an argument.
 """
 
 from collections.abc import Collection

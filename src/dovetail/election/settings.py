@@ -1,4 +1,4 @@
-"""What can be set for the members of an election: the source's settings under its names, and ours.
+"""Settings for the members of an election: the source's settings under its names, and ours.
 
 `docs/stream.md` maps them. Everything is checked before anything starts: a heartbeat that does not
 fit its timeout, an endpoint without a secret, a path that is not one.
@@ -172,7 +172,7 @@ class ElectionSettings:
                 "look like a dead one"
             )
         if self.heartbeat_ms < 0:
-            raise InvalidSetting(f"heartbeat_ms = {self.heartbeat_ms}; it must be above 0")
+            raise InvalidSetting(f"heartbeat_ms = {self.heartbeat_ms} must be above 0")
         if self.heartbeat_ms * HEARTBEATS_PER_TIMEOUT_MIN > self.timeout_ms:
             raise InvalidSetting(
                 f"heartbeat_ms = {self.heartbeat_ms} does not fit timeout_ms = {self.timeout_ms}: "
@@ -192,7 +192,7 @@ class ElectionSettings:
         if not _PATH.fullmatch(self.endpoint_path) or self.endpoint_path in _TAKEN:
             raise InvalidSetting(
                 f"endpoint_path {shown(self.endpoint_path)} must begin with a slash, hold letters, "
-                "digits and . _ ~ / -, and be neither /health nor /metrics, which are taken"
+                "digits and . _ ~ / -, and be neither /health nor /metrics, which are reserved"
             )
         if self.listen_host and not _HOST.fullmatch(self.listen_host):
             raise InvalidSetting(f"listen_host {shown(self.listen_host)} cannot name a host")

@@ -1,4 +1,4 @@
-"""The shared log: where members find each other, and where it is decided who leads.
+"""The shared log: where members find each other, and which decides who leads.
 
 A `SharedLog` keeps records in one order that all members see alike, and folds them (`fold`). It
 decides; elections only propose. There are three, and one conformance suite runs on all of them:
@@ -10,8 +10,8 @@ decides; elections only propose. There are three, and one conformance suite runs
 Promises of each:
 - `append` returns when the record is stored, counts, and has been folded here. `Fenced` means that
   it does not count; `Uncertain` that it may or may not be stored; `Unavailable` that it is not.
-- Every record reaches `on_entry` once and in order, `append`'s own ones too, and before it returns.
-- `trim` may forget old records; the state stays, also for members that come later.
+- Every record reaches `on_entry` once and in order, including those of `append`, before it returns.
+- `trim` may drop old records; the state stays, also for members that join later.
 """
 
 import asyncio

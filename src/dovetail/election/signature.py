@@ -1,20 +1,20 @@
-"""Signed messages between members: nobody else can send one, and none can be sent again.
+"""Signed messages between members: nobody else can send one, and none can be replayed.
 
-A message is sealed for one life of one member: the seal covers who sends, in which life, to whom,
-in which life, and a number that grows. The receiver takes it only if
+A message is sealed for one life of one member: the seal covers the sender and its life, the
+receiver and its life, and a number that grows. The receiver accepts it only if
 
 - the signature (HMAC-SHA-256 with the shared secret) is right,
 - it is meant for the receiver, in this life: a restarted one has forgotten which numbers it saw,
 - the sender's life is the one that is registered in the shared log,
 - the number was not seen before in that life, and is not older than the window.
 
-The answer is sealed together with the signature of the message, so that it answers no other. No
-clock takes part. Pure: no I/O; random lives come in.
+The answer is sealed together with the signature of the message, so it fits no other. No clock takes
+part. Pure: no I/O; random lives are arguments.
 
 Records of the shared log are signed with the same secret (`RecordSigner`). The signature covers the
-environment, the record, its writer and a number that grows; readers take each number once, and a
-snapshot holds the highest of each writer, so that all readers agree on what was written again by
-somebody who copied it.
+environment, the record, its writer and a number that grows. Readers accept each number once, and a
+snapshot holds the highest of each writer, so all readers agree on which records an attacker has
+copied and written again.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
-"""How members talk: a message to a member, and perhaps its answer.
+"""The contract of messages between members: a message to a member, and perhaps its answer.
 
-A `Transport` may lose, delay, repeat and reorder messages; the elections live with all of that.
-What it must not do is deliver what no member of the cluster has sent: the HTTP transport signs.
+A `Transport` may lose, delay, repeat and reorder messages; the elections tolerate all of that. It
+must not deliver a message that no member of the cluster has sent: the HTTP transport signs.
 """
 
 from collections.abc import Awaitable, Callable

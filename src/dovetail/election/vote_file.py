@@ -1,7 +1,7 @@
 """Term and vote on disk: one small file, replaced whole.
 
-Promise: when `write` returns, the vote is there after a power cut; a write that was cut short
-leaves the one before. A file that does not check is refused, never read as "no vote".
+Promise: when `write` returns, the vote survives a power cut; an interrupted write leaves the
+previous one. A file that fails its checksum is refused, never read as "no vote".
 
 Survives: a crash at any line. The draft is synced before it takes the name, and the folder after.
 """
@@ -37,7 +37,7 @@ class VoteFile:
         payload, _, checksum = content.rstrip(b"\n").rpartition(b" ")
         if checksum != _checksum(payload):
             raise Damaged(
-                f"{self._path} does not check: term and vote are not known. Restore the file, or "
+                f"{self._path} fails its checksum: term and vote are unknown. Restore the file, or "
                 "remove it if this member has been stopped for longer than an election takes"
             )
         try:

@@ -1,12 +1,12 @@
-"""Whether the leader can be trusted to be there: what a follower hears, and what it sees itself.
+"""Whether a follower still trusts the leader: by what it hears, and by what it sees itself.
 
-A leader is missed from two moments on, and the earlier one counts:
+A leader is missed from the earlier of two moments:
 
-- when it was last heard of, if it is silent;
-- when this member received an event that the leader's pings do not cover, if it pings on but has
-  lost the stream. A leader that moves on, or says that it is busy, is only slow, and not missed.
+- when it was last heard, if it is silent;
+- when this member received an event that the leader's pings do not cover, if the leader pings but
+  has lost the stream. A leader that advances, or reports that it is busy, is only slow, not missed.
 
-Pure: time comes in.
+Pure: time is an argument.
 """
 
 from collections.abc import Mapping

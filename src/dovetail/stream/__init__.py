@@ -1,28 +1,28 @@
 """The shared stream: one elected consumer among replicas.
 
 Every replica of an application reads the same stream; one of them, the leader, handles the events.
-When it is lost, another one takes over. Who leads is decided by `dovetail.election`, which also
-works without a stream, for anything of which there must be one at a time (`ClusterMember`).
+When it is lost, another takes over. `dovetail.election` decides who leads. It also works without a
+stream, for anything of which there must be one at a time (`ClusterMember`).
 
 A **delivery** hands an event to the handler only after the shared log accepted a report that was
-written after the event came. So no clock, no pause and no split lets two replicas handle it under
-two terms.
+written after the event arrived. So no clock, pause or network split lets two replicas handle it
+under two terms.
 
-What is left to others: the store that a handler writes to must check `Leadership.term`, if an old
-leader must not write there.
+Left to others: the store that a handler writes to must check `Leadership.term`, if an old leader
+must not write there.
 
     delivery.py      which events are handled, and when they count as done; pure
-    settings.py      what can be set
-    source.py        the contract of a source, what an event is, and a source in memory
+    settings.py      settings of a replica
+    source.py        the contract of a source, the type of an event, and a source in memory
     kafka_source.py  a topic as a source
-    handler.py       a reader that reopens its source, a handler whose errors are isolated
-    retrying.py      attempts of an event that fails, and when it is given up; pure
-    dead_letters.py  where such events are set aside
+    handler.py       a reader that reopens its source; a handler whose errors are isolated
+    retrying.py      attempts of a failing event, and when it is given up; pure
+    dead_letters.py  sets such events aside
     filter.py        which events the handler sees
-    stream.py        `SharedStream`: the parts put together
+    stream.py        `SharedStream`: assembles the parts
     blocking.py      the same for programs without asyncio
     health.py        `/health` and `/metrics` of a replica
-    metrics.py       what a replica counts
+    metrics.py       the metrics of a replica
 """
 
 from dovetail.election import Algorithm, ClusterMember, Leadership, MemberStatus, Position, Term

@@ -1,4 +1,4 @@
-"""A replica without asyncio: the same, run by a loop in a thread of its own.
+"""A replica without asyncio: runs `SharedStream` on an event loop in its own thread.
 
     def answer(event, leadership):
         ...
@@ -6,7 +6,7 @@
     with BlockingStream.on_kafka("broker:9092", "messages", answer, settings) as stream:
         threading.Event().wait()                  until Ctrl-C, or whatever else ends the program
 
-The handler is a plain function, which runs on a thread of its own: pings go out meanwhile.
+The handler is a plain function that runs on its own thread, so pings go out meanwhile.
 """
 
 from collections.abc import Callable

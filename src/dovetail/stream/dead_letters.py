@@ -1,15 +1,15 @@
-"""Where events are set aside that a handler could not handle, and may be replayed from.
+"""Sets aside events that a handler could not handle; they can be replayed.
 
 `KafkaDeadLetters` writes them to a topic, in the form of a team's dead letters: key, value and
-headers as they came, and headers that say why, how often, and from which topic and place. So
-`dovetail stream dead` and the console show and replay them; a replay writes the event to the end of
-its stream again.
+headers as they came, and headers with the reason, the number of attempts, and the topic and place
+of origin. So `dovetail stream dead` and the console show and replay them; a replay appends the
+event to its stream again.
 
-An event that its own topic just took is too large for another one with all of that: then it is set
-aside with less of the reason, or none.
+An event that just fits its own topic is too large for another with all of that. It is then set
+aside with a shorter reason, or none.
 
-An event counts as done after it is set aside. A leader that dies between the two leaves it to the
-next, which may set it aside once more.
+An event counts as done after it was set aside. If the leader dies between the two, the next one may
+set it aside once more.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class KafkaDeadLetters:
             if error is None or error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
                 break
         if error is not None:
-            raise Unavailable(f"the event could not be written to {self._topic!r}: {error.str()}")
+            raise Unavailable(f"cannot write the event to {self._topic!r}: {error.str()}")
 
     def _write(self, event: Event, why: list[tuple[str, bytes]]) -> KafkaError | None:
         """Writes a record, and returns what the broker, or this side, has against it."""

@@ -1,21 +1,21 @@
-"""Which events are handled, by whom, and when they count as done.
+"""Which events are handled, by whom, and when they count as done; pure.
 
-Promise, resting on the shared log alone and on nobody's clock:
-- An event is handed to the handler only after a report of this leader was accepted that was
-  written AFTER the event had been received. So no higher claim stood in the log when the event was
-  already in the stream.
+Promise, which rests on the shared log alone and on no clock:
+- The handler gets an event only after the log accepted a report of this leader that was written
+  AFTER the event had been received. So no higher claim was in the log when the event was already in
+  the stream.
 - `skip`: a new leader looks for the end of the stream AFTER its claim was accepted, and begins
   there. The event above lies before that end. Hence no event is handled under two terms.
-- `resume`: a new leader begins at the position that the log holds, which only reports that count
-  have moved, and only over events whose handler has ended. Hence none is left out; those that the
-  last leader handled without being able to report it are handled again.
+- `resume`: a new leader begins at the position in the log. Only reports that count move it, and
+  only past events whose handler has ended. Hence none is left out; those that the last leader
+  handled without being able to report them are handled again.
 
     IDLE --lead--> FINDING (skip) --end--> READING          resume goes to READING at once
     READING --events--> REPORTING --accepted--> HANDLING --done--> REPORTING ... --> READING
     any --lost--> IDLE
 
-One report does both: it commits what was handled, and confirms what has come meanwhile. A stream
-in full flow costs one report a batch.
+One report does both: it commits what was handled, and confirms what has arrived meanwhile. A stream
+under full load costs one report a batch.
 
 Not here: reading, handling and writing (`handler`), and knowing who leads (`election`).
 """

@@ -1,13 +1,13 @@
 """Which events the handler sees: those of the leader, while it leads.
 
-Another filter can be given to a `SharedStream`, for example one that also looks at the event.
+A `SharedStream` can be given another filter, for example one that also inspects the event.
 
     HANDLE   the handler gets the event
     SKIP     the event counts as done, and the handler never sees it
-    WAIT     the event stays, and all events behind it; the filter is asked again soon. The next
+    WAIT     the event waits, and all events behind it; the filter is asked again soon. The next
              leader asks its own filter
 
-A filter that raises, or answers anything else, makes the event wait: nothing is lost by a mistake.
+A filter that raises, or answers anything else, makes the event wait: its mistakes lose nothing.
 """
 
 from enum import Enum

@@ -1,9 +1,9 @@
-"""A robust reader around a source, and a robust call around a handler.
+"""A robust reader around a source, and a robust call of a handler.
 
-Promise: whatever a source raises, it is opened anew after a growing pause, at the place where
-reading stood; whatever a handler raises is logged and counted, and the next event comes. That holds
-for the `CancelledError` of a task that a source or a handler awaits, too: only who cancels the
-reader or the handling itself ends it.
+Promise: when a source raises, whatever it is, it is reopened after a growing pause, at the position
+that was reached; when a handler raises, that is logged and counted, and the next event comes. That
+includes the `CancelledError` of a task that a source or a handler awaits: only a cancellation of
+the reader or of the handling itself ends it.
 """
 
 import asyncio
@@ -87,11 +87,11 @@ class RobustStreamHandler:
                     await self._read(receiver)
                     continue
                 except DovetailError as error:
-                    _log.warning("opening the stream again", reason=str(error))
+                    _log.warning("reopening the stream", reason=str(error))
                 except (Exception, asyncio.CancelledError):  # any source, any error
                     if is_cancelled():
                         raise
-                    _log.exception("opening the stream again")
+                    _log.exception("reopening the stream after an internal error")
 
                 self._metrics.reconnects.inc()
                 self._metrics.source_connected.set(0)
@@ -266,7 +266,7 @@ class IsolatedHandler:
             if defect is None:
                 _log.info("the filter makes an event wait", **place)
             else:
-                _log.exception("the filter is broken; its event waits", defect, **place)
+                _log.exception("the filter failed; its event waits", defect, **place)
         return verdict
 
     def _fail(self, event: Event, error: BaseException, batch: "_Batch") -> None:

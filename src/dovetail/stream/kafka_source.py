@@ -1,14 +1,14 @@
 """Events of a topic, on Dovetail or on Apache Kafka: all partitions, read by assignment.
 
-No consumer group takes part: every replica reads everything. A thread polls the client and hands
-batches to the event loop, and stops when the loop has enough of them waiting. While nothing comes,
-the thread asks the broker for the end of a partition: a client that is cut off is silent just like
-one that is at the end, and only an answer tells them apart.
+No consumer group takes part: every replica reads everything. A thread polls the client, passes
+batches to the event loop, and pauses when enough of them wait there. While nothing arrives, the
+thread asks the broker for the end of a partition: a client that is cut off is as silent as one at
+the end, and only an answer tells them apart.
 
-Survives: brokers that go and come back, within the quiet time and by itself; beyond it the reader
-raises `Unavailable` and is opened anew. Partitions that are added later are read from their start.
-A position that the topic no longer holds (retention was shorter than the absence) is reported,
-counted in `lost_count`, and reading goes on with the first record that is left.
+Survives: brokers that go and return, within the quiet time and by itself; after that the reader
+raises `Unavailable` and is reopened. Partitions that are added later are read from their start. A
+position that the topic no longer holds (retention was shorter than the absence) is reported and
+counted in `lost_count`, and reading continues with the first record that is left.
 """
 
 import asyncio

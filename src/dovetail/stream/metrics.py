@@ -1,4 +1,4 @@
-"""What a replica counts of its stream, for Prometheus, beside what its member counts."""
+"""The metrics of a replica's stream, for Prometheus, beside those of its member."""
 
 from functools import partial
 

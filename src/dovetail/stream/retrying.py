@@ -1,11 +1,11 @@
-"""What becomes of an event whose handler raised: again after a while, and then set aside.
+"""What happens to an event whose handler raised: it is retried, and at last set aside; pure.
 
     handled ──raises──> failing ──after a pause, longer each time──> handled again
                            └── last attempt ──> set aside ──> done
                                                    └── it cannot be set aside: tried again
 
-An event that fails holds up those behind it: their order is kept. Attempts are counted by the
-leader that makes them; the next leader counts anew. Pure: time comes in.
+A failing event delays those behind it, which keeps their order. The leader counts the attempts that
+it makes; the next leader counts anew. Time is an argument.
 """
 
 from dataclasses import dataclass

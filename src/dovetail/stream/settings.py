@@ -1,4 +1,4 @@
-"""What can be set for a replica of a shared stream: its elections, and its share of the stream."""
+"""Settings for a replica of a shared stream: its elections, and its part in the stream."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class StreamSettings(ElectionSettings):
         if self.attempts_max < 1 or not 1 <= self.retry_ms <= self.retry_ms_max:
             raise InvalidSetting(
                 f"attempts_max = {self.attempts_max}, retry_ms = {self.retry_ms} and retry_ms_max ="
-                f" {self.retry_ms_max}: all are above 0, and retry_ms is the shorter one"
+                f" {self.retry_ms_max}: all must be above 0, and retry_ms at most retry_ms_max"
             )
         topic = self.dead_letters_topic
         if topic and (check_topic(topic) != topic or not topic.endswith(ENDING)):

@@ -1,7 +1,7 @@
-"""Where events come from, and what an event is.
+"""The contract of a source of events, and the type of an event.
 
-A `Source` is read by every replica alike, from any position that it still holds. It is opened
-anew after every failure; it need not repair itself, only say that it failed.
+Every replica reads its `Source`, from any position that the source still holds. A source is
+reopened after every failure; it need not repair itself, only report that it failed.
 """
 
 import asyncio

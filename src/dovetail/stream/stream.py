@@ -1,7 +1,7 @@
 """`SharedStream`: every replica consumes, only the leader's handler runs.
 
-The parts are put together here and nothing is decided: `delivery` says what to do with the stream,
-`member` who leads. Each step of the delivery is performed by a task that gives back its outcome.
+This module assembles the parts and decides nothing: `delivery` decides what to do with the stream,
+`member` who leads. A task performs each step of the delivery and returns its outcome.
 """
 
 import asyncio
@@ -336,11 +336,11 @@ class SharedStream:
         try:
             await self._dead_letters.put(failing, source=self._source.name)
         except DovetailError as error:
-            _log.error("an event cannot be set aside; it waits", reason=str(error), **place)
+            _log.error("cannot set an event aside; it waits", reason=str(error), **place)
             attempts.on_not_set_aside(time.monotonic())
             return []
 
-        _log.error("an event was set aside", reason=failing.reason, **place)
+        _log.error("set an event aside", reason=failing.reason, **place)
         self.metrics.dead.inc()
         attempts.on_done()
         return [event]

@@ -62,7 +62,7 @@ def test_the_second_call_finds_the_same_authority(tmp_path: Path) -> None:
     assert first.file == again.file
     for name in ("ca.key", "shop.key"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
-    with pytest.raises(Refused, match="is there already"):
+    with pytest.raises(Refused, match="exists; to replace it"):
         Authority(tmp_path).issue("shop")
 
 
